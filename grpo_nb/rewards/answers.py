@@ -21,7 +21,6 @@ from grpo_nb.tasks.numbers import plain, read_number
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 _OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
-_PATTERN_SECONDS = 0.1
 _LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
@@ -41,9 +40,8 @@ class SlotReward(Reward):
         golds, given = self.golds(row), self.format.extract_last(text)
         if not golds:
             return None
-        return float(
-            given is not None and len(given) <= _LONGEST and any(self.is_same(given, gold, row) for gold in golds)
-        )
+        is_answer = given is not None and len(given) <= _LONGEST
+        return float(is_answer and any(self.is_same(given, gold, row) for gold in golds))
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """The gold answers of a row; none where the cell is empty (None, NaN, "")."""
@@ -61,8 +59,8 @@ def gold_answers(value: Any) -> list[str]:
     (['1/2', '0.5'], [])
     """
     values = value if isinstance(value, (list, tuple)) else [value]
-    is_empty = lambda one: one is None or (isinstance(one, float) and math.isnan(one))  # noqa: E731
-    return [str(one).strip() for one in values if not is_empty(one) and str(one).strip()]
+    texts = [str(one).strip() for one in values if one is not None and one == one]  # NaN is not itself
+    return [text for text in texts if text]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +154,8 @@ class multiple_choice(SlotReward):
 def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     letter, behind = read_letter(text)
     if letter and (not options or letter in options):
-        is_its_text = not behind or (
-            folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
-        )
-        return letter if is_its_text else None
+        is_its_text = folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
+        return letter if is_its_text or not behind else None
     of_this_text = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return of_this_text[0] if len(of_this_text) == 1 else None
 
@@ -217,9 +213,8 @@ class json_answer(SlotReward):
         value, gold = read_json(self.format.extract_last(text) or "")[0], golds[0]
         if not isinstance(value, dict) or not self._fits(value):
             return 0.0
-        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(
-            gold.keys() | value.keys()
-        )
+        right = sum(key in value and is_same_json(value[key], gold[key]) for key in gold)
+        return right / len(gold.keys() | value.keys())
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         value, is_json = read_json(given)
@@ -247,11 +242,10 @@ def _validator(schema: str) -> Any:
     loaded = json.loads(schema)
     kind = validators.validator_for(loaded)
     resource = Resource.from_contents(loaded, default_specification=DRAFT202012)
-    registry = Registry().with_resource(resource.id() or "", resource)  # which fetches nothing
     kind.check_schema(loaded)
     for reference in _references(loaded):
-        registry.resolver(resource.id() or "").lookup(reference)
-    return validators.extend(kind, {"pattern": pattern})(loaded, registry=registry)
+        Registry().resolver_with_root(resource).lookup(reference)  # which fetches nothing
+    return validators.extend(kind, {"pattern": pattern})(loaded, registry=Registry())
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -303,7 +297,7 @@ def _matches(pattern: str, given: str) -> bool:
 
     try:
         # Releases the interpreter while it searches, so that other threads go on.
-        return regex.fullmatch(pattern, given, timeout=_PATTERN_SECONDS, concurrent=True) is not None
+        return regex.fullmatch(pattern, given, timeout=0.1, concurrent=True) is not None
     except TimeoutError:
         return False
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.core.tables import code, html_of
-from grpo_nb.core.words import shorten
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -93,10 +92,9 @@ class Reward:
         # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
         listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
         count = len(completions)
-        per_row = {
-            k: v for k, v in listed.items() if isinstance(v, Sequence) and not isinstance(v, str) and len(v) == count
-        }
-        rows = [{key: values[i] for key, values in per_row.items()} for i in range(count)]
+        is_per_row = lambda held: isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count  # noqa: E731
+        per_row = {key: held for key, held in listed.items() if is_per_row(held)}
+        rows = [{key: held[i] for key, held in per_row.items()} for i in range(count)]
         return self.score_batch([completion_text(completion) for completion in completions], rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
@@ -157,15 +155,13 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     Raises:
         ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
     """
-    if not callable(rewards) and not isinstance(rewards, Iterable):
-        raise TypeError(f"rewards = {rewards!r:.60} must be a list of reward functions, or one of them.")
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
         raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")
     for reward in listed:
         if not callable(reward) or isinstance(reward, type):
             raise ValueError(
-                f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
+                f"rewards holds {reward!r:.80}, which is no reward function. Pass one with TRL's signature; "
                 "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
             )
     return listed

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import inspect
 import math
 import types
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_in_thread
-from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped
 
 # What TRL does not hand on as a data column, because it passes its own.
@@ -40,15 +38,17 @@ class Batch:
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
-        return self._changed(lambda held: held and [held[i] for i in indexes])
+        return Batch(
+            prompts=self.prompts and [self.prompts[i] for i in indexes],
+            completions=[self.completions[i] for i in indexes],
+            completion_ids=self.completion_ids and [self.completion_ids[i] for i in indexes],
+            columns={key: [held[i] for i in indexes] for key, held in self.columns.items()},
+            trainer_state=self.trainer_state,
+        )
 
     def copy(self) -> Batch:
         """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
-        return self._changed(copy.deepcopy)
-
-    def _changed(self, change: Callable[[Any], Any]) -> Batch:
-        lists = {name: change(getattr(self, name)) for name in ("prompts", "completions", "completion_ids")}
-        return dataclasses.replace(self, **lists, columns={key: change(held) for key, held in self.columns.items()})
+        return copy.deepcopy(self)
 
 
 def make_batch(
@@ -65,20 +65,14 @@ def make_batch(
     Raises:
         ValueError: Lengths that do not fit together, rows with different columns, or completions of two shapes.
     """
-    if isinstance(completions, str):
-        raise ValueError(f"completions = {shorten(repr(completions), 60)} is one: write a list, completions=[...].")
-    completions = list(completions)
-    count, shapes = len(completions), {"text" if isinstance(one, str) else type(one).__name__ for one in completions}
-    if len(shapes) != 1 or "dict" in shapes:
+    shapes = {"text" if isinstance(one, str) else type(one).__name__ for one in completions}
+    if isinstance(completions, str) or len(shapes) != 1 or "dict" in shapes:
         raise ValueError(
-            f"completions holds {' and '.join(sorted(shapes)) or 'nothing'}: it must be a list of texts, or a list of lists of "
-            'chat messages, [[{"role": "assistant", "content": "..."}]].'
+            f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages, "
+            '[[{"role": "assistant", "content": "..."}]].'
         )
-    given = ({},) * count if rows is None else rows
-    listed = [dict(given)] * count if isinstance(given, Mapping) else [dict(row) for row in given]
-    for number, row in enumerate(listed):
-        if set(row) != set(listed[0]):
-            raise ValueError(f"row {number} has the columns {sorted(row)}, but row 0 has {sorted(listed[0])}.")
+    completions, count = list(completions), len(completions)
+    listed = [dict(rows or {})] * count if isinstance(rows, Mapping | None) else [dict(row) for row in rows]
     name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
     if prompts is None and name is not None:
         prompts = [row[name] for row in listed]
@@ -87,6 +81,8 @@ def make_batch(
             raise ValueError(
                 f"{len(values)} {name} for {count} completions: there must be one for each, or one row (a dict) for all."
             )
+    if unlike := [number for number, row in enumerate(listed) if row.keys() != listed[0].keys()]:
+        raise ValueError(f"row {unlike[0]} has the columns {[*listed[unlike[0]]]}, but row 0 has {[*listed[0]]}.")
     if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]
@@ -94,13 +90,11 @@ def make_batch(
         # A tokenizer takes no lone surrogate. verbose: a probe longer than the model's context is meant to be.
         texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
         completion_ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
+    columns = {key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS}
+    prompts, completion_ids = (None if held is None else list(held) for held in (prompts, completion_ids))
     return Batch(
-        prompts=None if prompts is None else list(prompts),
-        completions=completions,
-        completion_ids=None if completion_ids is None else [list(ids) for ids in completion_ids],
-        columns={key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS},
-        trainer_state=trainer_state,
-    )
+        prompts=prompts, completions=completions, completion_ids=completion_ids, columns=columns, trainer_state=trainer_state
+    )  # fmt: skip
 
 
 class RewardError(Exception):
@@ -131,23 +125,17 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     if state is None and not isinstance(reward, Reward):
         # transformers.TrainerState would bring the whole library. max_steps is not 0: rewards divide by it.
         state = types.SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[])
+    ignored = lambda name, values: None  # noqa: E731
     # The lists are the batch's own, as they are the trainer's own there.
     output = reward(
         prompts=batch.prompts, completions=batch.completions, completion_ids=batch.completion_ids, **batch.columns,
-        trainer_state=state, log_extra=_log_nothing, log_metric=_log_nothing,
+        trainer_state=state, log_extra=ignored, log_metric=ignored,
     )  # fmt: skip
     if is_async(reward):
         output = run_in_thread(lambda: asyncio.run(output))
     if not isinstance(output, Iterable):
-        raise TypeError(
-            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
-            "completion"
-        )
+        raise TypeError(f"it returned {output!r:.60}; it must be a list of one float for each completion")
     return list(output)
-
-
-def _log_nothing(name: str, values: Any) -> None:
-    """What `log_extra` and `log_metric` are outside of a trainer."""
 
 
 def to_float(value: Any) -> float:
@@ -160,9 +148,7 @@ def to_float(value: Any) -> float:
     if value is None:
         return math.nan
     if isinstance(value, (str, bytes, list, tuple, dict, complex)) or type(value).__name__ == "ndarray":
-        raise TypeError(
-            f"a score is {shorten(repr(value), 60)}, a {type(value).__name__}; it must be one number or None"
-        )
+        raise TypeError(f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None")
     number = float(value)
     return math.copysign(math.inf, number) if math.isfinite(number) and abs(number) > FLOAT32_MAX else number
 

@@ -71,19 +71,13 @@ class code_tests(Reward):
     limits: Limits | None = None
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Read the tests of every row and return how many there are. Raises ValueError with the rows that cannot be read."""
-        count, unread = 0, {}
+        """Read the tests of every row and return how many there are. Raises ValueError with the first that cannot be read."""
+        count = 0
         for number, row in enumerate(rows):
             try:
                 count += len(read_tests(self.column_of(row, self.column)))
             except ValueError as error:
-                unread[number] = error
-        if unread:
-            (first, error), *others = unread.items()
-            more = (
-                f" The same of {len(others)} more rows: {', '.join(str(n) for n, _ in others[:20])}." if others else ""
-            )
-            raise ValueError(f"row {first}: {error}{more}") from error
+                raise ValueError(f"row {number}: {error}") from error
         return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:

@@ -42,20 +42,12 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
         weight: Of being right; the format's weigh a half and a quarter of it.
 
     >>> task = gn.load_task([{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)])
-    >>> rewards_for(task)
-    [exact_text(is_case_sensitive=False), xml_format(), xml_tags(weight=0.5)]
+    >>> [(reward.__name__, reward.weight) for reward in rewards_for(task)]
+    [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
     """
-    labels = [label for label, _ in task.answers.labels]
     common = {"weight": weight, "format": task.format}
-    if task.answers.kind == "expression":
-        right: Reward = maths(**common)
-    elif task.answers.kind == "json":
-        right = json_answer(**common)
-    elif task.answers.kind != "choice":
-        right = correctness(**common)
-    elif all(len(label) == 1 and label.isalpha() for label in labels):
-        right = multiple_choice(**common)
-    else:
+    judges = {"expression": maths, "json": json_answer, "choice": multiple_choice}
+    right: Reward = judges.get(task.answers.kind, correctness)(**common)
+    if task.answers.kind == "choice" and any(len(label) > 1 or not label.isalpha() for label, _ in task.answers.labels):
         right = exact_text(**common, is_case_sensitive=False)
-    form = (xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format))
-    return [right, *form]
+    return [right, xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format)]

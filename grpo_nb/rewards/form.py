@@ -45,25 +45,17 @@ class xml_tags(Reward):
 class incremental_format(Reward):
     """The share of the format's tags that occur once and in order, minus a little for each character after the last.
 
-    With four tags, a quarter each and 0.001 a trailing character, as in the widely used GRPO notebooks; but there a wrong order
-    is paid and text without an end costs without bound. Here the penalty stays below what the last tag earns, so that stopping
-    always pays better than leaving the tag out. Formats without a closing mark have no trailing text.
-
-    Args:
-        penalty: For each character after the last tag, white space at the ends not counted; 0 to 1.
+    With four tags, a quarter each and 0.001 a trailing character but for white space at the ends, as in widely used GRPO
+    notebooks; but there a wrong order is paid and text without an end costs without bound. Here the penalty stays below what
+    the last tag earns, so that stopping always pays better than leaving the tag out. Formats without a closing mark have no
+    trailing text.
 
     >>> texts = ["<reasoning>r</reasoning><answer>7</answer>", "</answer>7<answer>", "<answer>7</answer>0123456789"]
     >>> incremental_format()(completions=texts)
     [1.0, 0.25, 0.49]
     """
 
-    penalty: float = 0.001
     looks_at: ClassVar[str] = "tags"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.penalty <= 1:
-            raise ValueError(f"penalty = {self.penalty!r} must be between 0 and 1 for each character; 0.001 is usual.")
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         end, found = 0, 0
@@ -74,4 +66,4 @@ class incremental_format(Reward):
         share = found / len(spans)
         is_closed = bool(self.format.answer_close) and spans[-1] is not None and spans[-1][1] == end
         # Never as much as the last tag earns, or leaving it out would pay better than stopping.
-        return share - min(self.penalty * len(text[end:].strip()), 0.8 / len(spans)) if is_closed else share
+        return share - min(0.001 * len(text[end:].strip()), 0.8 / len(spans)) if is_closed else share

@@ -90,8 +90,7 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     given = {key: held for key, held in items if held is not None or key == "expected"}
     if not may_hold_none and any(map(_may_be_filled, (given.get("args"), given.get("kwargs"), given.get("expected")))):
         raise ValueError(
-            f"the test {test!r:.120} has None in a mapping, which datasets put there for each key of another row: hand the "
-            "tests of a row over as JSON text, json.dumps(tests)."
+            f"the test {test!r:.120} has None in a mapping, which may be datasets' own: write json.dumps(tests)."
         )
     match given:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest.keys() - {"expected"}:
@@ -103,8 +102,8 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
                 call = Call(name, tuple(args), dict(kwargs))
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
-        f'the test {test!r:.120} must be {{"call": "f", "args": [1, 2], "expected": 3}}, with "kwargs" and for numbers '
-        '"tolerance" if need be, {"stdin": "...", "stdout": "..."}, or an assert.'
+        f'the test {test!r:.120} must be {{"call": "f", "args": [1, 2], "expected": 3}}, {{"stdin": "...", "stdout": "..."}} '
+        "or an assert; gn.rewards.read_tests has the other fields."
     )
 
 
@@ -120,8 +119,8 @@ def _of_asserts(text: str) -> list[CodeTest]:
         return [_of_statement(statement) for statement in ast.parse(text).body]
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f'the test {text!r:.160} cannot be read ({error}). Write call and value out, "assert f(1, [2]) == 3", or '
-            '{"call": "f", "args": [1, [2]], "expected": 3}, with "tolerance": 0.01 where it must only be near; or drop it.'
+            f'the test {text!r:.160} cannot be read ({error}). Write call and value out, "assert f(1) == 3", or as data, '
+            'with "tolerance": 0.01 if need be.'
         ) from error
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, is_same_answer
+from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.scores import score
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -40,16 +40,13 @@ def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
 
     >>> from grpo_nb.rewards import multiple_choice
     >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": ""}])
-    "what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
+    'what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness() does'
     """
     scores = score(judge, [""] * len(rows), list(rows)).values[judge.__name__] if rows else []
-    unread = sum(map(math.isnan, scores))
-    where = (
-        f", and where it has no opinion ({unread} of {len(rows)} questions) what correctness(column='answer') does"
-        if unread
-        else ""
-    )
-    return f"what {_opinion(judge)!r} pays in full{where}"
+    said = f"what {_opinion(judge)!r} pays in full"
+    if unread := sum(map(math.isnan, scores)):
+        said += f", and where it has no opinion ({unread} of {len(rows)} questions) what correctness() does"
+    return said
 
 
 def right_by(
@@ -69,8 +66,5 @@ def right_by(
     if judge is not None and texts:
         asked = dataclasses.replace(judge, format=format)
         scores = list(score(asked, texts, list(rows)).values[asked.__name__])
-    given = [format.extract_last(text) for text in texts]
-    return [
-        (one is not None and is_same_answer(one, str(row["answer"]))) if math.isnan(paid) else paid >= 1
-        for paid, one, row in zip(scores, given, rows, strict=True)
-    ]
+    by_sameness = correctness(format=format)(completions=texts, answer=[row["answer"] for row in rows])
+    return [(same if math.isnan(paid) else paid) == 1.0 for paid, same in zip(scores, by_sameness, strict=True)]

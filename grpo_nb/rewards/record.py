@@ -1,8 +1,7 @@
 """What a run keeps of a reward, how two records differ, and a reward made again from one. Nothing that a record holds is run.
 
-A reward of the kit is its class and parameters, a function of the user's its source. What such a function uses from outside
-(constants, other functions, a closure) is kept as hashes beside it: it may be a key, and it may be a cache, so that another
-value there is told and refuses nothing. Of objects that are neither plain data nor functions only the type counts.
+A reward of the kit is its class and parameters, a function of the user's its source. What such a function uses from outside of
+it (constants, other functions, a closure) is not looked at: another value there is the user's to know.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import functools
 import hashlib
 import inspect
 import json
-import re
 import types
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.core.own_code import globals_used, is_own_module
 from grpo_nb.rewards.base import Reward, RewardFunction, kinds, unwrapped
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
@@ -38,7 +35,7 @@ def source_of(reward: RewardFunction) -> str:
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
-    """Return what a run keeps of a reward, as JSON has it: `kind`, `parameters`, `source`, `uses` and `hash`.
+    """Return what a run keeps of a reward, as JSON has it: `kind`, `parameters`, `source` and `hash`.
 
     >>> from grpo_nb.rewards import length
     >>> record = record_of(length(5, 9))
@@ -47,14 +44,14 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     """
     is_kits = type(reward) in kinds().values()
     given = [reward.args, reward.keywords] if isinstance(reward, functools.partial) else _fields_of(reward)
-    source = source_of(reward)
+    written, source = json.dumps(given, default=_fields_of, skipkeys=True), source_of(reward)
+    identity = type(reward).__name__ + written + ("" if is_kits else source)
     return {
         "kind": type(reward).__name__ if is_kits else "",
         # Not of the user's own: what is written into a run is shared, and one of them may be a key.
-        "parameters": json.loads(json.dumps(given, default=_written)) if is_kits else {},
+        "parameters": json.loads(written) if is_kits else {},
         "source": source,
-        "uses": {} if is_kits else _used_by(reward),
-        "hash": _digest([type(reward).__name__, given, "" if is_kits else source]),
+        "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
     }
 
 
@@ -68,77 +65,31 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if before["kind"] != now["kind"]:
         return f"it was {before['kind'] or 'a function'}, is {now['kind'] or 'a function'}"
     old, new = before["parameters"], now["parameters"]
-    said = [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in {**old, **new} if old.get(key) != new.get(key)
-    ]
-    if not now["kind"] and before["source"] != now["source"]:
-        said.append("its source is another")
-    used = {**before["uses"], **now["uses"]}
-    if changed := [name for name in used if before["uses"].get(name) != now["uses"].get(name)]:
-        said.append(f"other values of {', '.join(changed)}")
-    return ", ".join(said) or ("" if before["hash"] == now["hash"] else "its arguments are others")
+    if old or new:
+        keys = {**old, **new}
+        return ", ".join(
+            f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)
+        )
+    if before["source"] != now["source"]:
+        return "its source is another"
+    return "" if before["hash"] == now["hash"] else "its arguments are others"
 
 
 def rebuilt(record: Mapping[str, Any]) -> Reward | None:
     """Make a reward of the kit again from what was recorded of it; None for others, and where the record does not fit."""
     kind = kinds().get(record.get("kind", ""))
-    if kind is None:
-        return None
     try:
         parameters = {
             name: _HELD[name](**value) if name in _HELD and isinstance(value, Mapping) else value
             for name, value in record["parameters"].items()
         }
-        return kind(**parameters)
+        return kind(**parameters) if kind else None
     except (TypeError, ValueError, AttributeError):  # a damaged record, or one made up by somebody
         return None
 
 
-def _used_by(reward: RewardFunction) -> dict[str, str]:
-    """What a function takes from outside of it, and what those functions of the user's take, by name: a hash of each."""
-    found: dict[str, str] = {}
-    waiting: list[Any] = [unwrapped(reward)]
-    if isinstance(reward, functools.partial):
-        found = {name: _digest(value) for name, value in reward.keywords.items()}
-    while waiting:
-        for name, value in _names_in(waiting.pop()).items():
-            if name not in found and not isinstance(value, types.ModuleType):
-                found[name] = _digest(value)
-                if isinstance(value, (types.FunctionType, type)) and is_own_module(value.__module__):
-                    waiting.append(value)
-    return found
-
-
-def _names_in(target: Any) -> dict[str, Any]:
-    """What a function looks up outside of itself, or the methods of a class do; of an object its attributes, too."""
-    if isinstance(target, type):
-        methods = [held for held in vars(target).values() if isinstance(held, types.FunctionType)]
-        return {name: value for method in methods for name, value in _names_in(method).items()}
-    if not isinstance(target, types.FunctionType):
-        return {**_names_in(type(target)), **getattr(target, "__dict__", {})}
-    used = inspect.getclosurevars(target).nonlocals
-    return used | {name: target.__globals__[name] for name in globals_used(target.__code__) & target.__globals__.keys()}
-
-
-def _fields_of(value: Any) -> dict[str, Any]:
-    fields = dataclasses.fields(value) if isinstance(value, (Reward, *_HELD.values())) else ()
-    return {field.name: getattr(value, field.name) for field in fields if field.compare}
-
-
-def _digest(value: Any) -> str:
-    try:
-        text = json.dumps(value, sort_keys=True, default=_written)
-    except (TypeError, ValueError, RecursionError):  # keys of several types, or what refers to itself
-        text = type(value).__name__
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _written(value: Any) -> Any:
-    """What stands for a value that JSON has not."""
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(repr, value))
-    if isinstance(value, re.Pattern):
-        return [value.pattern, int(value.flags)]
-    if isinstance(value, (types.FunctionType, type)) and is_own_module(value.__module__):
-        return source_of(value)
-    return _fields_of(value) or type(value).__name__
+def _fields_of(value: Any) -> Any:
+    """What stands for a value that JSON has not; of an object that is no data only its type, for it may hold anything."""
+    if isinstance(value, (Reward, *_HELD.values())):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.compare}
+    return type(value).__name__

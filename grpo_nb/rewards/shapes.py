@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
-from grpo_nb.tasks.numbers import INSIDE, plain, read_number
+from grpo_nb.tasks.numbers import INSIDE, plain
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
 _JOINT = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
@@ -64,7 +64,6 @@ _NAME = (
 )
 _NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
 _NAMED = re.compile(rf"\s*({_NAMES})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
-_NUMBERED = re.compile(r"^([A-Za-z])_\{[0-9]\}(?=\s*=)")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _OR, _AND = (rf"(?<![A-Za-z\\]){word}(?![A-Za-z])" for word in ("or", "and"))
@@ -214,40 +213,13 @@ class Shape:
         names = [split_name(part)[0] for part in self.parts]
         return self.kind == "," and all(names) and len({*names}) == len(names)
 
-    @property
-    def without_places(self) -> Shape:
-        """`x_{1} = 7, x_{2} = -3` as two solutions of x, `x = 7, x = -3`."""
-        return replace(self, parts=[_NUMBERED.sub(r"\1", part) for part in self.parts])
-
 
 def _intervals(text: str) -> Shape | None:
-    """`x < 1 or x > 3` as the union and `x > 1 and x < 3` as the interval that it is; with a comma, the one that there is."""
-    if not _ORDER.search(text):
-        return None
-    for joint in (_OR, _AND, ","):
-        parts = [part.rstrip(", ") for part in parts_at(text, joint)]
-        if len(parts) > 1:
-            found = [_intervals(part) for part in parts]
-            ranges = [shape for shape in found if shape is not None and shape.kind != UNION]
-            is_of_one = len(ranges) == len(parts) and len({shape.name for shape in ranges}) == 1
-            return _joined(ranges, joint) if is_of_one else None
-    return _interval(text)
-
-
-def _joined(ranges: list[Shape], joint: str) -> Shape | None:
-    above = [shape for shape in ranges if shape.parts[1] == r"\infty"]
-    below = [shape for shape in ranges if shape.parts[0] == r"-\infty"]
-    are_two = len(above) == len(below) == 1 and len(ranges) == 2
-    if joint == "," and are_two:
-        low, high = read_number(above[0].parts[0]), read_number(below[0].parts[1])
-        joint = joint if low is None or high is None else _AND if low.value < high.value else _OR
-    if joint == _OR:
-        parts = [f"{shape.kind[0]}{', '.join(shape.parts)}{shape.kind[1]}" for shape in ranges]
-        return Shape(ranges[0].name, UNION, parts)
-    if joint == _AND and are_two:
-        kind = above[0].kind[0] + below[0].kind[1]
-        return Shape(ranges[0].name, kind, [above[0].parts[0], below[0].parts[1]])
-    return None
+    """`x > 3` as the interval and `x < 1 or x > 3` as the union that it is."""
+    parts = [_interval(part.rstrip(", ")) for part in parts_at(text, _OR)]
+    if len(parts) == 1 or None in parts or len({part.name for part in parts}) > 1:
+        return parts[0] if len(parts) == 1 else None
+    return Shape(parts[0].name, UNION, [f"{part.kind[0]}{', '.join(part.parts)}{part.kind[1]}" for part in parts])
 
 
 def _interval(text: str) -> Shape | None:

@@ -230,7 +230,7 @@ class Run(Shown):
             return None
         with reading(file):
             known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if not known.exact or len({len(digest) for digest in known.exact | known.normalized}) > 1:
+            if {*map(len, known.hashes)} != {16}:
                 raise ValueError("it is empty, or a line is cut")
             return known
 

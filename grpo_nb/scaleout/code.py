@@ -19,9 +19,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grpo_nb.core.own_code import globals_used, is_own_module
 from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import Reward, kinds, reward_name
+from grpo_nb.scaleout.own_code import globals_used, is_own_module
 from grpo_nb.tasks.formats import AnswerFormat
 
 _LONGEST = 1_000_000

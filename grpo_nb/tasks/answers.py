@@ -6,7 +6,6 @@ The kind is told from the gold answers, shown in the task, and set by `kind=`. E
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -71,22 +70,25 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     >>> answers_of(["1,250", "-3.5", "7"]).kind, answers_of(["yes", "no"] * 4).hint, answers_of(["Paris", "Rome"]).kind
     ('number', 'one of: no, yes', 'text')
     """
-    counts = Counter(golds)
+    first = {gold.casefold(): gold for gold in reversed(golds)}  # labels in other capitals are one
+    counts = Counter(first[gold.casefold()] for gold in golds)
     comes_again = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= 3 * len(counts)
     is_label = comes_again and all(len(label) <= _LONGEST_LABEL and "\n" not in label for label in counts)
     odd = {likely: tuple(gold for gold in golds if not is_such(gold)) for likely, is_such in _IS.items()}
     if kind is None:
         told = [likely for likely, others in odd.items() if _ONE_ODD_OF * len(others) <= len(golds)] if golds else []
         kind = "choice" if is_label and told[:1] in ([], ["expression"]) else (*told, "text")[0]
-    shares = tuple((label, count / len(golds)) for label, count in counts.most_common())
-    objects = [value for gold in golds if kind == "json" and isinstance(value := read_json(gold)[0], dict)]
-    keys = Counter(key for value in objects for key in value)
-    return Answers(
-        kind,
-        shares if kind == "choice" or (kind == "number" and comes_again) else (),
-        tuple(key for key, count in keys.items() if 2 * count > len(golds)),
-        odd.get(kind, ()),
-    )
+    # Equally frequent numbers, such as sums of which each comes three times, have no floor to speak of.
+    has_shares = kind == "choice" or (kind == "number" and comes_again and len({*counts.values()}) > 1)
+    shares = tuple((label, count / len(golds)) for label, count in counts.most_common() if has_shares)
+    keys = Counter(key for gold in golds if kind == "json" for key in _keys(gold))
+    usual = tuple(key for key, count in keys.items() if 2 * count > len(golds))
+    return Answers(kind, shares, usual, odd.get(kind, ()))
+
+
+def _keys(gold: str) -> list[str]:
+    value, _ = read_json(gold)
+    return [*value] if isinstance(value, dict) else []
 
 
 def _is_json(gold: str) -> bool:
@@ -146,20 +148,23 @@ def read_letter(text: str) -> tuple[str, str]:
 
 
 def read_json(text: str) -> tuple[Any, bool]:
-    """Return the one JSON value that a text is, and True; or None and False. A Markdown fence may stay, a key twice may not.
+    """Return the one JSON value that a text is, and True; or None and False.
 
-    >>> read_json('{"a": 1}'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
+    A Markdown fence and a full stop may stand around it, as around any answer; a key twice may not.
+
+    >>> read_json('{"a": 1}.'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
     (({'a': 1}, True), (None, False), (None, False))
     """
-    text = text.strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text[: _LONGEST_JSON + 20], re.DOTALL)
-    text = fenced[1] if fenced else text
+    text = text.strip().removesuffix(".").rstrip()
     if len(text) > _LONGEST_JSON:
         return None, False
+    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
     try:
-        return json.loads(text, object_pairs_hook=_without_doubles, parse_constant=_refuse, parse_float=_finite), True
+        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_doubles, parse_constant=_refuse)
+        json.dumps(value, allow_nan=False)  # 1e999 is read as infinity
     except (ValueError, RecursionError):
         return None, False
+    return value, True
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -170,10 +175,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    return float(text) if math.isfinite(float(text)) else _refuse(text)
 
 
 def is_same_json(a: Any, b: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import numbers
 import re
@@ -10,7 +9,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.settings.arguments import check_choice
@@ -58,8 +57,7 @@ class Cleaned:
         return "; ".join(f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items())
 
 
-@dataclass(frozen=True)
-class _Item:
+class _Item(NamedTuple):
     """A row that can be used."""
 
     number: int
@@ -103,8 +101,6 @@ def clean(
             cleaned.leave_out(str(reason), number, row)
     if not items:
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
-    if any(_options(item.row, used) for item in items):
-        cleaned.notes.append(f"answers are written as the letters of {used['question'][-1]!r}")
     if all(solved := [_SOLVED.fullmatch(item.parts["answer"]) for item in items]):
         cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
         for item, found_in in zip(items, solved, strict=True):
@@ -113,13 +109,12 @@ def clean(
     renamed = [names[0] for names in used.values() if len(names) == 1]
     if unused := sorted({*PARTS}.intersection(found).difference(*used.values())):
         cleaned.notes.append(f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part")
-    others = {
-        name: _column(name, [item.row.get(name) for item in items], cleaned)
-        for name in found
-        if name not in PARTS and name not in renamed
-    }
-    for place, item in enumerate(items):
-        cleaned.rows.append({**{name: column[place] for name, column in others.items()}, **item.parts})
+    for name in found:
+        if name not in PARTS and name not in renamed:
+            column = _column(name, [item.row.get(name) for item in items], cleaned)
+            for item, value in zip(items, column, strict=True):
+                item.parts.setdefault(name, value)
+    cleaned.rows = [item.parts for item in items]
     return cleaned
 
 
@@ -130,41 +125,33 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
         ValueError: An unknown part, or one without its column, with a map to copy.
     """
     named = {part: [names] if isinstance(names, str) else [*names] for part, names in (columns or {}).items()}
-    if unknown := [part for part in named if part not in PARTS]:
-        line = json.dumps(_proposed(found, {}), ensure_ascii=False)
-        raise ValueError(f"columns maps {unknown}; the parts of a row are question, answer and prompt: columns={line}")
-    if several := [part for part in ("answer", "prompt") if len(named.get(part, [part])) != 1]:
-        raise ValueError(f"the {several[0]} is one column; a column of dicts is taken as JSON: columns={columns}")
     named |= {part: [part] for part in PARTS if part not in named and part in found}
     chats = [name for name in _CHATS if name in found]
     if chats and not {"question", "prompt"} & named.keys():
         named["prompt"] = chats[:1]
-    is_answered = named.get("prompt", [""])[0] in _CHATS and "answer" not in named  # the last turn of a chat
-    needed = ["question"] * ("prompt" not in named) + ["answer"] * (not is_answered)
-    for part in dict.fromkeys([*named, *needed]):
-        for name in named.get(part, [part]):
-            if name not in found and name.partition(".")[0] not in found:
-                line = json.dumps(_proposed(found, named), ensure_ascii=False)
-                raise ValueError(
-                    f"{place} has no column {name!r} for the {part}; it has {found}. Map it: columns={line}"
-                )
+    needed = {} if "prompt" in named else {"question": ["question"]}
+    if named.get("prompt", [""])[0] not in _CHATS:  # of a chat, the last turn is the answer where no column is
+        needed["answer"] = ["answer"]
+    for part, names in {**needed, **named}.items():
+        missing = [name for name in names if name not in found and name.partition(".")[0] not in found]
+        if missing or part not in PARTS or (len(names) != 1 and part != "question"):
+            raise ValueError(
+                f"{place} has no column {(missing or names)[0]!r} for the {part}; it has {found}. A question may be of several "
+                f"columns, answer and prompt are one each. Map it: {_proposed(found)}"
+            )
     return named
 
 
-def _proposed(found: Sequence[str], named: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """A map to copy: names that were misspelt, else the usual ones, else of two columns the first as the question."""
-    free = [name for name in found if all(name not in names for names in named.values())]
-    proposed: dict[str, Any] = dict.fromkeys(_USUAL)
+def _proposed(found: Sequence[str]) -> str:
+    """A map to copy: the usual names, else of two columns the first as the question."""
+    proposed: dict[str, str] = {}
     for part, usual in _USUAL.items():
-        names = named.get(part, [part])
-        near = {name: difflib.get_close_matches(name, found, n=1) for name in names}
-        called = [name for word in usual for name in free if word in name.casefold()]
-        names = [name if name in found else next(iter(near[name] or called), None) for name in names]
-        proposed[part] = names[0] if len(names) == 1 else names
-    rest = [name for name in free if name not in proposed.values()]
-    for part in [part for part, name in proposed.items() if name is None]:
-        proposed[part] = rest.pop(0) if rest and len(free) <= 2 else "<column>"
-    return proposed
+        called = [name for word in usual for name in found if word in name.casefold() and name not in proposed.values()]
+        proposed[part] = called[0] if called else "<column>"
+    if len(found) == 2 and "<column>" in proposed.values():
+        rest = [name for name in found if name not in proposed.values()]
+        proposed = {part: rest.pop(0) if name == "<column>" else name for part, name in proposed.items()}
+    return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 
 def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -184,10 +171,10 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[st
         if options := _options(row, used):
             values = [*values[:-1], *zip(string.ascii_uppercase, options["text"], strict=False)]
             gold = _letter(gold, options)
-        asked = values[0][1]
-        if len(values) > 1:  # columns A, B, C are options behind their letter
-            there = [(f"{name}) " * (len(name) == 1), value) for name, value in values[1:] if _is_there(value)]
-            asked = "\n".join([str(asked)] * _is_there(asked) + [f"{letter}{value}" for letter, value in there])
+        (_, asked), *more = values
+        there = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
+        if more:  # columns A, B, C are options behind their letter
+            asked = "\n".join([str(asked)] * _is_there(asked) + there)
     return {**parts, "question": _text(asked, "question"), "answer": _text(gold, "answer").strip()}
 
 
@@ -201,8 +188,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
 
 def _is_there(value: Any) -> bool:
     """Whether a cell holds anything: no None, NaN or white space."""
-    is_missing = value is None or (isinstance(value, float) and value != value)
-    return not is_missing and (not isinstance(value, str) or bool(value.strip()))
+    return value is not None and not (isinstance(value, float) and value != value) and bool(str(value).strip())
 
 
 def _text(value: Any, part: str) -> str:
@@ -210,7 +196,7 @@ def _text(value: Any, part: str) -> str:
     if not _is_there(value):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, (dict, list)) and part == "answer":
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return _as_text(value)
     if not isinstance(value, (str, numbers.Number)):
         raise _LeftOut(f"whose {part} is no text")
     # pandas makes whole numbers beside an empty cell to floats.
@@ -220,38 +206,32 @@ def _text(value: Any, part: str) -> str:
 def _options(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
     """The options of a row, if the last column of its question is a list as in MMLU, or labels and texts as in ARC."""
     held = _value(row, used["question"][-1]) if len(used.get("question", ())) > 1 else None
-    match held:
-        case {"label": [*labels], "text": [*texts]}:
-            return {"label": [*map(str, labels)], "text": texts}
-        case [*texts]:
-            return {"label": [*string.ascii_uppercase[: len(texts)]], "text": texts}
-    return {}
+    if isinstance(held, list):
+        return {"label": [*string.ascii_uppercase[: len(held)]], "text": held}
+    return held if isinstance(held, Mapping) and held.keys() == {"label", "text"} else {}
 
 
 def _letter(gold: Any, options: Mapping[str, Sequence[Any]]) -> str:
     """The letter of the option that an answer is, by its label, its text, or its index, counted from 0."""
-    labels, texts = options["label"], options["text"]
-    if str(gold) in labels:
-        place = labels.index(str(gold))
-    elif gold in texts:
-        place = texts.index(gold)
-    else:
-        place = gold if isinstance(gold, int) else -1
-    if not 0 <= place < len(texts):
+    texts = options["text"]
+    for known, wanted in (([*map(str, options["label"])], str(gold)), (texts, gold)):
+        if wanted in known:
+            return string.ascii_uppercase[known.index(wanted)]
+    if gold not in range(len(texts)):
         raise _LeftOut("whose answer is none of its options")
-    return string.ascii_uppercase[place]
+    return string.ascii_uppercase[int(gold)]
 
 
 def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
     """Messages with role and content alone, those of ShareGPT's form (`from`, `value`) too."""
     chat = []
     for turn in turns:
-        turn = turn if isinstance(turn, Mapping) else {}
-        speaker, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-        role = _SPEAKERS.get(str(speaker), speaker)
-        if role not in _ROLES or not isinstance(content, str):
-            raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
-        chat.append({"role": role, "content": displayable(content)})
+        match turn:
+            case {"role": str(speaker), "content": str(content)} | {"from": str(speaker), "value": str(content)}:
+                role = _SPEAKERS.get(speaker, speaker)
+                chat.append({"role": role, "content": displayable(content)})
+    if len(chat) < len(turns) or any(turn["role"] not in _ROLES for turn in chat):
+        raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
     return chat
 
 
@@ -270,49 +250,40 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
     kept = []
     for group in groups.values():
         same: dict[str, str] = {}  # answer -> the first that says the same
-        for item in group:
-            gold = item.parts["answer"]
+        for gold in (item.parts["answer"] for item in group):
             same[gold] = next((one for one in same if is_same_answer(gold, one)), gold)
-        (most, count), *others = Counter(same[item.parts["answer"]] for item in group).most_common()
+        given = [same[item.parts["answer"]] for item in group]
+        (most, count), *others = Counter(given).most_common()
         if others and contradictory == "ask":
             rows, asked = [item.number for item in group[:4]], shorten(group[0].parts["question"], 120)
             raise ValueError(
-                f"{place}: rows {rows} ask {asked!r} with different answers, {[*dict.fromkeys(same.values())]}. Say what to do "
+                f"{place}: rows {rows} ask {asked!r} with different answers, {[*dict.fromkeys(given)]}. Say what to do "
                 'with such questions: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most '
                 'frequent. Where each is right: a column of lists, and gn.rewards.correctness(column="<that column>").'
             )
         is_open = others and (contradictory == "drop" or (contradictory == "majority" and others[0][1] == count))
-        chosen = same[group[0].parts["answer"]] if contradictory == "first" else None if is_open else most
-        first = next((item for item in group if same[item.parts["answer"]] == chosen), None)
-        kept += [first] if first else []
-        for item in group:
-            if item is not first:
-                is_same = same[item.parts["answer"]] == chosen
-                cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
+        chosen = given[0] if contradictory == "first" else None if is_open else most
+        for place_in_group, (item, answer) in enumerate(zip(group, given, strict=True)):
+            if answer == chosen and chosen not in given[:place_in_group]:
+                kept.append(item)
+            else:
+                cleaned.leave_out("repeated" if answer == chosen else "contradictory", item.number, item.row)
     return kept
 
 
 def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
-    """A column that plays no part, as it is; as text what Arrow would change, which gives each dict the keys of all."""
+    """A column that plays no part, as it is; as text what Arrow refuses or would change: it gives each dict the keys of all."""
     import pyarrow
 
-    if any(map(_holds_dict, values)):
-        cleaned.notes.append(f"the column {name!r} holds dicts, and is kept as JSON text")
-        return [None if value is None else _as_json(value) for value in values]
     try:
-        pyarrow.array(values)
+        is_kept = "struct" not in str(pyarrow.array(values).type)
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
-        kinds = ", ".join(sorted({type(value).__name__ for value in values if value is not None}))
-        cleaned.notes.append(f"the column {name!r} holds {kinds}, and is kept as text")
-        return [None if value is None else displayable(str(value)) for value in values]
-    return values
+        is_kept = False
+    if is_kept:
+        return values
+    cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
+    return [None if value is None else _as_text(value) for value in values]
 
 
-def _holds_dict(value: Any) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and any(map(_holds_dict, value)))
-
-
-def _as_json(value: Any) -> str:
-    """A value as JSON; as Python writes it where JSON would change it, as keys that are no texts."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return displayable(text if json.loads(text) == value else repr(value))
+def _as_text(value: Any) -> str:
+    return displayable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))

@@ -63,19 +63,14 @@ class AnswerFormat:
     @property
     def tags(self) -> tuple[str, ...]:
         """The marks a complete completion holds, in order, each once."""
-        tags = (self.reasoning_open, self.reasoning_close, self.answer_open, self.answer_close)
-        if self.is_opened_by_template:
-            tags = tags[1:]
-        return tuple(tag for tag in tags if tag.strip())
+        opened = "" if self.is_opened_by_template else self.reasoning_open
+        return tuple(tag for tag in (opened, self.reasoning_close, self.answer_open, self.answer_close) if tag.strip())
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
         hint = self.answer_hint or "answer"
-        if self.instruction:
-            return self.instruction
-        if self.is_bare:
-            return f"Reply with nothing but the answer:\n{hint}"
-        return "Answer in this format:\n" + self.render("short reasoning", hint)
+        asked = "Reply with nothing but the answer:" if self.is_bare else "Answer in this format:"
+        return self.instruction or f"{asked}\n{self.render('short reasoning', hint)}"
 
     def render(self, reasoning: str, answer: str) -> str:
         """Return a completion in this format, as for an example turn; a bare one without the reasoning."""
@@ -121,10 +116,10 @@ class AnswerFormat:
         """
         spans: list[tuple[int, int] | None] = []
         for tag in self.tags:
-            start = _only(tag, text)
+            start = text.find(tag) if text.count(tag) == 1 else None
             if tag == "}" == self.answer_close:
-                opened = _only(self.answer_open, text)
-                start = None if opened is None else _matching_brace(text, opened + len(self.answer_open))
+                opened = spans[-1]
+                start = None if opened is None else _matching_brace(text, opened[1])
             spans.append(None if start is None else (start, start + len(tag)))
         return spans
 
@@ -136,8 +131,8 @@ class AnswerFormat:
         """
         if self.is_bare:
             return ""
-        if self.reasoning_open and not self.is_opened_by_template and self.reasoning_open in text:
-            text = text.split(self.reasoning_open, 1)[1]
+        if self.reasoning_open and not self.is_opened_by_template:
+            text = text.split(self.reasoning_open, 1)[-1]
         for end in (self.reasoning_close, self.answer_open):
             if end and end in text:
                 return text.split(end, 1)[0].strip()
@@ -150,10 +145,9 @@ class AnswerFormat:
             return False
         if not self.reasoning_open:
             return True
-        if self.is_opened_by_template and self.reasoning_open in text:  # opened twice
-            return False
-        before = parts[0].strip()
-        is_opened = self.is_opened_by_template or before.startswith(self.reasoning_open)
+        before, is_opened = parts[0].strip(), self.reasoning_open not in text
+        if not self.is_opened_by_template:
+            is_opened = before.startswith(self.reasoning_open)
         return is_opened and before.endswith(self.reasoning_close)
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
@@ -167,15 +161,11 @@ class AnswerFormat:
             content, _, after = rest.strip().partition("\n")
         elif self.answer_close == "}":
             end = _matching_brace(rest, 0)
-            if end is None:
-                return None
-            content, after = rest[:end], rest[end + 1 :]
-        elif rest.count(self.answer_close) == 1:
-            content, after = rest.split(self.answer_close, 1)
+            content, after = (rest[:end], rest[end + 1 :]) if end is not None else ("", "")
         else:
-            return None
-        content = content.strip()
-        return (before, content, after) if content else None
+            content, *others = rest.split(self.answer_close)
+            content, after = (content, others[0]) if len(others) == 1 else ("", "")
+        return (before, content.strip(), after) if content.strip() else None
 
     def for_template(self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
@@ -186,18 +176,13 @@ class AnswerFormat:
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
 
-def _only(mark: str, text: str) -> int | None:
-    """Where a mark stands, if it is there exactly once."""
-    return text.find(mark) if text.count(mark) == 1 else None
-
-
 def _matching_brace(text: str, start: int) -> int | None:
     """Where the brace that was open before `start` is closed. An escaped brace (a set's) is not counted."""
     depth = 1
-    for match in _BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+    for found in _BRACES.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
         if depth == 0:
-            return match.start()
+            return found.start()
     return None
 
 

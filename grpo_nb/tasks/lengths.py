@@ -13,8 +13,9 @@ from grpo_nb.tasks.formats import AnswerFormat
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_UNIT = 16
-# A policy explores beyond the solutions of the data; where nothing better is known, it gets half as much room again.
+# Of 20 prompts or solutions, one may be longer.
+_MOST = 0.95
+# A policy explores beyond what is known, and needs half as much room again.
 _ROOM = 1.5
 
 
@@ -22,68 +23,40 @@ _ROOM = 1.5
 class LengthProposal:
     """Two lengths and where they come from; `settings.replace(**proposal.changes)` takes them over."""
 
-    max_prompt_length: int
-    max_completion_length: int | None
-    """None where the data does not tell."""
+    changes: dict[str, int]
+    """`max_prompt_length` and, where the data tells it, `max_completion_length`."""
     sentence: str
     """Where each comes from."""
 
-    @property
-    def changes(self) -> dict[str, int]:
-        """What is known, as changes to settings."""
-        known = {"max_completion_length": self.max_completion_length} if self.max_completion_length else {}
-        return {"max_prompt_length": self.max_prompt_length, **known}
-
 
 def propose_lengths(
-    train: Dataset,
-    answer_format: AnswerFormat,
-    tokenizer: Any,
-    baseline: Any,
-    quantile: float,
-    chat_template_kwargs: Mapping[str, Any],
+    train: Dataset, form: AnswerFormat, tokenizer: Any, baseline: Any, chat_template_kwargs: Mapping[str, Any]
 ) -> LengthProposal:
     """Do what `Task.propose_lengths` says."""
-    prompts = prompt_lengths(train["prompt"], tokenizer, chat_template_kwargs)
-    limit = _rounded(_at(prompts, quantile))
-    longer = sum(length > limit for length in prompts)
-    said = f"Prompts: of {quantile:.0%} of {len(prompts)} training prompts, rounded up; {longer} are longer."
+    changes = {"max_prompt_length": _most_of(prompt_lengths(train["prompt"], tokenizer, chat_template_kwargs))}
+    source = "not known: no column solution, and no baseline was given (propose_lengths(tokenizer, baseline))"
     if baseline is not None:
-        longest, cut = max(baseline.tokens), sum(baseline.is_cut) / len(baseline.is_cut)
+        cut = sum(baseline.is_cut) / len(baseline.is_cut)
         # Nobody knows how long those would have been that were cut, so twice the limit is tried.
-        completion = _rounded((2 if cut else _ROOM) * longest)
-        room = f"{cut:.0%} of them were cut, so twice that" if cut else "and half as much room again"
-        source = f"the longest of {len(baseline.tokens)} that the model generated, {longest}; {room}"
+        changes["max_completion_length"] = _rounded((2 if cut else _ROOM) * max(baseline.tokens))
+        source = f"the longest that the model generated, and room; {cut:.0%} of them were cut"
     elif "solution" in train.column_names:
-        texts = [answer_format.render(str(row["solution"]), str(row["answer"])) for row in train]
-        completion = _rounded(_ROOM * _at(_lengths(texts, tokenizer), 0.95))
-        source = f"95% of {len(texts)} texts of the column solution, in the answer format, and half as much room again"
-    else:
-        completion = None
-        source = "not known: no column solution, and no baseline was given (propose_lengths(tokenizer, baseline))"
-    return LengthProposal(limit, completion, f"{said} Completions: {source}.")
+        texts = [form.render(str(row["solution"]), str(row["answer"])) for row in train]
+        changes["max_completion_length"] = _most_of(_lengths(texts, tokenizer), _ROOM)
+        source = f"{_MOST:.0%} of the texts of the column solution, in the answer format, and half as much room again"
+    return LengthProposal(changes, f"Prompts: {_MOST:.0%} of {len(train)} training prompts. Completions: {source}.")
 
 
-def too_long_to_end(
-    answers: Sequence[str], shown: Sequence[str], answer_format: AnswerFormat, tokenizer: Any, limit: int
-) -> list[str]:
-    """What to write where completions could not end: right answers without any reasoning, or what the example turn shows.
-
-    Args:
-        answers: The gold answers.
-        shown: What the example turn replies, if there is one.
-        answer_format: In which the answers are counted.
-        tokenizer: Of the model to be trained.
-        limit: `max_completion_length`.
-    """
-    tokens = _lengths([*shown, *(answer_format.render("", answer) for answer in answers)], tokenizer)
-    above = sum(length >= limit for length in tokens[len(shown) :])  # the end token comes on top
-    if max(tokens) < limit:
+def too_long_to_end(texts: Sequence[str], tokenizer: Any, limit: int) -> list[str]:
+    """What to write where some of these right completions could not end within the limit of tokens."""
+    tokens = _lengths(texts, tokenizer)
+    above = sum(length >= limit for length in tokens)  # the end token comes on top
+    if not above:
         return []
-    who = f"{above} of {len(answers)} answers, in the format without any reasoning" if above else "the example's reply"
     return [
-        f"max_completion_length = {limit} tokens is too few for {who}: up to {max(tokens) + 1} tokens. Before the model is "
-        f"loaded: settings = settings.replace(max_completion_length={_rounded(_ROOM * max(tokens))})"
+        f"max_completion_length = {limit} tokens is too few for {above} of {len(texts)} right completions, the answers without "
+        f"any reasoning or the example's reply: up to {max(tokens) + 1} tokens. Before the model is loaded: settings = "
+        f"settings.replace(max_completion_length={_rounded(_ROOM * max(tokens))})"
     ]
 
 
@@ -91,10 +64,10 @@ def _lengths(texts: Sequence[str], tokenizer: Any) -> list[int]:
     return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 
-def _at(lengths: Sequence[int], quantile: float) -> int:
-    """The smallest length that at least this share does not exceed."""
-    return sorted(lengths)[math.ceil(quantile * len(lengths)) - 1]
+def _most_of(lengths: Sequence[int], room: float = 1.0) -> int:
+    """The smallest length that most do not exceed, times the room."""
+    return _rounded(room * sorted(lengths)[math.ceil(_MOST * len(lengths)) - 1])
 
 
 def _rounded(length: float) -> int:
-    return math.ceil(length / _UNIT) * _UNIT
+    return 16 * math.ceil(length / 16)

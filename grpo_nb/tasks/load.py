@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import itertools
 import operator
 import random
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.core.words import did_you_mean, shorten
-from grpo_nb.settings.arguments import check_choice, check_value
+from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
-from grpo_nb.tasks.cleaning import INSTRUCTS, Cleaned, Columns, Contradictory, Keep, clean
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
@@ -21,17 +20,13 @@ from grpo_nb.tasks.rows import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from grpo_nb.settings.settings import Settings
 
-Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
-_LISTED, _HELD_OUT = 100, 0.2
+_HELD_OUT, _LISTED = 0.2, 101
 _OPTION = re.compile(r"^\w\) ")
 _RESULT = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-_ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+", "terms": 2}
 ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
     {},
     {"low": 10, "high": 99, "operators": "*"},
@@ -97,7 +92,7 @@ def load_task(
     Raises:
         ValueError: No rows, a missing column, contradictory rows, too few distinct questions, all prompts too long, or a chat
             template that would be told two things, or what it does not read.
-        TypeError: A source that holds no rows, or an argument that there is none of.
+        TypeError: A source that holds no rows, or an argument that means nothing for it.
         FileNotFoundError: A path that does not exist.
 
     >>> task = load_task([{"q": "1+1?", "a": 2}, {"q": "2+2?", "a": 4}], columns={"question": "q", "answer": "a"}, holdout=1)
@@ -112,78 +107,62 @@ def load_task(
     chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
     chat = dict(chat)
     check_choice("kind", kind, (None, *get_args(Kind)))
-    is_generated = isinstance(source, str) and source == "arithmetic"
-    known = [*inspect.signature(load_task).parameters, *(_ARITHMETIC if is_generated else ())]
-    if unknown := [option for option in options if option not in known]:
-        raise TypeError(f"load_task has no argument {unknown[0]!r} for this source{did_you_mean(unknown[0], known)}")
-    if is_generated:
+    if isinstance(source, str) and source == "arithmetic":
         if holdout != _HELD_OUT:
             raise ValueError(f"of 'arithmetic', holdout_size says how many are held out: holdout_size={holdout}")
-        made = {**_ARITHMETIC, **options}
-        read, holdout = Rows("arithmetic", _arithmetic(seed, **made)), made["holdout_size"]
+        rows, holdout = _arithmetic(seed, **options)
+        read, options = Rows("arithmetic", rows, place="arithmetic"), {}
         example = ("What is 3 + 4?", "3 + 4 = 7", "7") if example is None else example
     else:
         read = read_rows(source, split, config, encoding)
+    given = {"split": split, "config": config, "encoding": encoding}
+    unread = [*options, *(name for name, value in given.items() if value is not None and name not in read.takes)]
+    if unread:
+        raise TypeError(
+            f"{unread[0]}= means nothing for {read.place}: split and config are of data sets, encoding of files"
+        )
     cleaned = clean(read, columns, contradictory, keep)
-    _write_labels_alike(cleaned, kind)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds, kind)
     notes = cleaned.notes
     if answers.odd:
-        odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {shorten(repr(answers.odd[0]), 60)}"
+        odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {answers.odd[0]!r:.60}"
         notes.append(f"{odd}: they are asked for and paid as written; keep= leaves such rows out")
-    format = fitting_format(format, answers, system, tokenizer, chat)
-    rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
-    try:
-        train, held = map(Dataset.from_list, _split(rows, holdout, seed))
-    except ValueError as error:
-        raise ValueError(f"{error} Rows left out: {cleaned.sentence or 'none'}.") from error
-    notes += [*_doubts(format, rows), *_check_example(example, held, answers)]
+    format = fitting_format(format, answers, system)
+    format = format.for_template(tokenizer, chat) if tokenizer is not None else format
+    rows = with_prompts(cleaned.rows, format, example, system is not None)
+    train, held = map(Dataset.from_list, _split(rows, holdout, seed, cleaned.sentence))
+    if example is not None and normalized_question(example[0]) in map(normalized_question, held["question"]):
+        raise ValueError(
+            f"the example's question {example[0]!r:.80} is held out, and would be told to all: write another."
+        )
+    told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
+    unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
+    if unsaid:
+        notes.append(f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn")
     if tokenizer is not None and settings is not None:
-        shown = [format.render(*map(str, example[1:]))] if example is not None else []
-        notes += too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length)
+        right = [("", gold) for gold in golds] + ([example[1:]] if example is not None else [])
+        rendered = [format.render(*map(str, said)) for said in right]
+        notes += too_long_to_end(rendered, tokenizer, settings.max_completion_length)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=tuple(notes), answers=answers,
         chat_template_kwargs=chat, tokenizer=tokenizer,
     )  # fmt: skip
     if settings is not None:
         task.rendered_by(settings)
-    if tokenizer is not None and settings is not None:
-        task = task.fit(tokenizer, settings.max_prompt_length)
+        task = task.fit(tokenizer, settings.max_prompt_length) if tokenizer is not None else task
     return task
 
 
-def _write_labels_alike(cleaned: Cleaned, kind: Kind | None) -> None:
-    """Write labels that differ only in capitals as the first of them, and note it."""
-    labels = [row["answer"] for row in cleaned.rows]
-    if answers_of([label.casefold() for label in labels], kind).kind == "choice":
-        first = {label.casefold(): label for label in reversed(labels)}
-        changed = {label: first[label.casefold()] for label in labels if label != first[label.casefold()]}
-        for row in cleaned.rows:
-            row["answer"] = changed.get(row["answer"], row["answer"])
-        said = ", ".join(f"{label!r} as {one!r}" for label, one in changed.items())
-        cleaned.notes += [f"labels that differ only in capitals are one: {said}"] * bool(changed)
-
-
-def fitting_format(
-    format: AnswerFormat | None,
-    answers: Answers,
-    system: str | None = None,
-    tokenizer: Any = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> AnswerFormat:
-    """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
+def fitting_format(format: AnswerFormat | None, answers: Answers, system: str | None = None) -> AnswerFormat:
+    """Return the format, `xml()` if none is given, with a system prompt that fits the answers, or with the one given."""
     format = format if format is not None else xml()
     if system is not None:
-        format = dataclasses.replace(format, instruction=system)
-    elif not format.answer_hint:
-        format = dataclasses.replace(format, answer_hint=answers.hint)
-    return format.for_template(tokenizer, chat_template_kwargs) if tokenizer is not None else format
+        return dataclasses.replace(format, instruction=system)
+    return format if format.answer_hint else dataclasses.replace(format, answer_hint=answers.hint)
 
 
-def with_prompts(
-    rows: TaskRows, format: AnswerFormat, example: Example | None = None, *, is_told: bool = False
-) -> TaskRows:
+def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, is_told: bool = False) -> TaskRows:
     """Return the rows with the chat messages that ask their question.
 
     Messages of a row's own stay as they are, but for what was asked for: an example turn comes before what they say, and with
@@ -200,7 +179,7 @@ def with_prompts(
             raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
         shown = [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
 
-    def prompt(row: dict[str, Any]) -> Messages:
+    def prompt(row: dict[str, Any]) -> list[dict[str, str]]:
         own = row.get("prompt")
         if own is None:
             return [*system, *shown, {"role": "user", "content": row["question"]}]
@@ -210,45 +189,18 @@ def with_prompts(
     return [{**row, "prompt": prompt(row)} for row in rows]
 
 
-def _check_example(example: Example | None, held: Dataset, answers: Answers) -> list[str]:
-    """What is odd about the example turn.
-
-    Raises:
-        ValueError: Its question is held out: its answer would stand in every prompt.
-    """
-    if example is None:
-        return []
-    asked = normalized_question(example[0])
-    if any(normalized_question(question) == asked for question in held["question"]):
-        why = "is one of the held-out ones, and its answer would stand in every prompt: write one of your own"
-        raise ValueError(f"the example's question {example[0]!r:.80} {why}.")
-    is_odd = answers.kind == "choice" and example[2] not in dict(answers.labels)
-    return [f"the example's answer {example[2]!r:.60} is none of the labels"] * is_odd
-
-
-def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
-    """What the reader should know of the prompts before training."""
-    told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
-    unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
-    if not unsaid:
-        return []
-    return [f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn"]
-
-
 def _arithmetic(
-    seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str, terms: int
-) -> TaskRows:
-    """Distinct questions of `terms` numbers from low to high; no difference is negative."""
-    if not operators or set(operators) - set("+-*"):
-        raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
-    check_value("terms", terms, "int", least=2)
-    count, draw, operators = train_size + holdout_size, random.Random(seed), "".join(dict.fromkeys(operators))
-    if terms == 2 and high - low <= _LISTED:
-        span = range(low, high + 1)
-        pairs = [(a, op, b) for op in operators for a in span for b in span if op != "-" or a >= b]
-        every = {f"{a} {op} {b}": _RESULT[op](a, b) for a, op, b in pairs}
+    seed: int, train_size: int = 224, holdout_size: int = 96, low: int = 1, high: int = 20, operators: str = "+",
+    terms: int = 2,
+) -> tuple[TaskRows, int]:  # fmt: skip
+    """Distinct questions of `terms` numbers from low to high, and how many to hold out; no difference is negative."""
+    count, draw, span = train_size + holdout_size, random.Random(seed), range(low, high + 1)
+    every: dict[str, int] = {}
+    if terms == 2 and len(span) <= _LISTED:
+        for op, a, b in itertools.product(operators, span, span):
+            if op != "-" or a >= b:
+                every[f"{a} {op} {b}"] = _RESULT[op](a, b)
     else:  # too many to list: drawn until there are enough
-        every = {}
         for _ in range(100 * count):
             every.update([_expression(draw, terms, low, high, operators)])
             if len(every) > count:
@@ -256,11 +208,9 @@ def _arithmetic(
     every.pop("3 + 4", None)  # the example turn, which must not be a question
     if len(every) < count:
         made = f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions"
-        raise ValueError(
-            f"{made}, but train_size {train_size} + holdout_size {holdout_size} are asked for. Raise high."
-        )
+        raise ValueError(f"{made}, but train_size + holdout_size = {count} are asked for. Raise high.")
     chosen = draw.sample(list(every), count)
-    return [{"question": f"What is {question}?", "answer": str(every[question])} for question in chosen]
+    return [{"question": f"What is {asked}?", "answer": str(every[asked])} for asked in chosen], holdout_size
 
 
 def _expression(draw: random.Random, terms: int, low: int, high: int, operators: str) -> tuple[str, int]:
@@ -272,16 +222,17 @@ def _expression(draw: random.Random, terms: int, low: int, high: int, operators:
     parts = [_expression(draw, part, low, high, operators) for part in (left, terms - left)]
     if op == "-":
         parts.sort(key=lambda part: part[1], reverse=True)
-    written = (f"({text})" if " " in text else text for text, _ in parts)
-    return f" {op} ".join(written), _RESULT[op](*(value for _, value in parts))
+    (a, first), (b, second) = parts
+    written = [f"({text})" if " " in text else text for text in (a, b)]
+    return f" {op} ".join(written), _RESULT[op](first, second)
 
 
-def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
+def _split(rows: TaskRows, holdout: float | int, seed: int, left_out: str) -> tuple[TaskRows, TaskRows]:
     count = max(round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout), 1)
     if holdout <= 0 or count >= len(rows):
         left = f"of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on"
         raise ValueError(
-            f"holdout = {holdout!r} {left}: both parts need at least one. Give more rows, or another share."
+            f"holdout = {holdout!r} {left}: both parts need at least one. Rows left out: {left_out or 'none'}."
         )
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.

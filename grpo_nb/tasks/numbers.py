@@ -19,10 +19,8 @@ _SIGNS = str.maketrans({
     "\u201e": '"', "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00b0": r"^{\circ}",
     "\u211d": r"\mathbb{R}",
 })  # fmt: skip
-_INVISIBLE, _FRACTION = (
-    re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"),
-    re.compile("(?=[\u00bc-\u00be\u2150-\u215e])"),
-)
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
+_FRACTION = re.compile("(?=[\u00bc-\u00be\u2150-\u215e])")
 _RAISED, _LOWERED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+"), re.compile("[\u2080-\u209c]+")
 INSIDE = r"[^{}]*+"
 for _ in range(8):  # braces nested deeper than anyone writes them
@@ -33,24 +31,19 @@ _AROUND = re.compile(
     re.DOTALL,
 )
 _PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
-_PAIRS = (
-    ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("_", "_"), ("`", "`"),
-    ('"', '"'), ("'", "'"), ("(", ")"), ("{", "}"),
-)  # fmt: skip
-_SPELLINGS = [
-    (re.compile(pattern), spelling)
-    for pattern, spelling in (
-        (r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*", ""),
-        (r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+", " "),
-        (r"\s*\{\s*,\s*\}\s*", ","),
-        (r"\\\$", "$"),
-        (r"\s*\\text\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
-        (r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])", r"^{\\circ}"),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
-        (rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
-    )
-]
+_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
+_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
+_SPELLINGS = {
+    r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
+    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
+    r"\s*\{\s*,\s*\}\s*": ",",
+    r"\\\$": "$",
+    r"\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
+    r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
+    r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
+    r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
+    rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])": r"\1{\2}",
+}
 
 
 @lru_cache(maxsize=4_096)
@@ -72,8 +65,8 @@ def plain(text: str) -> str:
         text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
         text = "".join(str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in text)
     text = _unwrapped(text)
-    for pattern, spelling in _SPELLINGS:
-        text = pattern.sub(spelling, text)
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
     return _unwrapped(text)
 
 
@@ -106,17 +99,12 @@ _NUMBER = re.compile(
     re.ASCII,
 )
 _SCALES = {
-    "hundred": 100, "thousand": 1000, "k": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
-}  # fmt: skip
-_UNITS = {
-    "dollar": "$", "usd": "$", "euro": "\u20ac", "eur": "\u20ac", "gbp": "\u00a3", "degree": "\u00b0", "gram": "g",
-    "kilogram": "kg", "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm", "kilometer": "km", "kilometre": "km",
-    "second": "s", "minute": "min", "hour": "h", "hr": "h", "inch": "in", "inche": "in", "foot": "ft", "feet": "ft",
-    "pound": "lb", "mile": "mi",
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
 }  # fmt: skip
 # Letters behind a number are factors, but for these; without a vowel they are no word.
 _SHORT = re.compile(
-    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|\u00b0[CFK]?"
+    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa"
+    "|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|USD|EUR|GBP|\u00b0[CFK]?"
 )
 _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately|around|roughly|nearly|maybe|perhaps"
@@ -124,6 +112,7 @@ _NO_UNIT = re.compile(
     "|pi|sqrt|sin|cos|tan|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|ten"
     "|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille|point|infinity"
 )
+_SIGN_OF = {"dollar": "$", "USD": "$", "euro": "\u20ac", "EUR": "\u20ac", "GBP": "\u00a3", "degree": "\u00b0"}
 _WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
 
@@ -146,8 +135,7 @@ def read_number(text: str) -> Number | None:
     >>> read_number("41 or 42"), read_number("6 * 7"), read_number("007"), read_number("2.5 million").value == 2_500_000
     (None, None, None, True)
     """
-    text = text if len(text) > _LONGEST_NUMBER else plain(text)
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _LONGEST_NUMBER or len(text := plain(text)) > _LONGEST_NUMBER:
         return None
     if text[-1:].isdigit() and _PLAIN.fullmatch(text):
         return Number(Fraction(text))
@@ -184,27 +172,24 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
 
 
 def unit_name(text: str) -> str | None:
-    """The one name of a unit however it is written: `km/h` for `kilometers per hour`; None for what is none, such as `or 43`.
+    """A unit in one spelling, each word without the plural s; None for what is none, such as `or 43`.
 
-    >>> unit_name("grams"), unit_name("square cm"), unit_name("x"), unit_name("is wrong")
-    ('g', 'cm^2', None, None)
+    >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
+    ('mile/hour', 'redapple', None, None)
     """
     text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace("^\\circ", "\u00b0")
-    text = text.replace("\\cdot", "*").replace("\\mu", "u").replace("\\Omega", "\u03a9")
-    text = re.sub(r"\b(?:(square)|cubic) ([a-z]+)", lambda found: f"{found[2]}^{2 if found[1] else 3}", text)
-    text = re.sub(r"\bper\b", "/", " ".join(text.split()))
-    if text and not (_UNIT.fullmatch(text) and all(_unit_word(word) for word in re.findall(_WORD, text))):
+    text = " ".join(re.sub(r"\bper\b", "/", text.replace("\\cdot", "*").replace("\\mu", "u")).split())
+    words = [_unit_word(word) for word in re.findall(_WORD, text)]
+    if text and not (_UNIT.fullmatch(text) and all(words)):
         return None
-    return re.sub(r"[ ()]", "", re.sub(_WORD, lambda found: _unit_word(found[0]), text))
+    return re.sub(r"[ ()]", "", re.sub(_WORD, lambda found: words.pop(0), text))
 
 
 def _unit_word(word: str) -> str:
-    """The name of one word of a unit; empty for what is none: 25 December is a day, 10 Downing Street a house."""
-    name = word.casefold().removesuffix("s") if len(word) > 2 else word
-    if name in _UNITS or _SHORT.fullmatch(word):
-        return _UNITS.get(name, word)
-    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return name if is_word and not _NO_UNIT.fullmatch(name) else ""
+    """One word of a unit; empty for what is none: 25 December is a day, 10 Downing Street a house."""
+    name = word.removesuffix("s") if len(word) > 2 else word
+    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word) and not _NO_UNIT.fullmatch(name)
+    return _SIGN_OF.get(name, name) if is_word or _SHORT.fullmatch(name) else ""
 
 
 _ONES = [
@@ -212,11 +197,7 @@ _ONES = [
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 ]  # fmt: skip
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_SPELLED = {word: value for value, word in enumerate(_ONES)} | {
-    f"{ten} {one}".removesuffix(" zero"): 20 + 10 * i + j
-    for i, ten in enumerate(_TENS)
-    for j, one in enumerate(_ONES[:10])
-}
+_SPELLED = dict(zip([*_ONES, *_TENS], [*range(20), *range(20, 100, 10)], strict=True))
 
 
 def _spelled(words: str) -> int | None:
@@ -227,4 +208,5 @@ def _spelled(words: str) -> int | None:
             whole = 1 if many == "a" else _spelled(many)
             more = _spelled(rest.strip().removeprefix("and ")) if rest else 0
             return None if None in (whole, more) or more >= _SCALES[name] else whole * _SCALES[name] + more
-    return _SPELLED.get(words)
+    ten, _, one = words.partition(" ")
+    return _SPELLED[ten] + _SPELLED[one] if ten in _TENS and one in _ONES[1:10] else _SPELLED.get(words)

@@ -1,4 +1,4 @@
-"""Are held-out questions among those that were trained on? Counted exactly, and again when only the writing differs.
+"""Are held-out questions among those that were trained on? A question is the same where only its writing differs.
 
 A score on questions that a model was trained on measures memory. Not found here: a question put in other words, and what the
 base model saw before this kit had it.
@@ -46,7 +46,7 @@ def normalized_question(question: Any) -> str:
     text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
     # Zero-width spaces, byte order marks and soft hyphens, which nobody sees; "$" is LaTeX's mark of a formula.
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
-    text = _ZEROS.sub(_without_zeros, _GROUPED.sub("", _BRACKETS.sub("", text)))
+    text = _ZEROS.sub(lambda found: found[1] or found[2], _GROUPED.sub("", _BRACKETS.sub("", text)))
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
         if any(character.isdigit() for character in word) or not any(character.isalpha() for character in word):
@@ -58,39 +58,31 @@ def normalized_question(question: Any) -> str:
     return " ".join(word for word in words if word and word not in "?!.,;:")
 
 
-def _without_zeros(number: re.Match[str]) -> str:
-    return number[1] or number[2]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+def _digest(question: Any) -> str:
+    return hashlib.sha256(normalized_question(question).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TrainedQuestions:
     """The questions of a training, as hashes: enough to find one again, and nothing of their text."""
 
-    exact: frozenset[str]
-    normalized: frozenset[str]
+    hashes: frozenset[str]
     source: str
     """Where they are known from."""
 
     @classmethod
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
         """Hash questions."""
-        texts = [str(question) for question in questions]
-        normalized = map(normalized_question, texts)
-        return cls(frozenset(map(_digest, texts)), frozenset(map(_digest, normalized)), source)
+        return cls(frozenset(map(_digest, questions)), source)
 
     @classmethod
     def read(cls, file: Path, source: str) -> TrainedQuestions:
         """Take up what `write_hashes` wrote."""
-        pairs = [line.split() for line in file.read_text().splitlines()]
-        return cls(frozenset(p[0] for p in pairs), frozenset(p[1] for p in pairs), source)
+        return cls(frozenset(file.read_text().split()), source)
 
     def __or__(self, other: TrainedQuestions) -> TrainedQuestions:
         source = self.source if self.source == other.source else f"{self.source} and {other.source}"
-        return TrainedQuestions(self.exact | other.exact, self.normalized | other.normalized, source)
+        return TrainedQuestions(self.hashes | other.hashes, source)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,35 +90,26 @@ class Contamination:
     """How many held-out questions were trained on."""
 
     questions: int
-    exact: int
-    """The same text."""
-    similar: int
-    """Others that are the same but for white space and punctuation."""
+    count: int
+    """Those that are among the trained ones, but for their writing."""
     example: str | None
     source: str
     """What they were compared with."""
-
-    @property
-    def count(self) -> int:
-        """All of them."""
-        return self.exact + self.similar
 
     @property
     def sentence(self) -> str:
         """The finding in words."""
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
-        similar = f" ({self.similar} of them but for white space or punctuation)" if self.similar else ""
-        return f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: that is memory."
+        return f"{self.count} of {self.questions} held-out questions are also in the training part: that is memory."
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
             raise ValueError(
                 f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part, for "
-                f"example {self.example!r} (compared with "
-                f"{self.source}): a score on them measures memory. Make the task with load_task, which keeps them apart, or "
-                "say allow_contaminated=True, and the result will carry this number."
+                f"example {self.example!r} (compared with {self.source}): a score on them measures memory. Make the task with "
+                "load_task, which keeps them apart, or say allow_contaminated=True, and the result will carry this number."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,22 +121,14 @@ def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> C
     """Count which of the questions were trained on.
 
     >>> trained = TrainedQuestions.of(["What is 2+2?"], "the training part")
-    >>> found = find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained)
-    >>> found.exact, found.similar
-    (1, 1)
+    >>> find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained).count
+    2
     """
-    exact = [str(q) for q in questions if _digest(str(q)) in trained.exact]
-    known = set(exact)
-    similar = [
-        str(q) for q in questions
-        if str(q) not in known and _digest(normalized_question(q)) in trained.normalized
-    ]  # fmt: skip
-    example = min(exact or similar, default=None)
-    counts = {"questions": len(questions), "exact": len(exact), "similar": len(similar)}
-    return Contamination(**counts, example=example, source=trained.source)
+    known = [str(question) for question in questions if _digest(question) in trained.hashes]
+    example = min(known, default=None)
+    return Contamination(questions=len(questions), count=len(known), example=example, source=trained.source)
 
 
 def write_hashes(file: Path, questions: Iterable[Any]) -> None:
     """Write the hashes of questions, each once, for `TrainedQuestions.read`."""
-    lines = (f"{_digest(str(q))} {_digest(normalized_question(q))}\n" for q in questions)
-    file.write_text("".join(dict.fromkeys(lines)))
+    file.write_text("".join(f"{digest}\n" for digest in dict.fromkeys(map(_digest, questions))))

@@ -30,6 +30,8 @@ class Rows:
     notes: tuple[str, ...] = ()
     place: str = "the data"
     """What the source is called in a sentence."""
+    takes: tuple[str, ...] = ()
+    """Which of the arguments split, config and encoding say something of it."""
 
 
 def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
@@ -57,11 +59,10 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
             raise ValueError(f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".')
-        return read_rows(source[chosen])
+        return Rows("dataset", source[chosen].to_list(), takes=("split",))
     for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
         if hasattr(source, method):
-            name = getattr(getattr(source, "info", None), "dataset_name", None)
-            return Rows(name or "dataset", _checked("the data", getattr(source, method)()))
+            return Rows("dataset", getattr(source, method)())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
         return Rows("table", _rows_of_frame(source), place="the DataFrame")
     if isinstance(source, Mapping):
@@ -75,44 +76,42 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
 
 
 def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
-    checked = []
-    for number, row in enumerate(rows):
+    checked = [*rows]
+    for number, row in enumerate(checked):
         if not isinstance(row, Mapping):
             raise TypeError(
                 f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?", ...}}.'
             )
-        checked.append({str(name): value for name, value in row.items()})
-    return checked
+    return [{str(name): value for name, value in row.items()} for row in checked]
 
 
 def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     import pandas
 
-    if all(isinstance(values, str) for values in columns.values()):
-        raise ValueError(f"a dict is read as columns, and this is one row: {in_line(columns)}; rows stand in a list")
     return _rows_of_frame(pandas.DataFrame(columns, dtype=object))
 
 
 def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
     """The rows of a `pandas.DataFrame`; what pandas has for an empty cell is None."""
     frame = frame.astype(object).where(frame.notna(), None)
-    return frame.set_axis([str(name) for name in frame.columns], axis="columns").to_dict("records")
+    return frame.rename(columns=str).to_dict("records")
 
 
 def _read_file(path: Path, encoding: str | None) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+    kind = path.suffix.lower()
     try:
-        if path.suffix.lower() == ".parquet":
+        if kind == ".parquet":
             import pyarrow.parquet
 
             return Rows(path.stem, pyarrow.parquet.read_table(path).to_pylist(), place=path.name)
         text, notes = _decoded(path.read_bytes(), encoding)
-        rows = _read_csv(text) if path.suffix.lower() in (".csv", ".tsv") else _read_json(path, text)
+        rows = _read_csv(text) if kind in (".csv", ".tsv") else _read_json(path.name, text)
     except (ValueError, OSError) as error:  # what pandas, pyarrow, json and codecs raise is one of these
         why = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read: {why}. Mend it, or give what pandas reads, a DataFrame.") from error
-    return Rows(path.stem, rows, notes, path.name)
+    return Rows(path.stem, rows, notes, path.name, takes=("encoding",))
 
 
 def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
@@ -138,24 +137,24 @@ def _read_csv(text: str) -> list[dict[str, Any]]:
     return _rows_of_frame(frame)
 
 
-def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
-    """The rows of JSON lines, or of one JSON text that holds a list of rows or columns."""
+def _read_json(place: str, text: str) -> list[dict[str, Any]]:
+    """The rows of JSON lines, or of one JSON text that holds a list of rows or columns, whatever the ending says."""
     try:
-        content = json.loads(text) if path.suffix.lower() == ".json" else None
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         if not error.msg.startswith("Extra data"):
             raise
-        content = None  # lines, whatever the ending says
-    if content is None:
-        content = []
-        for number, line in enumerate(text.split("\n"), 1):  # not splitlines: other ends of lines may stand in a text
-            try:
-                content += [json.loads(line)] if line.strip() else []
-            except ValueError as error:
-                raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
+        content = [_read_line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if isinstance(content, Mapping):
         return _rows_of_columns(content)
-    return _checked(path.name, content if isinstance(content, list) else [content])
+    return _checked(place, content if isinstance(content, list) else [content])
+
+
+def _read_line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
 
 
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
@@ -163,7 +162,8 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
 
     known, usual = _KNOWN.get(name, (name, None))
     try:
-        return Rows(name, load_dataset(known, config or usual, split=split or "train").to_list(), place=name)
+        rows = load_dataset(known, config or usual, split=split or "train").to_list()
     except (OSError, ConnectionError, ValueError) as error:
         why = f"({' '.join(str(error).split())[:300]}). Check the name and the network, config= and split=."
         raise ValueError(f"{name!r} is no file, and no data set of the Hub that can be read {why}") from error
+    return Rows(name, rows, place=name, takes=("split", "config"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
-from grpo_nb.core.words import prompt_lengths
+from grpo_nb.core.words import prompt_lengths, shorten
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
@@ -58,11 +58,9 @@ class Task(Shown):
     def fingerprint(self) -> str:
         """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
         digest = hashlib.sha256()
-        for part in (self.train, self.holdout):
-            for row in part:
-                digest.update(json.dumps(row, sort_keys=True, default=str).encode())
-        if self.chat_template_kwargs:
-            digest.update(json.dumps(dict(self.chat_template_kwargs), sort_keys=True, default=str).encode())
+        more = [dict(self.chat_template_kwargs)] if self.chat_template_kwargs else []
+        for row in (*self.train, *self.holdout, *more):
+            digest.update(json.dumps(row, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
     def rendered_by(self, settings: Settings) -> Settings:
@@ -85,43 +83,38 @@ class Task(Shown):
         Raises:
             ValueError: If no training or no held-out prompt is short enough.
         """
-        kept, every, too_long = {}, [], []
+        kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
             lengths = prompt_lengths(rows["prompt"], tokenizer, self.chat_template_kwargs)
-            short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
-            if not short:
+            kept[part] = rows.select([i for i, length in enumerate(lengths) if length <= max_prompt_length])
+            if len(kept[part]) == 0:
                 raise ValueError(
                     f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens "
                     f"(the shortest has {min(lengths)}). Write max_prompt_length={max(lengths)}, or shorten the prompts."
                 )
-            kept[part] = rows.select(short)
-            every += lengths
-            too_long += [pair for pair in zip(lengths, rows["question"], strict=True) if pair[0] > max_prompt_length]
+            every += zip(lengths, rows["question"], strict=True)
+        too_long = [pair for pair in every if pair[0] > max_prompt_length]
         if not too_long:
             return self
         length, question = max(too_long)
-        said = (
-            f"{len(too_long)} of {len(every)} prompts ({len(too_long) / len(every):.0%}) left out: longer than "
-            f"max_prompt_length = {max_prompt_length} tokens; settings.replace(max_prompt_length={length}) keeps all"
-        )
-        examples = {"too long": f"{length} tokens: {' '.join(question.split())[:160]}", **self.examples}
+        note = f"settings.replace(max_prompt_length={length}) keeps all {len(every)} prompts"
+        examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
         dropped = self._dropped_and({"too long": len(too_long)})
-        return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, said))
+        return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note))
 
-    def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
+    def propose_lengths(self, tokenizer: Any, baseline: Any = None) -> LengthProposal:
         """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
 
-        The prompt length is that of `quantile` of the training prompts, rounded up to 16. The completion length comes from
-        what a model generated, if a baseline is given; else from the column `solution`; else it is not known: a gold
-        answer alone says nothing about how long the reasoning before it is.
+        The prompt length is that of 95 % of the training prompts, rounded up to 16. The completion length comes from what
+        a model generated, if a baseline is given; else from the column `solution`; else it is not known: a gold answer
+        alone says nothing about how long the reasoning before it is.
 
         Args:
             tokenizer: Of the model to be trained.
             baseline: From `gn.baseline`: its `tokens` and `is_cut` are read.
-            quantile: Of the prompts to keep, above 0 and at most 1.
         """
-        return propose_lengths(self.train, self.format, tokenizer, baseline, quantile, self.chat_template_kwargs)
+        return propose_lengths(self.train, self.format, tokenizer, baseline, self.chat_template_kwargs)
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
         """Return the task with the share of right completions of each training question that was sampled.
@@ -199,9 +192,8 @@ class Task(Shown):
             "answer format": self.format.name,
         }
         if "pass_rate" in self.train.column_names:
-            known = [rate for rate in self.train["pass_rate"] if rate is not None]
-            mean = f", mean {sum(known) / len(known):.2f}" if known else ""
-            shown["pass rate"] = f"measured for {len(known)} of {len(self.train)} questions{mean}"
+            known = sum(rate is not None for rate in self.train["pass_rate"])
+            shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
         if self.chat_template_kwargs:
             shown["chat template"] = f"given {dict(self.chat_template_kwargs)}"
         if self.is_ordered:
@@ -218,7 +210,6 @@ class Task(Shown):
         if self.tokenizer is None:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
             return
-        rendered = self.tokenizer.apply_chat_template(
-            first["prompt"], tokenize=False, add_generation_prompt=True, **self.chat_template_kwargs
-        )
+        how = {"tokenize": False, "add_generation_prompt": True, **self.chat_template_kwargs}
+        rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")

@@ -190,7 +190,7 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
         gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh(10)))
     told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh(10)), allow_contaminated=True)
-    assert told.contamination.similar == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
+    assert told.contamination.count == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
 
 
 def fresh(count: int = 12) -> list[dict[str, str]]:
@@ -321,7 +321,7 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     for days in (4, 1):
         rows = [row | {"answer": "May" if n < days else '{"a": 1}'} for n, row in enumerate(task.holdout)]
         dated = replace(task, holdout=Dataset.from_list(rows))
-        words = f"no opinion ({days} of 4 questions) what correctness(column='answer') does"
+        words = f"no opinion ({days} of 4 questions) what correctness() does"
         assert words in repr(gn.evaluate(opened, dated, rewards=values, max_completion_length=4))
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact

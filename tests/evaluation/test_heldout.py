@@ -71,11 +71,11 @@ def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
     assert (normalized_question(one) == normalized_question(other)) == same
 
 
-def test_contamination_is_counted_both_ways() -> None:
+def test_contamination_is_counted_whatever_the_writing() -> None:
     trained = TrainedQuestions.of(["What is 2+2?", "What is 3+3?"], "the training part")
     assert trained_questions(None, []) is None
-    found = find_contamination(["What is 2+2?", "What is 3 + 3", "what is 3+3?"], trained)
-    assert (found.exact, found.similar, found.count, found.questions) == (1, 1, 2, 3)
+    found = find_contamination(["What is 2+2?", "What is 3 + 3", "What is 3 - 3?"], trained)
+    assert (found.count, found.questions) == (2, 3)
     with pytest.raises(ValueError, match=r"2 held-out .* 'What is 2\+2\?'.*allow_contaminated=True"):
         found.require_none()
     find_contamination(["What is 4+4?"], trained).require_none()
@@ -83,6 +83,6 @@ def test_contamination_is_counted_both_ways() -> None:
 
 def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     kept = gn.open_run(tiny_run.path).trained_questions
-    assert find_contamination(task.train["question"], kept).exact == 20
+    assert find_contamination(task.train["question"], kept).count == 20
     assert find_contamination(task.holdout["question"], kept).count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()

@@ -48,7 +48,7 @@ def test_the_answers_labelled_by_hand(name: str, most_refused: float) -> None:
 # What was learnt from answers of other people's graders and of training logs: gold, right, wrong.
 LESSONS = [
     ("12", ["12 pounds", r"\$12", "12 red apples", "#### 12"], ["12 dozen", "12k", "12 million", "12 or 13", "12x"]),
-    ("20 cm", ["20", "20cm", r"20\text{ cm}", "20 centimeters"], ["20 m", "2 cm", "20 kg", "20 cm or so"]),
+    ("20 cm", ["20", "20cm", r"20\text{ cm}"], ["20 m", "2 cm", "20 kg", "20 cm or so"]),
     ("2500000", ["2.5 million", "2.5 million dollars"], ["2.5", "2.5 billion"]),
     ("85", ["85%", "85 percent", r"85\%"], ["0.85", "8.5%", "85%-90%"]),
     ("50%", ["50", "0.5", r"\frac12"], ["5", "0.05", "50 dollars"]),

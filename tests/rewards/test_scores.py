@@ -262,9 +262,7 @@ def test_a_wrong_number_of_scores_and_none_at_all_are_errors() -> None:
 
     with pytest.raises(RewardError, match="0 scores for 1 completions"):
         score(short, ["a", "b"])
-    with pytest.raises(
-        RewardError, match="'<lambda>' raised TypeError: it returned None, a NoneType; it must be a list"
-    ):
+    with pytest.raises(RewardError, match="'<lambda>' raised TypeError: it returned None; it must be a list"):
         score(lambda **_: None, ["a"])
 
 
@@ -313,11 +311,11 @@ def weighing(weight: object):
     [
         (([], ["a"]), "rewards is empty"), (([xml_tags(), xml_tags()], ["a"]), "two rewards are named 'xml_tags'"),
         ((["gpt2"], ["a"]), "no reward function"),
-        (([xml_tags()], []), "holds nothing"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
-        (([xml_tags()], ["a", []]), "holds list and text"),
+        (([xml_tags()], []), "list of texts"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
+        (([xml_tags()], ["a", []]), "list of texts"),
         (([xml_tags()], ["a", "b"], [{"a": 1}, {"b": 1}]), r"row 1 has the columns \['b'\]"),
-        (([xml_tags()], "abc"), r"write a list, completions=\["),
-        (([xml_tags()], [{"role": "assistant", "content": "a"}]), "holds dict: .* list of lists of chat messages"),
+        (([xml_tags()], "abc"), "list of texts"),
+        (([xml_tags()], [{"role": "assistant", "content": "a"}]), "list of lists of chat messages"),
         (([weighing(math.nan)], ["a"]), "weight = nan of constant must be a finite number"),
         (([weighing("2")], ["a"]), "weight = '2' of constant must be a finite number"),
     ],

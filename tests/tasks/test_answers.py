@@ -58,8 +58,9 @@ def test_no_text_makes_it_raise(text: str) -> None:
         ("x = y = 42", "42", False),
         ("answer = 42", "42", False),
         ("5 mW", "5 MW", False),
-        ("60 kilometers per hour", "60 km/h", True),
-        ("12 square meters", "12 m^2", True),
+        ("60 miles per hour", "60 mile/hour", True),
+        ("12 grams", "12 gram", True),
+        ("90 degrees", "90^\\circ", True),
         ("$5", "\u20ac5", False),
         ("init", "__init__", False),
         ("0.333333", "1/3", False),
@@ -94,25 +95,16 @@ def test_what_is_of_another_kind_is_kept_beside_it() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
     assert answers_of(golds).kind == "number" and answers_of(golds).odd == ("n/a", "unknown")
     assert answers_of(golds, "text").kind == "text" and answers_of(["7"], "expression").odd == ()
-    assert answers_of(["1", "2", "2"] * 4).floor == ("2", 2 / 3) and answers_of(["1", "2", "3"]).floor is None
+    assert answers_of(["1", "2", "2"] * 4).floor == ("2", 2 / 3) and answers_of(["1", "2", "3"] * 4).floor is None
     assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"
     assert answers_of([]).kind == "text"
 
 
 def test_strict_json() -> None:
-    for text in (
-        "NaN",
-        "Infinity",
-        "1e999",
-        '{"a": 1, "a": 1}',
-        "[1,]",
-        "01",
-        "'a'",
-        "[" * 100_000,
-        '"' + "a" * 20_001 + '"',
-    ):
+    for text in ("NaN", "1e999", '{"a": 1, "a": 1}', "[1,]", "01", "'a'", "[" * 100_000, '"' + "a" * 20_001 + '"'):
         assert read_json(text) == (None, False), text[:20]
-    assert read_json("```json\n[1]\n```") == ([1], True) and read_json("null") == (None, True)
+    assert read_json("```json\n[1]\n```") == ([1], True) and is_same_answer('{"a": 1}.', '{"a": 1}')
+    assert read_json("null") == (None, True)
     start = time.process_time()
     assert read_json("```json\n" + " \n" * 9_000) == (None, False)
     assert time.process_time() - start < 0.2  # a pattern of squares: 2 s

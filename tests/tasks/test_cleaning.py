@@ -49,10 +49,7 @@ def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
         (["German", "English"], {}, {"question": "German", "answer": "English"}),
         (["label", "words"], {}, {"question": "words", "answer": "label"}),
         (["id", "one", "two"], {}, {"question": "<column>", "answer": "<column>"}),
-        (["Subject", "Body", "Team in charge"], {"question": "Subjekt", "answer": "Team in charge"},
-         {"question": "Subject", "answer": "Team in charge"}),
-        (["Subject", "Body", "Team"], {"question": ["Subject", "Bodi"], "answer": "Teams"},
-         {"question": ["Subject", "Body"], "answer": "Team"}),
+        (["Text", "Mail", "label"], {"question": ["Text", "Mial"]}, {"question": "Text", "answer": "label"}),
     ],
 )  # fmt: skip
 def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, proposed: dict) -> None:
@@ -68,21 +65,13 @@ def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, pr
     ("rows", "options", "told"),
     [
         ([], {}, "the data has no rows: a task needs at least two"),
-        (
-            REVIEWS,
-            {"columns": {"Review text": "question"}},
-            r"maps \['Review text'\]; the parts of a row are question.*columns=\{\"question\": \"Review",
-        ),
-        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "answer is one column"),
-        (
-            REVIEWS,
-            {"columns": MAPPED, "keep": lambda row: False},
-            "left of 24: 24 that keep= leaves out .row 0: Review text=",
-        ),
+        (REVIEWS, {"columns": {"Review text": "question"}}, r"no column 'question' for.*columns=.\"question\": \"R"),
+        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "answer and prompt are one each"),
+        (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, "left of 24: 24 that keep= leaves out .row 0: Review text="),
         (REVIEWS, {"columns": MAPPED, "contradictory": "last"}, "contradictory = 'last' is not known here"),
         (of_answers(["", None, float("nan"), " "]), {}, "no row of the data is left of 4: 4 with an empty answer"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_task_is_told(rows: list, options: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         gn.load_task(rows, **options)
@@ -146,10 +135,7 @@ def test_questions_that_differ_in_capitals_are_two() -> None:
 
 def test_labels_that_differ_only_in_capitals_are_one() -> None:
     task = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
-    assert set(answers(task).values()) == {"Yes", "no"} and task.answers.floor == ("Yes", 2 / 3)
-    assert "labels that differ only in capitals are one: 'yes' as 'Yes'" in repr(task)
-    for kept in (["CO", "Co", "Ni"] * 6, ['{"name": "X"}', '{"name": "x"}'] * 6):
-        assert set(answers(gn.load_task(of_answers(kept), kind="text")).values()) == {*kept}
+    assert task.answers.floor == ("Yes", 2 / 3) and task.answers.hint == "one of: Yes, no"
     assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
 
 
@@ -169,17 +155,14 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     read = [test for row in both(task) for test in read_tests(row["tests"])]
     assert sorted(repr(list(test.call.args)) for test in read) == sorted(repr([value]) for value in values * 2)
     assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
-    assert "the column 'tests' holds dicts, and is kept as JSON text" in repr(task)
+    assert "the column 'tests' is kept as text, what is none as JSON" in repr(task)
 
 
 def test_a_column_of_mixed_values_is_text() -> None:
     rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(of_answers([*"abcdef"]))]
     task = gn.load_task(rows)
-    assert {row["mixed"] for row in both(task)} == {"1", "a", None} and "holds int, str, and is kept as text" in repr(
-        task
-    )
-    keyed = gn.load_task([{**row, "keyed": {1: "a"}} for row in of_answers([*"abcdef"])])
-    assert keyed.train[0]["keyed"] == "{1: 'a'}", "keys that JSON would make texts of stay numbers"
+    assert {row["mixed"] for row in both(task)} == {"1", "a", None}
+    assert "the column 'mixed' is kept as text" in repr(task)
 
 
 def test_a_question_of_several_columns_stands_one_below_the_other() -> None:
@@ -224,7 +207,7 @@ def test_a_list_of_options_is_shown_and_the_answer_becomes_its_letter(cells: lis
     task = gn.load_task([*rows, *bad], columns={"question": ["question", "choices"], "answer": "answer"})
     assert answers(task) == {f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)}
     assert task.dropped == {"whose answer is none of its options": 2}
-    assert "answers are written as the letters of 'choices'" in repr(task) and task.answers.hint == "one of: A, B, C, D"
+    assert task.answers.hint == "one of: A, B, C, D"
 
 
 def _chat(first: str, last: str = "ok thanks") -> list[dict[str, str]]:

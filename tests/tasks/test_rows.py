@@ -95,24 +95,15 @@ def test_an_empty_cell_of_a_frame_is_none_and_whole_numbers_stay_whole() -> None
 BROKEN = {
     "empty.csv": (b"", "empty.csv cannot be read: No columns"),
     "wide.csv": (b"question,answer\na,1\nb,c,2\n", "wide.csv cannot be read.*2 fields in line 3, saw 3"),
-    "all_wide.csv": (
-        b"question,answer\na, b,1\nc, d,2\n",
-        r"more cells than the first line has names.*',' needs quotation",
-    ),
+    "all_wide.csv": (b"question,answer\na, b,1\nc, d,2\n", "more cells than the first line has names.*',' needs quotation"),
     "open.csv": (b'question,answer\n"a,1\nb,2\n', "open.csv cannot be read.*EOF inside string"),
-    "cut.jsonl": (
-        b'{"question": "a?", "answer": "1"}\n{"question": "b',
-        "cut.jsonl cannot be read: line 2 is not JSON",
-    ),
+    "cut.jsonl": (b'{"question": "a?", "answer": "1"}\n{"question": "b', "cut.jsonl cannot be read: line 2 is not JSON"),
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
-    "one.json": (
-        b'{"question": "a?", "answer": "1"}',
-        "one.json cannot be read.*this is one row: .*rows stand in a list",
-    ),
+    "one.json": (b'{"question": "a?", "answer": "1"}', "one.json cannot be read.*scalar values"),
     "true.json": (b"true", "true.json: row 0 is True, not a dict"),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
     "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -130,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         (5, TypeError, "source = 5"),
         (b"question", TypeError, "load_task takes"),
         (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
-        ({"question": "2+2?", "answer": "4"}, ValueError, "this is one row: .*; rows stand in a list"),
+        ({"question": "2+2?", "answer": "4"}, ValueError, "scalar values"),
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": Dataset.from_list(ROWS), "b": Dataset.from_list(ROWS)}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
@@ -159,6 +150,22 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pyte
     assert asked == [
         (("openai/gsm8k", "main"), "train"), (("openai/gsm8k", "main"), "test"), (("me/reviews-1.0", "short"), "train"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [
+        ("arithmetic", {"split": "train"}), (ROWS, {"encoding": "utf-8"}), ("gsm8k", {"encoding": "utf-8"}),
+        (DatasetDict({"train": Dataset.from_list(ROWS)}), {"config": "main"}), (ROWS, {"high": 3}), (ROWS, {"colunms": {}}),
+    ],
+)  # fmt: skip
+def test_an_argument_that_means_nothing_for_a_source_is_told(
+    source: Any, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: Dataset.from_list(ROWS))
+    (name,) = given
+    with pytest.raises(TypeError, match=f"{name}= means nothing for"):
+        gn.load_task(source, **given)
 
 
 def test_an_unreachable_hub_id_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

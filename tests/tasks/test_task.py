@@ -67,13 +67,9 @@ def test_arithmetic_options() -> None:
     ("source", "options", "error", "told"),
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
-        ("arithmetic", {"operators": "/"}, ValueError, "made of"),
-        ("arithmetic", {"terms": 1}, ValueError, "terms = 1 must be at least 2"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "give [0-9]+ distinct questions"),
-        ("arithmetic", {"hihg": 30}, TypeError, "did you mean 'high'"),
+        ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
-        (ROWS, {"high": 3}, TypeError, "no argument 'high' for this source"),
-        (ROWS, {"colunms": {}}, TypeError, "did you mean 'columns'"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "at least one"),
         (ROWS, {"format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
@@ -144,10 +140,8 @@ def test_system_format_and_hint_of_ones_own_stand() -> None:
 
 def test_an_example_must_not_tell_a_held_out_answer() -> None:
     held = gn.load_task(LABELS).holdout[0]
-    with pytest.raises(ValueError, match="is one of the held-out ones"):
+    with pytest.raises(ValueError, match="is held out"):
         gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
-    odd = gn.load_task(LABELS, example=("Where is mine?", "It says so.", "Versand"))
-    assert "the example's answer 'Versand' is none of the labels" in repr(odd)
 
 
 def test_the_length_filter_counts_what_it_drops(
@@ -160,9 +154,7 @@ def test_the_length_filter_counts_what_it_drops(
     short = task.fit(tokenizer, 256)
     assert "indexing errors" not in capfd.readouterr().err, "a warning of transformers that such a prompt was met"
     assert short.dropped == {"too long": 2} and "2  too long" in repr(short)
-    *_, said = short.notes
-    assert said.startswith("2 of 22 prompts (9%) left out: longer than max_prompt_length = 256 tokens")
-    keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", said)[1])
+    keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all 22 prompts", short.notes[-1])[1])
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     assert len(lengths) == 20 and max(lengths) <= 256
@@ -180,29 +172,27 @@ def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(toke
     settings = gn.preset("cpu", max_completion_length=48, max_prompt_length=400)
     notes = gn.load_task(rows, settings, tokenizer=tokenizer).notes
     (note,) = [note for note in notes if "max_completion_length" in note]
-    assert "48 tokens is too few for 10 of 40 answers, in the format without any reasoning" in note
+    assert "48 tokens is too few for 10 of 40 right completions" in note
     longer = eval(note.partition("settings = ")[2], {"settings": settings})
     assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
     short, example = [{**row, "answer": "7"} for row in rows], ("Read this.", long, "7")
     assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
     shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=example))
-    assert "is too few for the example's reply" in shown
+    assert "is too few for 1 of 41 right completions" in shown
 
 
 def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
     rows = [{"question": "word " * n, "answer": "7", "solution": "so " * (3 * n)} for n in range(1, 101)]
     task = gn.load_task(rows, holdout=10)
     proposal, lengths = task.propose_lengths(tokenizer), sorted(prompt_lengths(task.train["prompt"], tokenizer))
-    assert lengths[85] <= proposal.max_prompt_length < lengths[85] + 16 and proposal.max_prompt_length % 16 == 0
-    assert task.propose_lengths(tokenizer, quantile=1.0).max_prompt_length >= lengths[-1]
     settings = gn.preset("cpu").replace(**proposal.changes)
-    assert settings.max_completion_length == proposal.max_completion_length > 200 and "solution" in proposal.sentence
-    without = gn.load_task(ROWS).propose_lengths(tokenizer)
-    assert without.max_completion_length is None and set(without.changes) == {"max_prompt_length"}
-    seen = SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40)
-    assert task.propose_lengths(tokenizer, seen).max_completion_length == 80, "half as much room as the longest again"
+    assert lengths[85] <= settings.max_prompt_length < lengths[85] + 16 and settings.max_prompt_length % 16 == 0
+    assert settings.max_completion_length > 200 and "solution" in proposal.sentence
+    assert set(gn.load_task(ROWS).propose_lengths(tokenizer).changes) == {"max_prompt_length"}
+    seen = task.propose_lengths(tokenizer, SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40))
+    assert seen.changes["max_completion_length"] == 80, "half as much room as the longest again"
     cut = task.propose_lengths(tokenizer, SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30))
-    assert cut.max_completion_length == 96 and "25% of them were cut" in cut.sentence
+    assert cut.changes["max_completion_length"] == 96 and "25% of them were cut" in cut.sentence
 
 
 def test_a_task_shows_itself_escaped(tokenizer) -> None:

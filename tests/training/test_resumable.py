@@ -287,16 +287,15 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
 
     train(1, 0.1, 1)
     told = "the reward 'correctness' has changed: tolerance was 0.1, is 0.5"
-    with pytest.warns(UserWarning, match=re.escape(told)) as said:
+    with pytest.warns(UserWarning, match=re.escape(told)):
         changed = train(2, 0.5, 2)
-    assert changed == ["max_steps was 1, is 2", told, "the reward 'graded' has changed: other values of words"]
-    assert any("other values of words" in str(warning.message) for warning in said)
+    assert changed == ["max_steps was 1, is 2", told], "what a function uses from outside is not looked at"
     assert train(3, 0.5, 2) == ["max_steps was 2, is 3"], "the run goes by what it was resumed with"
 
     def again(*parameters: float) -> None:
         gn.train(*fresh, rewards(*parameters), settings.replace(max_steps=3), name="told", resume="auto")
 
-    with pytest.warns(UserWarning, match="nothing was trained.*'graded' is not as it was: other values of words"):
+    with pytest.warns(UserWarning, match="nothing was trained"):
         again(0.5, 3)
     with pytest.raises(ValueError, match=r"is finished, and its reward 'correctness' has changed since: tolerance was"):
         again(0.1, 2)
