@@ -41,7 +41,6 @@ VERDICTS: dict[tuple[str, str], str] = {
     ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("check_answer", "several answers"): "yes: the first start and the last end tag are paired",
     ("check_answer", "another format"): "yes: half is paid where line breaks stand in the slot",
-    ("check_answer", "layout refused"): "yes: half is paid where line breaks stand in the slot",
     ("check_answer", "number form refused"): "yes: text is compared before numbers",
     ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
     ("check_numbers", "several answers"): "yes: only the first number of the slot counts",

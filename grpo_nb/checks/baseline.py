@@ -55,16 +55,6 @@ class Advice(NamedTuple):
         return f"advice: {self.kind}: {self.what}\n    {self.line}"
 
 
-class Group(NamedTuple):
-    """The completions of one prompt, and whether GRPO could learn from them."""
-
-    question: str
-    answer: str
-    totals: Sequence[float]
-    kind: GroupKind
-    """`all right` and `all wrong` are equal totals at that of a right answer in the format, or of an empty completion."""
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Baseline(Shown):
     """Groups sampled from a model before training, their scores, and what they show. Made by `baseline`."""
@@ -93,16 +83,15 @@ class Baseline(Shown):
     # What was measured.
 
     @functools.cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """Each group with its totals, and whether they differ."""
+    def groups(self) -> tuple[GroupKind, ...]:
+        """Of each group, whether its totals differ, or that of which completion they all have."""
         totals = in_groups(self.scores.totals, self.num_generations)
-        each = zip(self.rows, totals, map(_kind_of, totals, self.right.totals, self.empty.totals), strict=True)
-        return tuple(Group(str(row["question"]), str(row["answer"]), of, kind) for row, of, kind in each)
+        return tuple(map(_kind_of, totals, self.right.totals, self.empty.totals))
 
     @functools.cached_property
     def counts(self) -> dict[GroupKind, int]:
         """How many groups there are of each kind; they add up to the number of groups."""
-        return {kind: sum(group.kind == kind for group in self.groups) for kind in get_args(GroupKind)}
+        return {kind: self.groups.count(kind) for kind in get_args(GroupKind)}
 
     @functools.cached_property
     def useful_interval(self) -> tuple[float, float]:
@@ -194,17 +183,11 @@ class Baseline(Shown):
         )
         if self.verdict == "no signal":
             return text + "On these prompts GRPO would have nothing to learn from."
-        differ = self.by_reward.query("weight != 0")["groups"]
         if self.verdict == "form only":
             return text + (
                 f"None of them differs in {' or '.join(self._unearned)}, and none of the sampled answers is right: GRPO would "
-                f"learn what earns {' and '.join(differ.index[differ > 0])}, and nothing of the answers until one is right by "
-                "chance."
+                "learn what the other rewards pay, and nothing of the answers until one is right by chance."
             )
-        if silent := list(differ.index[differ == 0]):
-            text += f"No group differs in {' or '.join(silent)}: the differences come from the other rewards. "
-        elif len(differ) > 1:
-            text += "By reward: " + ", ".join(f"{name} in {n}" for name, n in differ.items()) + ". "
         if self.verdict == "signal":
             return text + "There is something to learn from; what comes of it, training shows."
         return text + "Some groups teach something, but the sample does not show that one in four does."
@@ -271,7 +254,7 @@ class Baseline(Shown):
         import pandas
 
         size = self.num_generations
-        asked = [(i, group.question, group.answer) for i, group in enumerate(self.groups) for _ in range(size)]
+        asked = [(i, row["question"], row["answer"]) for i, row in enumerate(self.rows) for _ in range(size)]
         after = {"advantage": self.scores.advantages(size), "tokens": self.tokens, "is_cut": self.is_cut}
         before = pandas.DataFrame(asked, columns=["group", "question", "answer"])
         return pandas.concat([before, self.scores.table, pandas.DataFrame(after)], axis=1)
@@ -288,9 +271,12 @@ class Baseline(Shown):
         lines = [Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>") for a in self.advice]
         advised = [(bold(a.kind), a.what, line) for a, line in zip(self.advice, lines, strict=True)]
         yield Html("\n".join(map(repr, self.advice)), Table(advised).html())
-        groups = [self._group_line(i) for i in range(min(len(self.groups), _SHOWN_GROUPS))]
-        first = f"the first {len(groups)} of {len(self.groups)} groups"
-        yield Html("", Table(groups, (first, "totals", "best completion", "worst completion")).html())
+        best = self.table.sort_values("total", na_position="first").groupby("group").last()[:_SHOWN_GROUPS]
+        asked = [shorten(f"{row.question} ({row.answer})", 200) for row in best.itertuples()]
+        texts = [shorten(text, 300) for text in best["completion"]]
+        head = (f"the first {len(best)} of {len(self.groups)} groups", "totals", "best completion", "its total")
+        shown = [*zip(asked, self.groups, texts, map(as_score, best["total"]), strict=False)]
+        yield Html("", Table(shown, head).html())
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -307,22 +293,10 @@ class Baseline(Shown):
             "answer can be read": f"{_of(read, count)} completions ({self.slot_share:.0%})",
             "right": right,
             "cut at the limit": f"{sum(self.is_cut)} of {count} completions, limit {settings.max_completion_length} tokens",
-            "tokens": f"{min(self.tokens)} to {max(self.tokens)}",
         }
         if self.floor is not None:
             said["floor"] = f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"
         return said
-
-    def _group_line(self, number: int) -> tuple[Any, ...]:
-        """A group with its best and worst completion."""
-        group, texts = self.groups[number], in_groups(self.scores.completions, self.num_generations)[number]
-        ranked = sorted((-math.inf if math.isnan(t) else t, text) for t, text in zip(group.totals, texts, strict=True))
-        question, gold = escaped(shorten(group.question, 200)), escaped(shorten(group.answer, 80))
-        worst, best = (
-            Html(text, f"<div style='{_CODE_STYLE}'>{escaped(shorten(text, 300))}</div><b>total {total:.2f}</b>")
-            for total, text in (ranked[0], ranked[-1])
-        )
-        return Html("", f"{question}<br>gold: <b>{gold}</b>"), group.kind, best, worst
 
 
 def _kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
@@ -388,7 +362,6 @@ def baseline(
     task.rendered_by(settings)
     size = settings.num_generations if num_generations is None else num_generations
     seed = settings.seed if seed is None else seed
-    require_number("seed", seed, 0, 2**32 - 1)
     chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]

@@ -43,7 +43,6 @@ class Caller:
     name: str
     seconds: float
     late: int = 0
-    calls: int = 0
     completions: int = 0
     spent: float = 0.0
     per_completion: float = 0.0
@@ -71,7 +70,6 @@ class Caller:
         outcome.seconds = time.perf_counter() - start
         outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
         self.late += outcome.is_late
-        self.calls += 1
         self.completions += len(batch)
         self.spent += outcome.seconds
         if outcome.scores is not None:
@@ -89,7 +87,9 @@ class Caller:
             size = max(1, min(_CHUNK, int(0.5 * self.seconds / max(self.per_completion, 1e-9))))
             chunk, left = left[:size], left[size:]
             together = self.call(batch.select(chunk))
-            if together.scores is None:
+            if together.scores is None and len(chunk) == 1:
+                yield chunk[0], together
+            elif together.scores is None:
                 yield from ((i, self.call(batch.select([i]))) for i in chunk if not self.is_given_up)
             else:
                 yield from ((i, Outcome([score])) for i, score in zip(chunk, together.scores, strict=True))

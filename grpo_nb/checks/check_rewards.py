@@ -77,10 +77,11 @@ def check_rewards(
         check.find_layout()
     every = [check.seen for check in checks]
     of_set = next((one.layout for one in every if one.role == ANSWER and one.layout.is_own), layouts[0])
+    findings, limits = [], []
     for check in checks:
         check.try_everything(of_set)
-    findings = [finding for check in checks for finding in check.findings]
-    limits = [limit for check in checks for limit in check.limits]
+        findings += check.findings
+        limits += check.limits
     if all(one.is_judged for one in every):
         gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
         asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
@@ -89,11 +90,11 @@ def check_rewards(
         limits.append("the weighted total: each reward has to be mended first")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
         limits.append("token counts: without tokenizer=, rewards that look at completion_ids saw words and marks")
-    completions, calls = (sum(getattr(check.caller, name) for check in checks) for name in ("completions", "calls"))
+    completions = sum(check.caller.completions for check in checks)
     return RewardReport(
         findings=in_order(findings),
-        roles={one.name: one.said if one.is_judged else "not judged" for one in every},
-        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions in {calls:,} calls: "
+        roles={one.name: one.role if one.is_judged else "not judged" for one in every},
+        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions: "
         "the contract with TRL, steadiness, layouts, the gold answer in harmless forms, cheats, lengths and hostile text.",
         limits=tuple(limits),
         weights=by_weight,
@@ -169,19 +170,15 @@ class _Check:
         """Try probes that have not been tried, until the reward is given up."""
         probes = [probe for probe in dict.fromkeys(probes) if probe not in self.seen.scores]
         for i, outcome in self.caller.each(self.rows.batch(probes)) if probes else ():
-            self._keep(probes[i], outcome)
-
-    def _keep(self, probe: Probe, outcome: Outcome) -> None:
-        self.seen.scores[probe] = outcome.scores[0] if outcome.scores else math.nan
-        if outcome.scores is None:
-            self.failed[probe] = outcome
+            self.seen.scores[probes[i]] = outcome.scores[0] if outcome.scores else math.nan
+            if outcome.scores is None:
+                self.failed[probes[i]] = outcome
 
     def _try_hostile(self, row: int) -> None:
         """Each alone; a reward is left after two that took too long."""
         sprung = EvalTrap.count
         for probe in make.hostile(row, self.seen.layout, self.rows.golds[row]):
-            if not self.caller.is_given_up:
-                self._keep(probe, self.caller.call(self.rows.batch([probe])))
+            self._run([probe])
             if EvalTrap.count > sprung:
                 sprung = math.inf
                 what = "an expression in the answer was evaluated in this process"
@@ -189,30 +186,28 @@ class _Check:
 
     def _say_failures(self) -> None:
         """What was changed, what hangs, what is raised: each with its shortest completion."""
-        caller, by_error = self.caller, defaultdict(list)
+        caller, late, failed = self.caller, [], defaultdict(list)
         if caller.changed:
             what = "after a call the completions or columns that it was given are different"
             self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
-        for probe, outcome in self.failed.items():
-            name = "late" if outcome.is_late else type(outcome.error).__name__
-            kind = "breaks the contract" if outcome.is_unreadable else "raises"
-            by_error[kind, name].append((probe.text, outcome.error))
-        if late := by_error.pop(("raises", "late"), []):
-            probe = min((p for p, outcome in self.failed.items() if outcome.is_late), key=lambda p: len(p.text))
+        for probe, outcome in sorted(self.failed.items(), key=lambda item: len(item[0].text)):
+            if outcome.is_late:
+                late.append(probe)
+            else:
+                failed["breaks the contract" if outcome.is_unreadable else "raises"].append((probe.text, outcome.error))
+        if late:
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
-            again = caller.call(self.rows.batch([probe]), 4 * caller.seconds)
+            again = caller.call(self.rows.batch(late[:1]), 4 * caller.seconds)
             took = f"{again.seconds:.1f} s and more" if again.is_late else f"{again.seconds:.1f} s"
-            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(probe.text, 80)}")
+            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(late[0].text, 80)}")
             if again.is_late:
-                what = f"a completion of {len(probe.text):,} characters had not ended after {4 * caller.seconds:g} s"
-                self.findings.append(found("hangs", caller.name, what, [text for text, _ in late]))
+                what = f"a completion of {len(late[0].text):,} characters had not ended after {4 * caller.seconds:g} s"
+                self.findings.append(found("hangs", caller.name, what, [late[0].text]))
         elif caller.is_given_up:
-            self.limits.append(
-                f"{caller.name}: what follows {caller.completions} completions, which took {caller.spent:.0f} s"
-            )
-        for (kind, name), raised in by_error.items():
-            text, error = min(raised, key=lambda pair: len(pair[0]))
-            what = f"{name} on {len(raised)} of {len(self.seen.scores)} completions: {str(error)[:200]}"
+            self.limits.append(f"{caller.name}: what follows {caller.completions} completions, for it is slow")
+        for kind, raised in failed.items():
+            text, error = raised[0]
+            what = f"on {len(raised)} of {len(self.seen.scores)} completions {type(error).__name__}: {error!s:.200}"
             self.findings.append(found(kind, caller.name, what, [text]))
 
     def _leave(self, why: str) -> None:

@@ -19,8 +19,6 @@ FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
 _MAY_EARN = {"paid for nothing", "length pays", "near miss", "phrase pays"}
 """Being short of an answer, long or close may earn a part; what only names the answer must not earn more."""
-_SILENT = 0.1
-"""Models that begin with a smaller pass rate fall silent, and that is said only from here on."""
 Pairs = Mapping[int, tuple[float, float]]
 """By row: what the right answer gets, and what it is held against."""
 
@@ -39,11 +37,10 @@ class Seen:
     """Held against the best wrong answer (`ANSWER`) or prose (`FORM`)."""
     is_judged: bool = True
 
-    def best(self, kind: str, row: int, layout: str = "", how: str = "") -> float:
-        """The highest score of a kind on a row, in a layout or in some way where these are named; NaN if there is none."""
+    def best(self, kind: str, row: int, layout: str = "") -> float:
+        """The highest score of a kind on a row, in a layout where one is named; NaN if there is none."""
         of_row = [(p, score) for p, score in self.scores.items() if (p.kind, p.row) == (kind, row) and score == score]
-        known = [score for p, score in of_row if layout in ("", p.layout) and how in ("", p.how)]
-        return max(known, default=math.nan)
+        return max((score for p, score in of_row if layout in ("", p.layout)), default=math.nan)
 
     @property
     def finite(self) -> list[float]:
@@ -63,13 +60,6 @@ class Seen:
     def is_paid(self, probe: Probe) -> bool:
         """Whether the reward takes a completion for right, or for well formed."""
         return self.share(probe) > (0.9 if probe.kind == "near miss" else 0.5)
-
-    @property
-    def said(self) -> str:
-        """The role, and how many rows the reward scores where that is not all of them."""
-        rows = {probe.row for probe in self.scores if probe.kind == "right"}
-        scored = sum(not math.isnan(self.best("right", row)) for row in rows)
-        return self.role if scored in (0, len(rows)) else f"{self.role} (scores {scored} of {len(rows)} rows)"
 
 
 def take_role(seen: Seen, layouts: Sequence[Layout]) -> None:
@@ -150,8 +140,8 @@ def _of_scores(seen: Seen) -> Iterator[Finding]:
     for probe, score in seen.scores.items():
         values[probe.row].add(str(score))
     if seen.finite and all(len(of_row) == 1 for of_row in values.values()):
-        of = f"{seen.finite[0]:g} for each" if len(set(seen.finite)) == 1 else "the same on a row for all"
-        yield found("constant", seen.name, f"{of} of {len(seen.scores)} completions, right, wrong and nonsense")
+        what = f"the same on a row, such as {seen.finite[0]:g}, for right, wrong and nonsense"
+        yield found("constant", seen.name, what)
     lost = [p for p, score in rights.items() if p.row not in seen.pairs and not math.isnan(score)]
     if lost and seen.role == ANSWER:
         golds = ", ".join(dict.fromkeys(repr(p.how) for p in lost[:3]))
@@ -160,20 +150,12 @@ def _of_scores(seen: Seen) -> Iterator[Finding]:
 
 
 def _of_layouts(seen: Seen, own: Sequence[Layout]) -> Iterator[Finding]:
-    """The layout that is read where it is not the one of the prompt, and the others of the task's own that are refused."""
-    texts = defaultdict(list)
-    for probe in seen.scores:
-        if probe.kind == "right" and probe.row in seen.pairs:
-            texts[probe.layout, seen.is_paid(probe)].append(probe.text)
-    refused = [layout.name for layout in own if not texts[layout.name, True]]
-    # A reward for form may want the line breaks that the prompt shows.
-    strict = [layout.name for layout in own[:2] if layout.name in refused] if seen.role == FORM else refused
+    """The layout that is read where it is not the one of the prompt."""
+    paid = [p for p in seen.scores if p.kind == "right" and p.row in seen.pairs and seen.is_paid(p)]
+    refused = [layout.name for layout in own if layout.name not in {probe.layout for probe in paid}]
     if own[0].name in refused:
         what = f"it pays what is written like this: {seen.layout.name}; and not {' or '.join(refused)}"
-        yield found("another format", seen.name, what, texts[seen.layout.name, True])
-    elif strict:
-        what = f"it pays {seen.layout.name}, and not {' or '.join(strict)}"
-        yield found("layout refused", seen.name, what, texts[strict[0], False])
+        yield found("another format", seen.name, what, [p.text for p in paid if p.layout == seen.layout.name])
 
 
 def _of_parts(seen: Seen, as_expected: Collection[Probe]) -> Iterator[Finding]:
@@ -191,14 +173,14 @@ def _of_growth(seen: Seen) -> Iterator[Finding]:
     series = defaultdict(list)
     for probe, score in seen.scores.items():
         if probe.kind == "more pays" and probe.layout == seen.layout.name:
-            series[probe.row, probe.how].append((probe.size, score, probe.text))
+            series[probe.row, probe.how].append((score, probe.text))
     grown = {}
     for (row, what), entries in series.items():
-        scores = [score for _, score, _ in sorted(entries)]
+        scores = [score for score, _ in entries]
         rises = [b - a for a, b in itertools.pairwise(scores)]
         is_more = rises and scores[-1] > seen.best("right", row, seen.layout.name) + seen.least
         if is_more and min(rises) > seen.least and rises[-1] > 0.2 * sum(rises):
-            grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = min(entries)[2]
+            grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = entries[0][1]
     if grown:
         what = f"ever more of the same raises it without end ({', '.join(grown)})"
         yield found("more pays", seen.name, what, [*grown.values()])
@@ -227,15 +209,7 @@ def judge_set(every: Sequence[Seen], weights: Mapping[str, float], layout: Layou
         what = "the gold answer has no higher total than a wrong one in the same words and format; look first at "
         yield from [found("nothing tells right from wrong", WHOLE_SET, what + ", ".join(causes))] if asks else []
         return
-    if len(every) > 1:
-        yield from _of_silence(whole)
     yield from _of_weights(whole, every, telling, weights)
-    known = {p.kind for seen in telling for p in seen.scores if p.expect == "refuse" and seen.share(p) > 0.5}
-    told = known | _MAY_EARN - {"paid for nothing", "phrase pays"}
-    refused = [p for p in whole.scores if p.expect == "refuse" and p.layout == layout.name and p.kind not in told]
-    if beaten := [probe for probe in refused if whole.share(probe) >= 0.95]:
-        what = f"as high a total as the right answer: {_hows(beaten)}"
-        yield found("beats the right answer", WHOLE_SET, what, [p.text for p in beaten])
 
 
 def _of_weights(
@@ -254,13 +228,3 @@ def _of_weights(
     if form > answer or (form == answer and not is_lone):
         what = f"perfect form adds {form:.3g}, the right answer {answer:.3g}"
         yield found("form outweighs being right", WHOLE_SET, what)
-
-
-def _of_silence(whole: Seen) -> Iterator[Finding]:
-    """Where the chance of being right is small enough, nothing is better than an attempt."""
-    row, (right, wrong) = next(iter(whole.pairs.items()))
-    silent = max(whole.best("paid for nothing", row, how=how) for how in ("empty", "blank"))
-    worth = (silent - wrong) / (right - wrong)
-    if _SILENT <= worth < 1:
-        what = f"an empty completion gets {silent:.3g}, a wrong attempt {wrong:.3g}, a right one {right:.3g}"
-        yield found("silence pays", WHOLE_SET, f"{what}: below a pass rate of {worth:.0%} silence is best")

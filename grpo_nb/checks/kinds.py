@@ -45,8 +45,6 @@ KINDS: dict[str, Kind] = {
     "right answer refused": Kind("critical", "the model is punished for being right",
         "re.DOTALL and \\s* in its patterns; strip the answer; look at nothing but the slot"),
     "format refused": Kind("critical", "it stays unpaid where the prompt is obeyed", "re.DOTALL and \\s* in its patterns"),
-    "layout refused": Kind("warning", "models vary the line breaks, and go unpaid for that",
-        "\\s* in place of each line break, also at the end"),
     "not on every row": Kind("warning", "on these rows no answer is learnt", "look at how it reads these gold answers"),
     "number form refused": Kind("note", "a strict reward, if you mean it", "compare as numbers, unless they are names"),
     "paid for nothing": Kind("critical", _LEARNT, "no answer found must be 0.0"),
@@ -64,11 +62,8 @@ KINDS: dict[str, Kind] = {
     "more pays": Kind("warning", "the model repeats it up to max_completion_length", "count up to a maximum: min(1.0, ...)"),
     "nothing tells right from wrong": Kind("critical", "the model learns form at best; accuracy does not move but by luck",
         "mend what is said above, or add a reward for the answer such as gn.rewards.correctness()"),
-    "beats the right answer": Kind("critical", _LEARNT, "lower the weight of what pays here, or bound it"),
     "form outweighs being right": Kind("warning", "a wrong answer in perfect form beats a right one in its slot alone",
         "give the answer more weight than all rewards for form together"),
-    "silence pays": Kind("warning", "the model learns to write nothing before it learns to be right",
-        "pay less for being short than for the format, or only beside right answers"),
 }  # fmt: skip
 
 

@@ -32,8 +32,6 @@ class LevelChoice(Shown):
     levels: tuple[Task, ...]
     baselines: tuple[Baseline, ...]
     """Of the levels that were measured, which need not be all."""
-    seconds: tuple[float, ...]
-    """What each took."""
 
     @property
     def chosen(self) -> int:
@@ -64,28 +62,22 @@ class LevelChoice(Shown):
         if chosen < last:
             return said + f"Level {chosen + 1} gives no signal."
         if not self._is_mastered(last):
-            return said + (
-                "There is something to learn." if _gives_signal(gate) else "That is no signal, and no level gives one."
-            )
+            return said + ("There is something to learn." if _gives_signal(gate) else "No level gives a signal.")
         if last + 1 < len(self.levels):
-            return said + f"After {sum(self.seconds):.0f} s no harder level was tried, so little may be left to learn."
+            return said + "In the time given no harder level was tried, so little may be left to learn."
         return said + "Nothing is left to learn: at every level two thirds or more are right."
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        found = [
-            (
-                *(f"{share:.0%}" for share in gate.right_shares),
-                f"{gate.counts['differs']} of {len(gate.groups)}",
-                f"{seconds:.0f}",
-                bold("taken") if i == self.chosen else "",
-            )
-            for i, (gate, seconds) in enumerate(zip(self.baselines, self.seconds, strict=True))
-        ]
-        found += [("not measured", "", "", "", "")] * (len(self.levels) - len(found))
-        asked = [(i, shorten(task.train[0]["question"], 80)) for i, task in enumerate(self.levels)]
-        head = ("level", "such as", "right", "likeliest answer right", "groups that differ", "seconds", "")
-        yield Table([(*a, *b) for a, b in zip(asked, found, strict=True)], head)
+        lines = []
+        for i, task in enumerate(self.levels):
+            found = ("not measured", "", "", "")
+            if i < len(self.baselines):
+                gate, taken = self.baselines[i], bold("taken") if i == self.chosen else ""
+                sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
+                found = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
+            lines.append((i, shorten(task.train[0]["question"], 80), *found))
+        yield Table(lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", ""))
 
 
 def _gives_signal(gate: Baseline) -> bool:
@@ -124,11 +116,9 @@ def choose_level(
     >>> choice = choose_level(model, tokenizer, levels, rewards, settings)
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
-    levels, gates, took, started = tuple(levels), [], [], time.monotonic()
+    levels, gates, started = tuple(levels), [], time.monotonic()
     for task in levels:
-        begun = time.monotonic()
         gates.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
-        took.append(time.monotonic() - begun)
         if gates[-1].right_shares[0] < MASTERED or time.monotonic() - started >= seconds:
             break
-    return LevelChoice(levels=levels, baselines=tuple(gates), seconds=tuple(took))
+    return LevelChoice(levels=levels, baselines=tuple(gates))

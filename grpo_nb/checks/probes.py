@@ -36,8 +36,6 @@ class Probe:
     how: str = ""
     layout: str = ""
     """In which it is written; empty for those that belong to none."""
-    size: int = 0
-    """In a series that grows, how much there is of what grows."""
 
 
 def number_of(text: str) -> Fraction | None:
@@ -198,8 +196,8 @@ def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str
     for size in (1, 4, 16, 64):
         grown = {what: layout.write(f"{PLAIN}\n{unit * size}", gold) for what, unit in units.items()}
         grown["words after the answer"] = f"{layout.write(PLAIN, gold)}\n{_WORDS * size}"
-        yield from (Probe("more pays", text, row, "control", what, layout.name, size) for what, text in grown.items())
-        yield Probe("length pays", layout.write(_WORDS * size, bad), row, how="words", layout=layout.name, size=size)
+        yield from (Probe("more pays", text, row, "control", what, layout.name) for what, text in grown.items())
+        yield Probe("length pays", layout.write(_WORDS * size, bad), row, how="words", layout=layout.name)
     for phrase in phrases:
         is_part = gold.casefold() in phrase.casefold() or phrase.casefold() in gold.casefold()
         if not is_part and not is_same_answer(phrase, gold):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -73,14 +72,6 @@ class RewardReport(Shown):
             for probe, score in seen.scores.items()
         ]
         return pandas.DataFrame(lines, columns=["reward", "row", "kind", "how", "expected", "score", "text"])
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """The findings as a table."""
-        import pandas
-
-        columns = [f.name for f in dataclasses.fields(Finding)]
-        return pandas.DataFrame([dataclasses.astuple(finding) for finding in self.findings], columns=columns)
 
     @property
     def summary(self) -> str:

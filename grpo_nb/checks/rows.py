@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.checks.probes import Probe, wrong_answers
@@ -25,10 +25,6 @@ def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
     """
     if isinstance(task, Task):
         rows = task.train
-    elif isinstance(task, str) or task is None:
-        raise TypeError(
-            f"task = {in_line(task)} holds no rows: task = gn.load_task(<your file>, settings) reads a file."
-        )
     else:
         rows = task if hasattr(task, "features") and hasattr(task, "to_pandas") else read_rows(task).rows
     if not len(rows):
@@ -47,7 +43,6 @@ class Rows:
     every_gold: list[str]
     """Of up to 200 rows."""
     tokenizer: Any = None
-    _ids: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def take(cls, task: Any, answer: str | Callable[..., Any], tokenizer: Any = None) -> Rows:
@@ -78,8 +73,7 @@ class Rows:
         first = list({cells[i][0]: i for i in reversed(there)}.values())[::-1]
         more = [i for i in there if i not in first]
         # Answers of different forms first: 3/4, 3 kg, 3 %.
-        forms = list({re.sub(r"[\d.,+-]+", "", cells[i][0]): i for i in first}.values())
-        forms = forms[:: max(1, len(forms) // _FORMS)][:_FORMS]
+        forms = list({re.sub(r"[\d.,+-]+", "", cells[i][0]): i for i in first}.values())[:_FORMS]
         spread = [i for part in (first, more) for i in part[:: max(1, len(part) // _TRIED)]]
         chosen = list(dict.fromkeys([*forms, *spread]))[:_TRIED]
         lists = {i: [cells[i], *map(_texts, rows[i].values())] for i in chosen}
@@ -105,14 +99,11 @@ class Rows:
         """Return the call of a reward on these probes, each with the columns of its row."""
         rows, texts = [self.rows[probe.row] for probe in probes], [probe.text for probe in probes]
         prompts = None if {"prompt", "question"} & set(rows[0]) else [""] * len(rows)
-        ids = [self._stand_in_ids(text) for text in texts] if self.tokenizer is None else None
-        return make_batch(texts, rows, prompts=prompts, completion_ids=ids, tokenizer=self.tokenizer)
-
-    def _stand_in_ids(self, text: str) -> list[int]:
-        if text not in self._ids:
+        ids = None
+        if self.tokenizer is None:
             # As many as there are words and marks; the values only have to be ids of any tokenizer.
-            self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
-        return self._ids[text]
+            ids = [[len(word) % 1000 for word in re.findall(r"\w+|\W", text)] for text in texts]
+        return make_batch(texts, rows, prompts=prompts, completion_ids=ids, tokenizer=self.tokenizer)
 
 
 def _texts(cell: Any) -> list[str]:

@@ -300,7 +300,7 @@ def any_numbers(completions, target, **_):
         (gold_somewhere, "answer outside the slot", CITIES), (gold_in_slot, "several answers", CITIES),
         (last_number, "no slot needed", ROWS), (last_number, "answer outside the slot", ROWS),
         (first_slot, "several answers", ROWS), (cut_off, "contains the answer", ROWS),
-        (no_dotall, "right answer refused", ROWS), (no_dotall, "layout refused", ROWS), (on_one_line, "another format", ROWS),
+        (no_dotall, "right answer refused", ROWS), (on_one_line, "another format", ROWS),
         (slot_alone, "another format", ROWS), (in_a_box, "another format", ROWS), (certain, "phrase pays", ROWS),
         (silence_is_golden, "paid for nothing", ROWS), (wordy, "length pays", ROWS), (half_for_naming, "part credit", ROWS),
         (by_length, "more pays", ROWS), (nearly_all_for_any, "form outweighs being right", ROWS),
@@ -418,16 +418,6 @@ def test_wrong_answers_are_plausible_and_wrong() -> None:
 # ---- The set ---------------------------------------------------------------------------------------------------------
 
 
-@by_text
-def brevity(text, gold):
-    return max(0.0, 1 - len(text) / 200)
-
-
-@by_text
-def any_number(text, gold):
-    return 3.0 * bool(re.search(r"\b0\b", text))
-
-
 @pytest.mark.parametrize(
     ("kind", "broken", "options"),
     [
@@ -435,8 +425,6 @@ def any_number(text, gold):
         ("nothing tells right from wrong", [right, not_too_long], {"weights": {"right": -1.0}}),
         ("form outweighs being right", [right, gn.rewards.xml_format(weight=3.0)], {}),
         ("form outweighs being right", [right, gn.rewards.xml_format()], {"weights": {"right": 0.5}}),
-        ("silence pays", [right, brevity], {}),
-        ("beats the right answer", [right, any_number], {}),
     ],
 )
 def test_what_shows_in_the_set(kind: str, broken: list, options: dict) -> None:
@@ -461,7 +449,6 @@ def test_every_completion_that_was_tried_is_a_line_of_a_table() -> None:
     of_right = table[table["reward"] == "right"]
     assert (of_right.query("expected == 'refuse'")["score"] == 0).all()
     assert (of_right.query("kind == 'right answer refused'")["score"] == 1).all()
-    assert set(report.table["kind"]) == {"number form refused"}
 
 
 def test_the_report_shows_itself_escaped_and_can_stop_a_script() -> None:
@@ -515,9 +502,9 @@ def test_hung_rewards_cost_a_bounded_time_also_off_the_main_thread() -> None:
     ("given", "said"),
     [
         ({"rewards": []}, "reward"), ({"rewards": 5}, "reward"), ({"rewards": [right, right]}, "right"),
-        ({"task": []}, "no rows"), ({"task": None}, "holds no rows"), ({"task": "gsm8k"}, "holds no rows"),
+        ({"task": []}, "no rows"), ({"task": None}, "None"),
         ({"answer": "gold"}, "no column 'gold'"), ({"answer": lambda row: None}, "no row has a gold answer"),
-        ({"seconds_per_call": 0}, "seconds_per_call"), ({"weights": {"other": 1.0}}, "other"), ({"format": "xml"}, "format"),
+        ({"seconds_per_call": 0}, "seconds_per_call"), ({"weights": {"other": 1.0}}, "other"),
     ],
 )  # fmt: skip
 def test_bad_input_is_told_before_anything_is_called(given: dict, said: str) -> None:

@@ -59,9 +59,9 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
         ([8, 6, 4, 0, 0, 0], 2, 3, True, "Level 2 is taken: 50%"),
         ([8, 8, 8, 8, 8, 3], 5, 6, True, "Level 5 is taken: 38%"),
         ([8, 8, 8, 8, 8, 8], 5, 6, False, "Nothing is left to learn: at every level two thirds or more are right."),
-        ([0, 0, 0, 0, 0, 0], 0, 1, True, "That is no signal, and no level gives one."),
+        ([0, 0, 0, 0, 0, 0], 0, 1, True, "No level gives a signal."),
         ([8, 7, 0, 0, 0, 0], 1, 3, False, "Level 1 is taken: 88% of the answers are right before training. Level 2 gives no"),
-        ([8, 0, 0, 0, 0, 0], 1, 2, True, "That is no signal, and no level gives one."),
+        ([8, 0, 0, 0, 0, 0], 1, 2, True, "No level gives a signal."),
     ],
 )  # fmt: skip
 def test_the_easiest_level_that_is_not_mastered_is_taken(
