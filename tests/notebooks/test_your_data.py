@@ -22,7 +22,7 @@ def test_it_shows_what_its_prose_says(your_data: Path) -> None:
     notebook = nbformat.read(your_data, as_version=4)
     told = printed(cell_with(notebook, "for attempt in"))
     assert """columns={"question": "Guest's remark", "answer": "mood (by hand)"}""" in told, "a map to copy"
-    assert 'contradictory="drop"' in told and "'negative' and 'neutral'" in told
+    assert 'contradictory="drop"' in told and "['negative', 'neutral']" in told
     task = text_of(cell_with(notebook, "task = gn.load_task("))
     for shown in ("with an empty answer", "with an empty question", "repeated", "contradictory", "read as cp1252",
                   "one of: negative, neutral, positive", "<|im_start|>user\nThe bed was lovely."):  # fmt: skip
