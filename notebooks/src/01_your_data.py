@@ -23,7 +23,7 @@
 # | | |
 # | --- | --- |
 # | Time | 5 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 1.6 of 15.6 GB (computed by `gn.plan`, not yet measured) |
+# | Memory | under 5 GB on a CPU; on a T4 1.7 of 15.6 GB (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model |
 # | Writes | `reviews.csv`, `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
