@@ -43,6 +43,8 @@ class Caller:
     name: str
     seconds: float
     late: int = 0
+    late_on: Batch | None = None
+    """The smallest batch that a call was late on."""
     completions: int = 0
     spent: float = 0.0
     per_completion: float = 0.0
@@ -70,6 +72,8 @@ class Caller:
         outcome.seconds = time.perf_counter() - start
         outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
         self.late += outcome.is_late
+        if outcome.is_late and (self.late_on is None or len(batch) < len(self.late_on)):
+            self.late_on = batch.copy()
         self.completions += len(batch)
         self.spent += outcome.seconds
         if outcome.scores is not None:

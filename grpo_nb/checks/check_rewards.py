@@ -22,7 +22,7 @@ from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
 from grpo_nb.core.words import excerpt, require_number
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
+from grpo_nb.rewards.base import RewardFunction, completion_text, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
@@ -186,23 +186,22 @@ class _Check:
 
     def _say_failures(self) -> None:
         """What was changed, what hangs, what is raised: each with its shortest completion."""
-        caller, late, failed = self.caller, [], defaultdict(list)
+        caller, failed = self.caller, defaultdict(list)
         if caller.changed:
             what = "after a call the completions or columns that it was given are different"
             self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
         for probe, outcome in sorted(self.failed.items(), key=lambda item: len(item[0].text)):
-            if outcome.is_late:
-                late.append(probe)
-            else:
+            if not outcome.is_late:
                 failed["breaks the contract" if outcome.is_unreadable else "raises"].append((probe.text, outcome.error))
-        if late:
+        if caller.late_on is not None:
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
-            again = caller.call(self.rows.batch(late[:1]), 4 * caller.seconds)
+            batch = caller.late_on.select([0])
+            again, text = caller.call(batch, 4 * caller.seconds), completion_text(batch.completions[0])
             took = f"{again.seconds:.1f} s and more" if again.is_late else f"{again.seconds:.1f} s"
-            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(late[0].text, 80)}")
+            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(text, 80)}")
             if again.is_late:
-                what = f"a completion of {len(late[0].text):,} characters had not ended after {4 * caller.seconds:g} s"
-                self.findings.append(found("hangs", caller.name, what, [late[0].text]))
+                what = f"a completion of {len(text):,} characters had not ended after {4 * caller.seconds:g} s"
+                self.findings.append(found("hangs", caller.name, what, [text]))
         elif caller.is_given_up:
             self.limits.append(f"{caller.name}: what follows {caller.completions} completions, for it is slow")
         for kind, raised in failed.items():

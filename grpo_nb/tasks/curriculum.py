@@ -64,9 +64,9 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
             yield from sampled_in(part)
     elif hasattr(measured, "num_generations"):  # a Baseline
         size = measured.num_generations
-        for i, group in enumerate(measured.groups):
+        for i, row in enumerate(measured.rows):
             scores = {name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()}
-            question = normalized_question(group.question)
+            question = normalized_question(row["question"])
             yield Sampled(question, question, scores)
     else:
         rewards = [reward["name"] for reward in measured.info["rewards"]]

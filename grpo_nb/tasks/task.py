@@ -98,7 +98,9 @@ class Task(Shown):
         if not too_long:
             return self
         length, question = max(too_long)
-        note = f"settings.replace(max_prompt_length={length}) keeps all {len(every)} prompts"
+        note = (
+            f"{len(too_long)} of {len(every)} prompts left out: settings.replace(max_prompt_length={length}) keeps all"
+        )
         examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
         dropped = self._dropped_and({"too long": len(too_long)})
         return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note))

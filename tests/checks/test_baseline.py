@@ -223,7 +223,6 @@ class TestSampling:
         ("given", "said"),
         [
             ({"num_generations": 1}, "num_generations = 1 must be at least 2"), ({"prompts": 0}, "prompts = 0"),
-            ({"task": [{"question": "2?", "answer": "2"}]}, "must be a task"),
             ({"rewards": []}, "reward"), ({"rewards": lambda completions, solution, **columns: [0.0]}, "solution"),
         ],
     )  # fmt: skip

@@ -501,7 +501,7 @@ def test_hung_rewards_cost_a_bounded_time_also_off_the_main_thread() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rewards": []}, "reward"), ({"rewards": 5}, "reward"), ({"rewards": [right, right]}, "right"),
+        ({"rewards": []}, "reward"), ({"rewards": [right, right]}, "right"),
         ({"task": []}, "no rows"), ({"task": None}, "None"),
         ({"answer": "gold"}, "no column 'gold'"), ({"answer": lambda row: None}, "no row has a gold answer"),
         ({"seconds_per_call": 0}, "seconds_per_call"), ({"weights": {"other": 1.0}}, "other"),
