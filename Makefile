@@ -21,7 +21,7 @@ PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(WO
 LINTED = $(wildcard grpo_nb tests scripts benchmarks studies notebooks/src)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap run test test-all test-slow test-bfloat16 test-vllm notebooks lab lint gpu-check clean
+.PHONY: help bootstrap run test test-all test-slow test-bfloat16 test-vllm notebooks publish lab lint gpu-check clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ help:  ## Show this list.
 bootstrap:  ## Make the environment, or bring it up to date.
 	@$(PYTHON) scripts/bootstrap.py
 
-run: notebooks  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
+run: bootstrap  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
 	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
 
 test: bootstrap  ## Run the tests, most notebooks small (WORKERS=1 where memory is short; the default is 2 processes).
@@ -58,7 +58,12 @@ test-vllm:  ## The kit against a real vLLM, without a GPU, on a processor with a
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
 	@$(VENV_PYTHON) scripts/build_notebooks.py
 
-lab: notebooks  ## Open the notebooks in JupyterLab.
+publish: notebooks  ## Execute all notebooks and keep their outputs in notebooks/ (half an hour on 2 cores).
+	for file in notebooks/[0-9]*.ipynb; do $(VENV_PYTHON) scripts/run_notebook.py $$file --cwd build/publish \
+		&& cp build/publish/runs/notebooks/$$(basename $$file) notebooks/ || exit 1; done
+	$(VENV_PYTHON) scripts/build_notebooks.py
+
+lab: bootstrap  ## Open the notebooks in JupyterLab.
 	$(VENV_PYTHON) -m jupyterlab notebooks
 
 lint: bootstrap  ## Check style, the rooms' order, and that the notebooks are what their sources give.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.old_jupyter import old_python
 from tests.conftest import ROOT
+from tests.support.old_jupyter import old_python
 
 
 @pytest.fixture(scope="module", name="old_python")

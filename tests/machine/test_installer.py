@@ -336,7 +336,7 @@ def test_the_repositorys_own_environment(tmp_path: Path) -> None:
     status, said = repository.bootstrap()
     assert status == 1 and "No matching distribution found for missing" in said, said
     assert "The index has no file of that package for this system and Python." in said
-    assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
+    assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / "complete").exists()
 
 
 def test_vllms_build_for_a_cpu_has_an_environment_of_its_own(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_a_stopped_bootstrap_stops_pip_and_goes_on_later(tmp_path: Path) -> None
     assert process.returncode == 130 and "interrupted; run the same command again" in said, said
     here = str(repository.root / ".venv").encode()
     left = [file.parent.name for file in Path("/proc").glob("[0-9]*/cmdline") if here in file.read_bytes()]
-    assert left == [] and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
+    assert left == [] and not (repository.root / ".venv" / "complete").exists()
     assert repository.bootstrap()[0] == 0
 
 

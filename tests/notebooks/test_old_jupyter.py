@@ -1,6 +1,6 @@
 """The start of every notebook, in a kernel with Colab's IPython 7.34 and ipywidgets 7.7.1.
 
-Whole notebooks take minutes there as anywhere: scripts/old_jupyter.py executes them by hand, and
+Whole notebooks take minutes there as anywhere: tests/support/old_jupyter.py executes them by hand, and
 docs/evidence/install.md says when it did.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.old_jupyter import ROOT, execute
+from tests.support.old_jupyter import ROOT, execute
 
 FIRST, *OTHERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 

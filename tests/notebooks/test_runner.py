@@ -81,6 +81,6 @@ def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
             running.send_signal(signal.SIGINT)
     assert running.wait(30) == 130
     assert "step 1/2  One two" in lines and "    bar 2 of 2" in lines
-    assert "  step  3/20  reward 0.50  KL not measured  2.0 s/step  0:34 left" in lines
+    assert "  step 3/20  reward 0.50  KL not measured  2.0 s/step  34 s left" in lines
     assert not [line for line in lines if "bar 1" in line or "Traceback" in line], lines
     assert any(line.startswith("Stopped during “One two”") for line in lines)

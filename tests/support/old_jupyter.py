@@ -1,7 +1,7 @@
 """Execute notebooks in a kernel with the IPython and the ipywidgets that Colab has (7.34 and 7.7.1).
 
-    python scripts/old_jupyter.py                # every notebook, whole: some minutes each
-    python scripts/old_jupyter.py 00 02 --head   # two, up to the settings: seconds
+    python -m tests.support.old_jupyter                # every notebook, whole: some minutes each
+    python -m tests.support.old_jupyter 00 02 --head   # two, up to the settings: seconds
 
 The kernel is that of this environment, with the old packages, in an environment of their own, put before its own.
 """
@@ -19,7 +19,7 @@ import nbformat
 from ipykernel.kernelspec import make_ipkernel_cmd
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
 WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
 # What ipywidgets 7.7.1 imports; jinja2 and lazy_loader for the kit; setuptools for IPython 7, which asks pkg_resources for its
