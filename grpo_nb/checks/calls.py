@@ -70,7 +70,7 @@ class Caller:
             outcome.error = error
             outcome.is_unreadable = raw is not None or str(error).startswith("it returned ")
         outcome.seconds = time.perf_counter() - start
-        outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
+        outcome.is_late = outcome.seconds >= limit  # stopped, or come back late where nothing stops it
         self.late += outcome.is_late
         if outcome.is_late and (self.late_on is None or len(batch) < len(self.late_on)):
             self.late_on = batch.copy()

@@ -197,12 +197,13 @@ class _Check:
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
             batch = caller.late_on.select([0])
             again, text = caller.call(batch, 4 * caller.seconds), completion_text(batch.completions[0])
-            took = f"{again.seconds:.1f} s and more" if again.is_late else f"{again.seconds:.1f} s"
-            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(text, 80)}")
             if again.is_late:
                 what = f"a completion of {len(text):,} characters had not ended after {4 * caller.seconds:g} s"
                 self.findings.append(found("hangs", caller.name, what, [text]))
-        elif caller.is_given_up:
+            elif len(caller.late_on) == 1:
+                took = f"this took {again.seconds:.1f} s: {excerpt(text, 80)}"
+                self.limits.append(f"{caller.name}: all of the hostile text; {took}")
+        if caller.is_given_up:
             self.limits.append(f"{caller.name}: what follows {caller.completions} completions, for it is slow")
         for kind, raised in failed.items():
             text, error = raised[0]

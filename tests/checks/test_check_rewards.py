@@ -488,7 +488,7 @@ def test_nothing_is_printed_or_changed(capsys) -> None:
 
 def test_hung_rewards_cost_a_bounded_time_also_off_the_main_thread() -> None:
     def asleep(completions, **_):
-        time.sleep(3)
+        time.sleep(2)
 
     reports, begun = [], time.monotonic()
     thread = threading.Thread(target=lambda: reports.append(check(asleep, seconds_per_call=0.1)))
