@@ -19,9 +19,6 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 
-# Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
-_PATIENCE = 900.0
-
 
 class LlamaCppError(RuntimeError):
     """llama.cpp could not read the file or answer a prompt; the message has its own words."""
@@ -89,7 +86,7 @@ def answer(
             progress(int(line))
 
     try:
-        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count, patience=_PATIENCE)
+        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
     lists = ("ids", "prompt_ids", "log_probs")
