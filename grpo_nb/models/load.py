@@ -155,7 +155,7 @@ def load_model(
     source, gpu = resolve_model(settings.model, report), find_gpu()
     if gpu is None and torch.cuda.is_available():  # half of the settings would be a CPU's
         raise EnvironmentProblem(
-            "torch sees a GPU that is not NVIDIA's: set HIP_VISIBLE_DEVICES=-1 before the kernel starts."
+            "torch sees a GPU of which no NVIDIA driver tells. Before the kernel starts: HIP_ or CUDA_VISIBLE_DEVICES=-1."
         )
     if adapter is not None:
         settings, folder, base = with_adapter(settings, adapter)
@@ -222,7 +222,7 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
         folder = Path(snapshot_download(str(adapter), allow_patterns=["adapter_config.json", _TENSORS, TEMPLATE_FILE]))
     config = PeftConfig.from_pretrained(str(folder))
     unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name)]
-    if unlike or config.init_lora_weights not in (True, False, "gaussian"):  # other words mean a changed base
+    if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base
         raise ValueError(
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike) or 'init_lora_weights'}): merge it into its "
             "base model (PEFT's merge_and_unload), save that, and name its folder as the model of the settings."

@@ -285,7 +285,7 @@ def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
     monkeypatch.setattr(models, "find_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     loader = FakeLoader()
-    with pytest.raises(gn.machine.EnvironmentProblem, match="not NVIDIA's"):
+    with pytest.raises(gn.machine.EnvironmentProblem, match="of which no NVIDIA driver tells"):
         on_a_gpu(loader)
     assert loader.calls == []
 
