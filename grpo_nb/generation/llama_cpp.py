@@ -1,7 +1,8 @@
 """Text from a GGUF file through llama.cpp, as its users will get it: with the chat template that the file itself holds.
 
 llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor unsloth, and cannot take
-the kernel down with it. The package is xllamacpp (MIT): its wheels are built, where those of llama-cpp-python have to be compiled.
+the kernel down with it. The package is xllamacpp (MIT): its wheels are built, where those of llama-cpp-python have to be
+compiled.
 """
 
 from __future__ import annotations

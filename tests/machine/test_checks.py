@@ -53,13 +53,12 @@ def test_this_machine_is_ready_and_nothing_heavy_is_imported() -> None:
 
 
 def test_the_table_escapes_and_says_what_is_wrong() -> None:
-    rows = (("a", "problem", "<script>", "do & so"), ("b", "warning", "x", "y"), ("c", "ok", "z"))
-    report = checks.EnvironmentReport([checks.Check(*row) for row in rows])
+    checked = [checks.Check("a", "problem", "<script>", "do & so"), checks.Check("b", "warning", "x", "y")]
+    report = checks.EnvironmentReport(checked)
     page = report._repr_html_()
     assert "<script>" not in page and "&lt;script&gt;" in page and "do &amp; so" in page
     assert report.verdict.startswith("Not ready") and not report.is_ready
-    assert checks.EnvironmentReport(report.checks[1:2]).verdict.startswith("Ready, with")
-    assert checks.EnvironmentReport(report.checks[2:]).verdict == "Ready."
+    assert checks.EnvironmentReport(checked[1:]).verdict.startswith("Ready, with")
 
 
 @pytest.mark.parametrize(
@@ -197,11 +196,6 @@ def test_vllm_is_tried_in_another_process(body, status, found, tmp_path, monkeyp
     assert "vllm" not in sys.modules and (status == "ok" or "pip uninstall -y vllm" in row.fix)
 
 
-def test_no_vllm_is_a_warning_with_what_it_costs(with_gpu) -> None:
-    row = with_gpu("vLLM", vllm=None)
-    assert row.status == "warning" and "Install cell" in row.fix and "slower" in row.fix
-
-
 def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checks, "free_disk_bytes", lambda path: 3 * 10**9)
     assert [checks.disk_row(tmp_path, needed=needed)[0] for needed in (2, 5)] == ["ok", "problem"]
@@ -237,16 +231,6 @@ def test_a_containers_cores_are_its_limit(tmp_path: Path, monkeypatch: pytest.Mo
     for text, count in (("200000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 64)):
         limit.write_text(text)
         assert host.usable_cores() == count
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"), [("COLAB_RELEASE_TAG", "colab"), ("KAGGLE_KERNEL_RUN_TYPE", "kaggle"), ("NOTHING", None)]
-)
-def test_the_host_is_recognised(variable: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, "1")
-    assert host.find_host() == (expected or ("jupyter" if "ipykernel" in sys.modules else "script"))
 
 
 # The GPU itself.
