@@ -209,9 +209,9 @@ def loaded(request: Request, settings: Any, load: Callable[[Any], Any] | None = 
     model, tokenizer = (load or gn.load_model)(settings)
     generation = generation_of(model)
     print(f"generation: {generation}", file=sys.stderr, flush=True)
-    yield {"generation": str(generation), "load_seconds": time.perf_counter() - begun}
-    wanted = "vllm" if request.use_vllm else "kit" if request.device == "cpu" else "unsloth"
-    yield Row("generation", generation.path == wanted, str(generation), wanted)
+    yield {"generation": generation, "load_seconds": time.perf_counter() - begun}
+    wanted = "vLLM" if request.use_vllm else "the kit's" if request.device == "cpu" else "Unsloth's"
+    yield Row("generation", generation.startswith(wanted), generation, wanted)
     is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     yield Row("weights as asked", is_packed == settings.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit")
     r, sizes, rewards = gn.rewards, {"train_size": 20, "holdout_size": 6}, [brevity]

@@ -31,7 +31,7 @@ def theirs(tmp_path: Path) -> Path:
 
 
 OUT = [
-    "/etc/passwd", "//etc", "..", "../mine", "within/../../mine", "within/..", ".", "", "./within", "out", "out/file.txt",
+    "/etc/passwd", "//etc", "..", "../mine", "within/../../mine", "within/..", ".", "", "out", "out/file.txt",
     "out.txt", "within/../out", "C:\\mine", "c:mine", "..\\mine", "\\mine", None, 3, ["within"],
 ]  # fmt: skip
 

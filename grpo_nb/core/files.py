@@ -6,19 +6,15 @@ What is staged is `.NAME.partial-...`, and the folder that it replaces waits as 
 it and its end. A killed process leaves them behind; they hinder nobody, and may be deleted by hand.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools
 import json
 import os
 import platform
-import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from grpo_nb.core.words import in_line
@@ -88,11 +84,7 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
         return
     aside = _beside(target, "replaced")
     target.rename(aside)
-    try:
-        staged.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
+    staged.rename(target)
     shutil.rmtree(aside)
 
 
@@ -132,9 +124,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     real = target.resolve()
     held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
     if target.exists() and held is not None:
-        raise FileExistsError(
-            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
-        )
+        raise FileExistsError(f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it.")
     _refuse_taken(target, overwrite)
 
 
@@ -146,16 +136,14 @@ def inside(folder: Path, name: Any) -> Path:
 
     >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' leads out of the folder 'theirs'; if it is a link of yours, put there what it points to.
+    ValueError: '../mine' leads out of the folder 'theirs': put there what it points to.
     """
-    parts = re.split(r"[/\\]", name) if isinstance(name, str) else [""]
-    if not {"", ".", ".."} & set(parts) and not any(re.match("[A-Za-z]:", part) for part in parts):
+    there = PureWindowsPath(name if isinstance(name, str) else "")  # also one of Windows: it is divided at both slashes
+    if there.parts and not there.anchor and ".." not in there.parts:
         real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
         if real.is_relative_to(whole):
             return folder / name
-    raise ValueError(
-        f"{in_line(name)} leads out of the folder {str(folder)!r}; if it is a link of yours, put there what it points to."
-    )
+    raise ValueError(f"{in_line(name)} leads out of the folder {str(folder)!r}: put there what it points to.")
 
 
 def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
@@ -180,7 +168,7 @@ def shown_path(path: Path) -> Path:
 
 
 def _beside(target: Path, kind: str) -> Path:
-    return target.with_name(f".{target.name}.{kind}-{uuid.uuid4().hex[:12]}")
+    return target.with_name(f".{target.name}.{kind}-{os.urandom(6).hex()}")
 
 
 def _refuse_taken(target: Path, overwrite: bool) -> None:
@@ -224,7 +212,5 @@ def _start_of(pid: int) -> float | None:
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return process.create_time() - psutil.boot_time()
+        return psutil.Process(pid).create_time() - psutil.boot_time()
     return None

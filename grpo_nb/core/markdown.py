@@ -1,7 +1,5 @@
 """Text of others in Markdown, so that it can only ever be read as text: lines, code spans, and fences that nothing closes."""
 
-from __future__ import annotations
-
 import html
 import re
 
@@ -9,7 +7,6 @@ import re
 _MEANINGFUL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 # What makes a heading, a list, a quotation or a rule of a line that begins with it.
 _BEGINNING = re.compile(r"^(\d*)([-+=>.):])")
-_RUNS = re.compile(r"`+")
 
 
 def plain(text: object) -> str:
@@ -45,4 +42,4 @@ def fence(text: str, language: str = "") -> str:
 
 
 def _longer_than_inside(text: str, least: int) -> str:
-    return "`" * max(least, *(1 + len(run) for run in _RUNS.findall(text)), 0)
+    return "`" * max(least, *(1 + len(run) for run in re.findall("`+", text)), 0)

@@ -3,40 +3,28 @@
 Needs no ipywidgets: a view is HTML that a saved page holds too. The widgets around such views are in `grpo_nb.core.panels`.
 """
 
-from __future__ import annotations
-
 import functools
 import traceback
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.core.markdown import fence, plain, span
 from grpo_nb.core.words import displayable, shorten
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-_TRACEBACK_LINES = 8
-
 
 @functools.cache
-def _environment(kind: str = "jinja") -> Environment:
+def _environment(kind: str = "jinja") -> Any:
     import jinja2
     from markupsafe import Markup
 
     escaped = {"jinja": displayable, "md": plain}.get(kind, str)
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=kind == "jinja",
-        keep_trailing_newline=escaped is str,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("grpo_nb", "."), autoescape=kind == "jinja", keep_trailing_newline=escaped is str,
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         # Autoescape makes text safe for HTML; a lone surrogate or NUL, which a model may write, no notebook can hold.
         finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
-    )
+    )  # fmt: skip
     made.filters["span"] = lambda text: Markup(span(text))
     made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
     return made
@@ -56,47 +44,35 @@ def render(template: str, **values: Any) -> str:
     return _environment(kind).get_template(template).render(values)
 
 
-def _part(name: str, *values: Any, **more: Any) -> str:
+def part(name: str, *values: Any, **more: Any) -> str:
+    """Return a macro of `core/templates/parts.jinja` filled in."""
     return str(getattr(_environment().get_template("core/templates/parts.jinja").module, name)(*values, **more))
 
 
-@functools.cache
 def style(*sheets: str) -> str:
     """Return the panels' style sheet, with those of a room (as `runs/viewer.css`) behind it."""
-    package = resources.files("grpo_nb")
-    texts = [(package / sheet).read_text("utf-8").strip() for sheet in ("core/panels.css", *sheets)]
-    return "\n".join(["<style>", *texts, "</style>"])
+    files = [resources.files("grpo_nb") / sheet for sheet in ("core/panels.css", *sheets)]
+    return "\n".join(["<style>", *(file.read_text("utf-8").strip() for file in files), "</style>"])
 
 
 def title(text: str) -> str:
     """Return the title of a panel."""
-    return _part("title", text)
-
-
-def heading(text: str, explanation: str = "") -> str:
-    """Return the heading of a section, with one sentence about it."""
-    return _part("heading", text, explanation)
+    return part("title", text)
 
 
 def code_line(line: str, label: str = "the same in code") -> str:
     """Return the line of code that stands under a view."""
-    return _part("code_line", line, label)
+    return part("code_line", line, label)
 
 
-def last_lines(error: BaseException, limit: int = _TRACEBACK_LINES) -> str:
-    """Return the end of an error's traceback, without the kit's own calls where there are others."""
-    frames = traceback.extract_tb(error.__traceback__)
-    # The kit's own calls around a reward tell its author nothing, unless there is nothing else.
-    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parent.parent)]
-    lines = "".join([*traceback.format_list(theirs or frames), *traceback.format_exception_only(error)]).splitlines()
-    # Python's underlines would take half of the few lines that are shown.
-    lines = [line for line in lines if set(line) - set(" ^~")]
-    return displayable("\n".join(lines[-limit:]))
+def last_lines(error: BaseException, limit: int = 12) -> str:
+    """Return the end of an error's traceback."""
+    return displayable("\n".join("".join(traceback.format_exception(error)).splitlines()[-limit:]))
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return what failed, with the end of its traceback. Empty without errors."""
-    return "".join(_part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors)
+    return "".join(part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors)
 
 
 def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) -> str:
@@ -107,5 +83,4 @@ def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) ->
         parts: Headings, and the views (HTML) under each; what has no view is left out.
         sheets: Style sheets as for `style`.
     """
-    held = [(heading, "".join(views)) for heading, views in parts if any(views)]
-    return _part("page", style(*sheets), name, held)
+    return part("page", style(*sheets), name, [(heading, "".join(views)) for heading, views in parts if any(views)])

@@ -3,22 +3,15 @@
 Core ipywidgets that 7.7 and 8 share.
 """
 
-from __future__ import annotations
-
 import contextlib
-import functools
-import html
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import ipywidgets as widgets
 
 from grpo_nb.core import pages
+from grpo_nb.core.tables import escaped
 from grpo_nb.core.words import displayable
-
-# ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped here for 8 too, they would show twice escaped.
-_DESCRIPTIONS_ARE_HTML = int(widgets.__version__.split(".")[0]) < 8
-_WRAPPED = {"flex_flow": "row wrap", "align_items": "flex-end"}
 
 
 class Panel(widgets.VBox):
@@ -48,7 +41,6 @@ class Panel(widgets.VBox):
         """
         if not self._depth:
             self._failures = []
-            self._show_failures()
         self._depth += 1
         try:
             yield
@@ -75,11 +67,9 @@ class Panel(widgets.VBox):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Return the widget, and for pages that cannot show one, as on GitHub, its views as they are now."""
+        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         shown = {"text/plain": repr(self), "text/html": self._snapshot()}
-        if self.comm is not None:
-            view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
-            shown["application/vnd.jupyter.widget-view+json"] = view_of_widget
-        return shown
+        return shown | {"application/vnd.jupyter.widget-view+json": view_of_widget}
 
     def _snapshot(self) -> str:
         """Return what the panel shows, as HTML that needs no kernel."""
@@ -94,7 +84,6 @@ class Panel(widgets.VBox):
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
     """Make a method a callback, which takes no event, and whose errors the panel shows (`showing_errors`)."""
 
-    @functools.wraps(callback)
     def run(self: Any, *_: Any) -> None:
         with self.showing_errors():
             callback(self)
@@ -104,7 +93,8 @@ def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
 
 def label(text: str) -> str:
     """Return a text of the user's that can be a control's description."""
-    return html.escape(displayable(text)) if _DESCRIPTIONS_ARE_HTML else displayable(text)
+    # ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped for 8 too, they would show twice escaped.
+    return escaped(text) if widgets.__version__.startswith("7.") else displayable(text)
 
 
 def view() -> widgets.HTML:
@@ -122,12 +112,12 @@ def above(control: Any, width: str) -> Any:
 
 def line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
     """Return controls side by side, on more lines where the page is narrow."""
-    return widgets.HBox(list(controls), layout=_WRAPPED)
+    return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
 
 
 def section(name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto") -> widgets.VBox:
     """Return a framed part of a panel under its heading."""
-    head = widgets.HTML(pages.heading(name, explanation))
+    head = widgets.HTML(pages.part("heading", name, explanation))
     framed = widgets.VBox([head, *children], layout={"margin": "4px 2px", "flex": flex, "min_width": "0"})
     framed.add_class("gn-panel")
     return framed

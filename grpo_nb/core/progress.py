@@ -1,7 +1,5 @@
 """A bar for what takes a while: tqdm's, and in a notebook as text in place, so that a saved page keeps its last state."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -3,8 +3,6 @@
 And which modules of a model are in training: with both as they were, whatever ran in between changes nothing after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator, Mapping

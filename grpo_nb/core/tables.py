@@ -4,10 +4,7 @@ An object that shows itself inherits `Shown` and gives its parts once, in order:
 Views with a layout of their own are templates (jinja2) in their room.
 """
 
-from __future__ import annotations
-
 import html
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +51,7 @@ def as_written(text: str) -> Html:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under an optional head. A column may be right-aligned (numbers), kept on one line, or wide and broken anywhere.
+    """Rows under an optional head. In HTML a column may be right-aligned (numbers), on one line, or wide and broken anywhere.
 
     Plain text does not pad what is wide: after one long sentence, every row would be as long.
     """
@@ -69,10 +66,7 @@ class Table:
         """The table as lines with aligned columns."""
         lines = [[_words(cell) for cell in row] for row in ([self.head] if self.head else []) + list(self.rows)]
         widths = [0 if i in self.wide else max(map(len, column)) for i, column in enumerate(zip(*lines, strict=True))]
-        padded = (
-            [line[i].rjust(width) if i in self.right else line[i].ljust(width) for i, width in enumerate(widths)]
-            for line in lines
-        )
+        padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
         return "\n".join("  ".join(line).rstrip() for line in padded)
 
     def html(self) -> str:
@@ -94,10 +88,9 @@ class Table:
 Part = str | Html | Table
 
 
-class Shown(ABC):
+class Shown:
     """Base of what shows itself: gives `_parts`, and has `repr` and a notebook's HTML from them."""
 
-    @abstractmethod
     def _parts(self) -> Iterable[Part]:
         """What is shown, in order."""
 

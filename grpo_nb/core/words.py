@@ -1,7 +1,5 @@
 """What is said to a user: texts shortened and made fit for a notebook, arguments refused in one line that names the value."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import numbers
@@ -19,8 +17,7 @@ class EnvironmentProblem(RuntimeError):
 
 def excerpt(text: str, limit: int = 160) -> str:
     """Return a text as a literal that can be shown anywhere: control characters and lone surrogates escaped, shortened."""
-    literal = repr(text[: limit + 1]).encode("utf-8", "backslashreplace").decode()
-    return literal if len(text) <= limit else f"{literal[:limit]}... ({len(text):,} characters)"
+    return shorten(repr(text).encode("utf-8", "backslashreplace").decode(), limit)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -61,9 +58,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
 
 
 def prompt_lengths(
-    prompts: Iterable[Sequence[Mapping[str, str]]],
-    tokenizer: Any,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any, chat_template_kwargs: Mapping | None = None
 ) -> list[int]:
     """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
     require_tokenizer(tokenizer, chat_template_kwargs)
@@ -78,10 +73,9 @@ def in_line(value: Any, limit: int = 60) -> str:
     """Return a value as one short line, whatever it is.
 
     >>> in_line("two\\nlines"), in_line([1] * 100, 10)
-    ("'two\\\\nlines'", '[1, 1, 1, ...')
+    ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')
     """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return shorten(" ".join(repr(value).split()), limit)
 
 
 def require_number(

@@ -1,8 +1,8 @@
 """Text from a GGUF file through llama.cpp, as its users will get it: with the chat template that the file itself holds.
 
-llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor unsloth, cannot take the
-kernel down with it, ends with its parent, and is ended when nothing has come from it for a while. The package is xllamacpp
-(MIT): its wheels are built, where those of llama-cpp-python have to be compiled.
+llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor unsloth, and cannot take
+the kernel down with it. The package is xllamacpp (MIT): its wheels are built, where those of llama-cpp-python have to be
+compiled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
-
-# Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
-_PATIENCE = 900.0
 
 
 class LlamaCppError(RuntimeError):
@@ -89,7 +86,7 @@ def answer(
             progress(int(line))
 
     try:
-        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count, patience=_PATIENCE)
+        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
     lists = ("ids", "prompt_ids", "log_probs")

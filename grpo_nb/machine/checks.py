@@ -3,8 +3,6 @@
 Reads package metadata and the driver; imports neither torch nor unsloth.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -183,14 +181,11 @@ def vllm_row() -> Finding:
 
 
 def disk_row(folder: Path, *, needed: int) -> Finding:
-    """Room for model, run and export, in GB, and whether it will be there tomorrow."""
+    """Room for model, run and export, in GB."""
     free = free_disk_bytes(folder) / 1e9
     if free < needed:
         return "problem", f"{free:.1f} GB free", f"Free at least {needed} GB: model, run and export need it."
-    # No warning: the notebooks ask here, before the cell with DRIVE, and a short run needs no Drive.
-    is_lost = find_host() == "colab" and not folder.is_relative_to("/content/drive")
-    keep = "Colab empties this disk when it takes the machine back; DRIVE in the settings keeps a run on your Google Drive."
-    return "ok", f"{free:.0f} GB free", keep if is_lost else ""
+    return "ok", f"{free:.0f} GB free"
 
 
 def token_row(token: str) -> Finding:

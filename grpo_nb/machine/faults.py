@@ -5,8 +5,6 @@ Where memory is short, `grpo_nb.settings.out_of_memory` says more.
 The texts that each is recognised by are collected, with the thread each was found in, in tests/data/gpu_errors.json.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -48,12 +46,9 @@ _MEMORY_SIGNS = (
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """The error and those that it came from."""
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
-        following = following.__cause__ or following.__context__
+    yield error
+    if (source := error.__cause__ or error.__context__) is not None:
+        yield from error_chain(source)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

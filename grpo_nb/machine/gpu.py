@@ -4,8 +4,6 @@ One plain card: of several, the first that `CUDA_VISIBLE_DEVICES` leaves, in the
 `models/unsloth.py` makes CUDA's own too. Nothing is remembered, so that a driver that failed once is asked again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass
@@ -62,10 +60,9 @@ def read_gpu() -> GpuState:
         usable, capability = (memory.total - memory.reserved) / 2**30, nv.nvmlDeviceGetCudaComputeCapability(card)
         gpu, cuda = Gpu(nv.nvmlDeviceGetName(card), usable, capability), nv.nvmlSystemGetCudaDriverVersion_v2()
         return GpuState(gpu, memory.free / 2**30, nv.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10))
-    except nv.NVMLError_LibraryNotFound:
-        raise NoGpu("") from None
     except nv.NVMLError as error:
-        raise NoGpu(f"the NVIDIA driver says: {error}") from None
+        is_none = isinstance(error, nv.NVMLError_LibraryNotFound)
+        raise NoGpu("" if is_none else f"the NVIDIA driver says: {error}") from None
 
 
 def find_gpu() -> Gpu | None:

@@ -1,7 +1,5 @@
 """Where this code runs: the host and what it offers, its cores, memory and disks, and where runs outlive it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

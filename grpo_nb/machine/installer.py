@@ -5,9 +5,7 @@ repository's own environment is filled by scripts/bootstrap.py with the parts th
 do. Imports the standard library alone, so that nothing is loaded that is about to be replaced.
 """
 
-from __future__ import annotations
-
-import importlib.metadata
+import importlib
 import os
 import re
 import sys
@@ -36,20 +34,6 @@ _HELD = (
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
 # unsloth 2026.10.9 asks for torch>=2.4,<2.15. The registry's torch and vLLM are built for CUDA 13.
 _UNSLOTH_TORCH, _CUDA = ((2, 4), (2, 15)), 13
-# What pip (or uv) says, and what that means. The first match counts: without a network pip also says "no matching".
-_ADVICE = {
-    r"No space left|Errno 28|quota exceeded": "The disk is full: 3.5 GB are needed without a GPU, 10 GB or more with one.",
-    r"name resolution|not known|NewConnection|Failed to establish|Max retries|unreachable|dns error|Timeout|ProxyError": (
-        "The package index could not be reached. On Kaggle: Settings > Internet > On. Elsewhere check the network, and "
-        "`pip config list` for a proxy or mirror. Then run this again: what is already installed is kept."
-    ),
-    r"ResolutionImpossible|conflicting dependencies|No solution found": (
-        "What this kernel came with cannot stay beside what training needs: uninstall the package that the lines above name, "
-        "restart, and run this first. Without vLLM less is needed: install(report=print, vllm=False)."
-    ),
-    r"No matching distribution|not find a version": "The index has no file of that package for this system and Python.",
-    r"Permission denied|Errno 13|externally-managed": "Use an environment of your own, for example that of `make lab`.",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,15 +81,14 @@ def install(*, vllm: bool = True, report: Say | None = None) -> Installation:
     if not packages.is_python_supported():
         raise EnvironmentProblem(f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14.")
     wanted, generation = choose(_ROOT, vllm=vllm)
-    there = _versions()
     # A bound such as `pillow>=13` says what the repository's own environment is made of. Where another version is there
     # already, it stays, unless a pinned package asks for more.
-    lines = [line if _pin(line) or _name(line) not in there else _name(line) for line in wanted]
-    if not all(is_met(line, there) for line in (*lines, *_read(_ROOT / "requirements-no-deps.txt"))):
+    lines = [line if _pin(line) or not packages.installed_version(_name(line)) else _name(line) for line in wanted]
+    if not all(map(is_met, (*lines, *_read(_ROOT / "requirements-no-deps.txt")))):
         asked = {_name(line) for line in lines}
         require_disk(Path(sys.prefix), (15 if "vllm" in asked else 4) * 10**9, "The installation")
         held = [*_HELD, *(() if "torch" in asked else _TORCH_FAMILY)]
-        stays = [f"{name}=={there[name]}" for name in held if name in there]
+        stays = [f"{name}=={there}" for name in held if (there := packages.installed_version(name))]
         say("Installing, which takes some minutes:")
         run_pip(["install", *lines, *stays], "torch, transformers and trl", say)
         install_alone(_ROOT, say)
@@ -135,10 +118,9 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
         wanted += _read(folder / "requirements-gpu.txt")
         return wanted, "With vLLM, which generates fast; it costs some 10 GB of disk, and time at each start."
-    # The sum is in docs/reference/settings.md.
     told = ""
     if cuda is not None:
-        told = (
+        told = (  # the sum is in docs/reference/settings.md
             f"Without vLLM, which needs Linux, a driver for CUDA {_CUDA} (580 or newer; this one runs {cuda[0]}.{cuda[1]}) and "
             f"torch {pin} (here {there}; a loaded one is not replaced: restart, and run this cell first). Unsloth's own "
             "generation is used, which is slower: a run by the T4 preset takes up to an hour (computed, not measured)."
@@ -159,9 +141,9 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     return wanted, told
 
 
-def is_met(line: str, installed: Mapping[str, str]) -> bool:
+def is_met(line: str) -> bool:
     """Whether a requirement is there: in the exact version for a pin, in any for a bound."""
-    version = installed.get(_name(line))
+    version = packages.installed_version(_name(line))
     return version is not None and (not _pin(line) or packages.is_same_release(_pin(line), version))
 
 
@@ -176,19 +158,12 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
     Raises:
         EnvironmentProblem: It failed: its last lines, and what to do.
     """
-
-    def hear(line: str) -> None:
-        if log is not None:
-            log(line)
-        # A download of less than 100 MB is over before anyone wonders.
-        if found := re.match(r"\s*Downloading (?:\S*/)?(\S+?)-\d\S*\.whl \((\d{3}[\d.]* MB|[\d.]+ GB)\)", line):
-            say(f"  downloading {found[1]}, {found[2]}")
-
     say(f"  {what}")
-    hear(f"$ {' '.join(command)}")
+    if log is not None:
+        log(f"$ {' '.join(command)}")
     try:
         # PIP_USER, which some hosted machines set, would send packages where another Python finds them too.
-        run_command(command, on_line=hear, environment={"PIP_USER": "0"})
+        run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
         raise EnvironmentProblem(explain(error.lines, what)) from None
 
@@ -198,8 +173,10 @@ def explain(lines: Sequence[str], what: str) -> str:
     # Complaints about packages that nobody here uses stand between, so errors are looked for first.
     errors = [line for line in lines if re.match(r"ERROR|error", line)] or lines
     shown = "".join(f"\n  {line[:300]}" for line in errors[-6:])
-    advice = (meaning for pattern, meaning in _ADVICE.items() if re.search(pattern, "\n".join(lines)))
-    return f"Installing {what} failed:{shown}\n{next(advice, 'The lines above say why.')}"
+    return (
+        f"Installing {what} failed:{shown}\nWithout a network: on Kaggle, Settings > Internet > On; elsewhere look for a proxy "
+        "or mirror, `pip config list`. Where versions conflict: restart, run this first, or install(report=print, vllm=False)."
+    )
 
 
 def install_alone(folder: Path, say: Say, log: Say | None = None) -> None:
@@ -224,13 +201,6 @@ def link(folder: Path) -> None:
     (Path(sysconfig.get_path("purelib")) / "grpo_nb.pth").write_text(f"{folder}\n", encoding="utf-8")
 
 
-def _versions() -> dict[str, str]:
-    """Name to version of everything installed; names as the registry normalises them."""
-    # The first on the path is the one that is imported.
-    records = [(record.metadata["Name"], record) for record in importlib.metadata.distributions()]
-    return {_normal(name): record.version for name, record in reversed(records) if name}
-
-
 def _read(file: Path) -> list[str]:
     """The requirements in a file, without comments."""
     lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
@@ -243,8 +213,4 @@ def _pin(line: str) -> str:
 
 
 def _name(line: str) -> str:
-    return _normal(re.match(r"[\w.-]+", line)[0])
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return re.match(r"[\w.-]+", line)[0]

@@ -3,8 +3,6 @@
 Whether vLLM loads is found out in a process of its own: a vLLM for another CUDA takes the kernel down with it.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import importlib.util
@@ -23,10 +21,7 @@ _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo",
           "psutil", "nvidia-ml-py")  # fmt: skip
 # Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
-_WATCHED = (
-    *NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "triton", "numpy", "pandas", "pyarrow", "huggingface_hub",
-    "tokenizers",
-)  # fmt: skip
+_WATCHED = (*NEEDED, "vllm", "torchvision", "torchao", "numpy", "pandas", "pyarrow", "huggingface_hub", "tokenizers")
 # The import alone takes 5 to 20 seconds on a machine that has just started.
 _VLLM_SECONDS = 90
 
@@ -46,8 +41,7 @@ def is_python_supported() -> bool:
 
 def package_versions() -> dict[str, str]:
     """The installed versions of the packages a run depends on; a run records them."""
-    found = {name: installed_version(name) for name in (*NEEDED, "vllm")}
-    return {name: version for name, version in found.items() if version is not None}
+    return {name: version for name in (*NEEDED, "vllm") if (version := installed_version(name))}
 
 
 def stale_versions() -> dict[str, tuple[str, str]]:
@@ -87,8 +81,6 @@ def read_torch_build() -> TorchBuild | None:
     # One assignment a line: __version__ = '2.13.0+cu130', and cuda: Optional[str] = '13.0', or None.
     source = file.read_text("utf-8", errors="replace")
     values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
-    if "__version__" not in values:  # an installation that was cut off
-        return None
     return TorchBuild(version=values["__version__"], cuda=minor_release(values["cuda"]) if "cuda" in values else None)
 
 
@@ -107,21 +99,14 @@ def misfits() -> dict[str, str]:
     """What breaks the others though nothing here needs it, and why: a torchvision for another torch, an old torchao."""
     torch, vision, torchao = (installed_version(name) for name in ("torch", "torchvision", "torchao"))
     found = {}
-    if torch and vision and not _is_torchvision_for(torch, vision):
+    # 0.28 for 2.13 (pytorch/vision README).
+    if torch and vision and minor_release(vision)[1] != minor_release(torch)[1] + 15:
         why = f"{vision} was not built for torch {torch}, and transformers fails on it (operator torchvision::nms)"
         found["torchvision"] = why
     # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
     if torchao and minor_release(torchao) < (0, 16):
         found["torchao"] = f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
     return found
-
-
-def _is_torchvision_for(torch: str, vision: str) -> bool:
-    """Whether its release is that of torch, and, where both say it, its CUDA; the registry's own builds say none."""
-    builds = [version.partition("+")[2] for version in (torch, vision)]
-    known = {build for build in builds if re.fullmatch(r"cpu|cu\d+", build)}
-    is_release = minor_release(vision)[1] == minor_release(torch)[1] + 15  # 0.28 for 2.13 (pytorch/vision README)
-    return is_release and (builds[0] == builds[1] or (len(known) < 2 and "cpu" not in known))
 
 
 def pinned() -> dict[str, str]:
@@ -131,18 +116,12 @@ def pinned() -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
 
 
+@functools.cache
 def vllm_problem() -> str | None:
-    """Say why vLLM does not load here, or None if it does.
+    """Say why an installed vLLM does not load here, or None if it does.
 
     It is imported once per kernel, in a separate process, which takes some seconds; the answer is kept.
     """
-    version = installed_version("vllm")
-    return "not installed" if version is None else _try_vllm(version, installed_version("torch"))
-
-
-@functools.cache
-def _try_vllm(vllm: str, torch: str | None) -> str | None:
-    """Import vLLM elsewhere; the versions are arguments so that the answer is not kept beyond them."""
     try:
         said = run_command([sys.executable, "-c", "from vllm import LLM, SamplingParams"], seconds=_VLLM_SECONDS)
     except ChildError as error:

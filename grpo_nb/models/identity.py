@@ -5,15 +5,10 @@ folder have changed since: merged with others, it still is "base plus adapter". 
 in a notebook is nowhere on disk but here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from typing import Any
 
 TEMPLATE_FILE = "chat_template.jinja"
 
@@ -33,7 +28,7 @@ def weights_identity(folder: Path) -> str | None:
     known: dict[str, str] = {}
     # Not every file there: some repositories hold the weights a second time, and a cache need not have both.
     files = weight_files(folder, "model")
-    if not all(file.is_file() for file in files):
+    if not files or not all(file.is_file() for file in files):
         return None
     for file in files:
         with safe_open(file, "pt") as opened:
@@ -45,20 +40,18 @@ def weights_identity(folder: Path) -> str | None:
                 for row in rows or [opened.get_tensor(name)]:
                     found.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
                 known[name] = found.hexdigest()
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32] if known else None
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def weight_files(folder: Path, stem: str) -> list[Path]:
     """The files that transformers would load: those of the index, else the one."""
-    index = folder / f"{stem}.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        for name in names:  # the files themselves are links in the Hub's cache
-            if Path(name).name != name:
-                raise ValueError(f"{str(index)!r} names {name!r}, which is no file beside it: fetch the model again.")
-        return [folder / name for name in names]
-    single = folder / f"{stem}.safetensors"
-    return [single] if single.is_file() else []
+    index, single = folder / f"{stem}.safetensors.index.json", folder / f"{stem}.safetensors"
+    if not index.is_file():
+        return [single] if single.is_file() else []
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    if any(Path(name).name != name for name in names):  # the files themselves are links in the Hub's cache
+        raise ValueError(f"{str(index)!r} names a file which is no file beside it: fetch the model again.")
+    return [folder / name for name in names]
 
 
 def base_identity(model: Any, name: str) -> str | None:
@@ -106,9 +99,8 @@ def require_trained_on(adapter: Path, base: str, found: str | None) -> None:
 
 def keep_template(run_folder: Path, tokenizer: Any) -> None:
     """Write the chat template that a run is trained with into its folder."""
-    template = getattr(tokenizer, "chat_template", None)
-    if isinstance(template, str):
-        (run_folder / TEMPLATE_FILE).write_text(template, "utf-8")
+    if isinstance(tokenizer.chat_template, str):
+        (run_folder / TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
 
 
 def template_of(folder: Path) -> str | None:
@@ -117,7 +109,7 @@ def template_of(folder: Path) -> str | None:
     return file.read_text("utf-8") if file.is_file() else None
 
 
-def tokenizer_for(run_folder: Path, base: str | Path) -> PreTrainedTokenizerBase:
+def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
     """Return the tokenizer of a run's base, with the chat template that the run was trained with."""
     from transformers import AutoTokenizer
 

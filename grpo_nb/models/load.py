@@ -1,70 +1,45 @@
 """Loading a model with its LoRA through Unsloth, from a folder, the Hub or the embedded one, and what then generates for it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc
-import importlib.metadata
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.models.adapter import SHAPE, adapter_folder, with_adapter
 from grpo_nb.models.embedded import embedded_model_folder
-from grpo_nb.models.identity import require_trained_on, template_of, weights_here
-from grpo_nb.models.match import note_settings
+from grpo_nb.models.identity import TEMPLATE_FILE, require_trained_on, template_of, weights_here
+from grpo_nb.models.match import SHAPE, note_settings
 from grpo_nb.models.unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 _SKIP_VLLM = "fast_inference=False skips the attempt"
-_KEPT_ON = "grpo_nb_generation"
+_WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
+# The attribute of a model that holds what `loader` was when it was loaded.
 LOADED_WITH = "grpo_nb_loader"
-"""The attribute of a model that holds what `loader` was when it was loaded."""
+_TENSORS = "adapter_model.safetensors"
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
     "load_in_16bit": "load_in_4bit",
     **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
 }  # fmt: skip
-_engine: weakref.ref[Any] | None = None
 
 
-@dataclass(frozen=True)
-class Generation:
-    """What generates completions for a loaded model."""
-
-    path: str
-    """`vllm`, `unsloth` or `kit`."""
-    reason: str = ""
-    """Why it is not vLLM, where vLLM was asked for."""
-    version: str = ""
-    """Of vLLM."""
-
-    def __str__(self) -> str:
-        names = {"vllm": "vLLM", "unsloth": "Unsloth's own generation", "kit": "the kit's rollout on a CPU"}
-        return f"{names[self.path]} {self.version}".strip() + (f"; not vLLM: {self.reason}" if self.reason else "")
-
-
-def generation_of(model: Any) -> Generation:
-    """What generates for a loaded model; for one that the kit did not load, by whether it has an engine."""
-    if noted := getattr(model, _KEPT_ON, None):
-        return noted
-    is_on_cpu = next(model.parameters()).device.type == "cpu"
-    return Generation("vllm" if has_engine(model) else "kit" if is_on_cpu else "unsloth")
+def generation_of(model: Any) -> str:
+    """What generates completions for a loaded model, and why it is not vLLM where vLLM was asked for."""
+    if has_engine(model):
+        return "vLLM"
+    generation = "Unsloth's own generation" if find_gpu() else "the kit's rollout on a CPU"
+    return generation + getattr(model, _WHY_NOT_VLLM, "")
 
 
 def hand_copies() -> None:
@@ -103,12 +78,9 @@ def rest_engine(model: Any) -> None:
 
     TRL's GRPO trainer does so by itself; its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
-    if has_engine(model) and _is_standby() and not model.vllm_engine.llm_engine.is_sleeping():
+    is_standby = os.environ.get("UNSLOTH_VLLM_STANDBY", "0") != "0"
+    if has_engine(model) and is_standby and not model.vllm_engine.llm_engine.is_sleeping():
         model.vllm_engine.sleep(1)
-
-
-def _is_standby() -> bool:
-    return os.environ.get("UNSLOTH_VLLM_STANDBY", "0") != "0"
 
 
 def longest_of(engine: Any) -> int:
@@ -128,15 +100,15 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
     if name == EMBEDDED_MODEL:
         return str(embedded_model_folder(report))
     path = Path(name).expanduser()
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()
-    if not is_path:
+    if not path.exists():
         hf_hub_download(name, "config.json")
-    elif not (path / "config.json").is_file():
+        return name
+    if not (path / "config.json").is_file():
         raise FileNotFoundError(
             f"{name!r} is no model folder: it has no config.json. Where it is a LoRA, name its base model in the settings, and "
             f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
         )
-    return str(path) if is_path else name
+    return str(path)
 
 
 def load_model(
@@ -145,13 +117,13 @@ def load_model(
     adapter: str | Path | None = None,
     loader: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> tuple[Any, Any]:
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
     What is not in 4 bit computes in float32 on a CPU, and in bfloat16 or float16 on a GPU, unless the settings or the
     environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM
     cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do. That
-    is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
+    is so for a second model in the same kernel, too, as long as the first one is there.
 
     Args:
         settings: What to load and how.
@@ -161,16 +133,20 @@ def load_model(
             What the settings decide is refused. A run does not remember it: give it again where its model is loaded again.
         report: Called with one line per stage, for those who want to show progress.
 
+    Returns:
+        A `PeftModel` around transformers' model, and transformers' tokenizer.
+
     Raises:
         EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
             libraries do not go together.
-        ValueError: The adapter is no LoRA of this model.
+        ValueError: The adapter is no plain LoRA, or none of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
-    for name in _OWNED.keys() & (loader or {}).keys():
+    loader = dict(loader or {})
+    for name in _OWNED.keys() & loader.keys():
         raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
     say, report = report or warnings.warn, report or (lambda line: None)
     import_unsloth()
@@ -179,19 +155,19 @@ def load_model(
     source, gpu = resolve_model(settings.model, report), find_gpu()
     if gpu is None and torch.cuda.is_available():  # half of the settings would be a CPU's
         raise EnvironmentProblem(
-            f"torch computes on {torch.cuda.get_device_name(0)}, of which no NVIDIA driver tells. For the CPU, before the "
-            "kernel starts: CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
+            "torch sees a GPU of which no NVIDIA driver tells. Before the kernel starts: HIP_ or CUDA_VISIBLE_DEVICES=-1."
         )
-    folder = None if adapter is None else adapter_folder(adapter)
-    if folder is not None:
-        settings, base = with_adapter(settings, folder, source)
+    if adapter is not None:
+        settings, folder, base = with_adapter(settings, adapter)
         require_trained_on(folder, settings.model, weights_here(source))
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
-        say(f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. {_kl_to(settings, gpu)}")
-    stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else number_type(settings, gpu).name}"
-    obstacle, loaded = vllm_obstacle(settings, gpu) or engine_obstacle(), None
+        say(
+            f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. With beta above 0 the KL is "
+            'measured to this adapter as it is now; on a GPU, or by gn.train(..., reference="base"), to the base model.'
+        )
+    obstacle, loaded = vllm_obstacle(settings, gpu), None
     if obstacle is None:
-        report(f"{stage}, with vLLM")
+        report(f"loading {settings.model} with vLLM")
         try:
             loaded = _load(settings, source, gpu, loader, use_vllm=True)
         except Exception as error:
@@ -207,37 +183,58 @@ def load_model(
     if loaded is None:
         gc.collect()  # after the except block: the error's frames hold the engine that failed
         torch.cuda.empty_cache()
-        report(stage)
+        report(f"loading {settings.model}")
         loaded = _load(settings, source, gpu, loader, use_vllm=False)
     model, tokenizer = loaded
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
-    if folder is not None:
+    if adapter is not None:
         load_adapter(model, folder)
         tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
     if has_engine(model):
-        generation = Generation("vllm", version=importlib.metadata.version("vllm"))
-        _take_over(model, settings, source)
-    else:
-        generation = Generation("unsloth" if gpu else "kit", str(obstacle) if settings.fast_inference else "")
-    setattr(model, _KEPT_ON, generation)
-    setattr(model, LOADED_WITH, dict(loader or {}))
-    note_settings(model, settings, is_shaped_by_adapter=folder is not None)
+        _take_over(model, source)
+    elif settings.fast_inference:
+        setattr(model, _WHY_NOT_VLLM, f"; not vLLM: {obstacle}")
+    setattr(model, LOADED_WITH, loader)
+    note_settings(model, settings, is_shaped_by_adapter=adapter is not None)
     return model, tokenizer
 
 
-def _kl_to(settings: Settings, gpu: Gpu | None) -> str:
-    """What the KL of a training is measured to that goes on from an adapter (training/run_info.py, reference_of)."""
-    if settings.beta == 0:
-        return "With beta=0 no KL is measured."
-    if gpu is not None:
-        return "On a GPU the KL is measured to the base model without it."
-    return 'The KL is measured to this adapter as it is now; gn.train(..., reference="base") measures it to the base model.'
+def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Path, str]:
+    """Return the settings with an adapter's rank, alpha and layers; its folder, and the model that it was trained on.
+
+    Refused is what `load_adapter` would not see by the names and shapes of the tensors: another scaling, another base.
+
+    Args:
+        settings: What else counts.
+        adapter: A folder, or an id on the Hub.
+
+    Raises:
+        ValueError: It is no plain LoRA, or no adapter.
+    """
+    from huggingface_hub import snapshot_download
+    from peft import PeftConfig
+    from safetensors import safe_open
+
+    folder = Path(adapter).expanduser()
+    if not folder.exists():
+        folder = Path(snapshot_download(str(adapter), allow_patterns=["adapter_config.json", _TENSORS, TEMPLATE_FILE]))
+    config = PeftConfig.from_pretrained(str(folder))
+    unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name)]
+    if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base
+        raise ValueError(
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike) or 'init_lora_weights'}): merge it into its "
+            "base model (PEFT's merge_and_unload), save that, and name its folder as the model of the settings."
+        )
+    with safe_open(folder / _TENSORS, "pt") as file:
+        layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in file.keys() if ".lora_A" in name}  # noqa: SIM118
+    shape = {"lora_rank": config.r, "lora_alpha": int(config.lora_alpha), "lora_target_modules": tuple(sorted(layers))}
+    return settings.replace(**shape), folder, config.base_model_name_or_path
 
 
 def loader_arguments(
-    settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool, loader: Mapping[str, Any] | None = None
+    settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool, **loader: Any
 ) -> dict[str, Any]:
     """The arguments of `FastLanguageModel.from_pretrained`.
 
@@ -251,14 +248,14 @@ def loader_arguments(
         use_vllm: Whether vLLM generates.
         loader: What the user adds.
     """
-    loader = loader or {}
     arguments: dict[str, Any] = {
         "model_name": source,
         "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
         "load_in_4bit": settings.load_in_4bit,
         # One of them at a time (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not (settings.load_in_4bit or loader.get("load_in_fp8") or loader.get("load_in_8bit")),
-        "use_gradient_checkpointing": _checkpointing(gpu),
+        # It trades time for memory: worth it on a GPU; on a CPU memory is not short, and it drops the key/value cache.
+        "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":
         import torch
@@ -278,19 +275,12 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
         "target_modules": ALL_LINEAR[0] if targets == ALL_LINEAR else list(targets),
-        "use_gradient_checkpointing": _checkpointing(gpu),
+        "use_gradient_checkpointing": "unsloth" if gpu else False,
         "random_state": settings.seed,
     }
 
 
-def _checkpointing(gpu: Gpu | None) -> str | bool:
-    # It trades time for memory: worth it on a GPU; on a CPU memory is not short, and it drops the key/value cache.
-    return "unsloth" if gpu is not None else False
-
-
-def _load(
-    settings: Settings, source: str, gpu: Gpu | None, loader: Mapping[str, Any] | None, *, use_vllm: bool
-) -> tuple[Any, Any]:
+def _load(settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any], *, use_vllm: bool) -> list[Any]:
     """Load model and LoRA through Unsloth.
 
     Raises:
@@ -302,9 +292,9 @@ def _load(
     tell_unsloth(number_type(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, loader=loader)
+            arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
             model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            return FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu)), tokenizer
+            return [FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu)), tokenizer]
     except Exception as error:
         if memory := memory_advice(error, settings, place="loading"):
             what = f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
@@ -314,22 +304,11 @@ def _load(
         raise
 
 
-def _take_over(model: Any, settings: Settings, source: str) -> None:
-    """Note a model's engine, say where it has less room than the settings ask for, and have it end where the model ends."""
-    global _engine
+def _take_over(model: Any, source: str) -> None:
+    """Hand a model's engine copies of the LoRA, and have it end where the model ends."""
     from transformers import GenerationConfig
 
-    _engine = weakref.ref(model.vllm_engine)
     hand_copies()
-    # Unsloth lowers the length by itself where the memory is short, and prints a line about it, which is silenced here
-    # (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
-    got, asked = longest_of(model.vllm_engine), settings.max_prompt_length + settings.max_completion_length
-    if got < asked:
-        warnings.warn(
-            f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {asked}: longer ones are "
-            f"cut. settings = settings.replace(max_completion_length={max(got - settings.max_prompt_length, 1)}).",
-            stacklevel=3,
-        )
     # It ends at the tokens of generation_config.json, too. Unsloth builds the model from config.json alone
     # (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
     with contextlib.suppress(OSError):  # there is none
@@ -345,27 +324,7 @@ def _say_once(obstacle: VllmObstacle) -> None:
     warnings.warn(f"{said} What was said last:\n{obstacle.said}" if obstacle.said else said, stacklevel=3)
 
 
-def engine_obstacle() -> VllmObstacle | None:
-    """Why a second engine cannot be started beside one that this kernel has; the first is put to sleep, so that there is room.
-
-    In standby vLLM's allocator works for one engine of a process, and a second one ends in an assertion
-    (vllm/v1/worker/gpu_worker.py, "CuMem allocator can only be used for one instance per process"). Without standby two may
-    live side by side.
-    """
-    if _engine is None or not _is_standby():
-        return None
-    gc.collect()  # one that nobody holds any more is no obstacle
-    engine = _engine()
-    if engine is None:
-        return None
-    engine.sleep(1)  # its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode)
-    return VllmObstacle(
-        "a model with vLLM is loaded in this kernel already, and in standby there is one at a time",
-        "go on with that model, or restart the kernel before another one is loaded",
-    )
-
-
-def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
+def save_adapter(model: Any, folder: str | Path) -> None:
     """Write the trained LoRA into a folder as PEFT does, `adapter_model.safetensors` and `adapter_config.json`, and no card.
 
     PEFT's card is a page of empty headings, whose template it compiles at each saving (peft 0.21). The run has its own.
@@ -377,7 +336,7 @@ def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
         del model.create_or_update_model_card
 
 
-def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "default") -> None:
+def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
     """Copy a saved LoRA into one of the model's adapters and check that every tensor arrived.
 
     transformers' own loader restores only the adapters in subfolders when there are any, and leaves the trained one at
@@ -390,7 +349,7 @@ def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "def
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    saved = load_file(str(Path(folder) / "adapter_model.safetensors"))
+    saved = load_file(Path(folder) / _TENSORS)
     expected = get_peft_model_state_dict(model, adapter_name=adapter)
     if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in expected.items()}:
         raise ValueError(

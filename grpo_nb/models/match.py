@@ -1,17 +1,14 @@
 """Is this the model that the settings speak of? In a notebook the settings cell is edited, and nothing is loaded again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grpo_nb.core.words import require_tokenizer
-from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.adapter import SHAPE
-from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings
 
+# What an adapter decides that a training goes on from, and what else a loaded model cannot change.
+SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
+_FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
 _SETTINGS, _SHAPE = "grpo_nb_settings", "grpo_nb_shape"
-_LONGEST = "max_prompt_length + max_completion_length"
 
 
 def note_settings(model: Any, settings: Settings, *, is_shaped_by_adapter: bool) -> None:
@@ -37,20 +34,13 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     require_tokenizer(tokenizer)
     if not getattr(model, "peft_config", None):
         raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
-    settings, loaded = as_loaded(model, settings), getattr(model, _SETTINGS, None)
-    if loaded is None:
-        return
-    asked, has = (
-        {name: getattr(these, name) for name in ("model", "load_in_4bit", "lora_dropout", *SHAPE)}
-        for these in (settings, loaded)
-    )
-    if settings.dtype != loaded.dtype:
-        gpu = find_gpu()
-        asked["dtype"], has["dtype"] = number_type(settings, gpu).name, number_type_of(model, loaded, gpu).name
-    lengths = [these.max_prompt_length + these.max_completion_length for these in (settings, loaded)]
-    if lengths[0] > lengths[1]:
-        asked[_LONGEST], has[_LONGEST] = lengths
-    told = [f"{name} is {asked[name]!r} and the model has {has[name]!r}" for name in has if asked[name] != has[name]]
+    settings = as_loaded(model, settings)
+    loaded = getattr(model, _SETTINGS, settings)
+    pairs = {name: (getattr(settings, name), getattr(loaded, name)) for name in _FIXED}
+    told = [f"{name} is {asked!r} and the model has {has!r}" for name, (asked, has) in pairs.items() if asked != has]
+    longest, room = (these.max_prompt_length + these.max_completion_length for these in (settings, loaded))
+    if longest > room:
+        told.append(f"max_prompt_length + max_completion_length is {longest} and the model has {room}")
     if told:
         raise ValueError(
             f"the settings are not those of the model in hand: {'; '.join(told)}. Load it again, "

@@ -1,27 +1,23 @@
 """The import of unsloth, before everything that it patches, the only module in which it happens; and what it says meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
 import logging
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
-from grpo_nb.machine.packages import import_order_problem, misfits
+from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.settings.effective import SHARED_SCORING
-from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
+from grpo_nb.settings.number_types import VARIABLE
 
 _STANDBY = "UNSLOTH_VLLM_STANDBY"
-_NO_FLASHINFER = "UNSLOTH_VLLM_NO_FLASHINFER"
 _BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded
-_KEPT = 4000  # characters of what was said last
 # At each sampling: Unsloth wakes an engine that TRL has woken (vllm/v1/executor/abstract.py, wake_up).
 _NOT_SLEEPING = "Executor is not sleeping."
 
@@ -49,7 +45,7 @@ class _Silence(io.TextIOBase):
     def write(self, text: str) -> int:
         if sys.stdout is not self:
             return sys.stderr.write(text)
-        self.kept = (self.kept + text)[-_KEPT:]
+        self.kept = (self.kept + text)[-4000:]
         return len(text)
 
 
@@ -88,25 +84,28 @@ def import_unsloth() -> Any:
     """
     if problem := import_order_problem():
         raise EnvironmentProblem(f"{problem}. Restart the kernel and import grpo_nb first.")
-    for name, why in misfits().items():
-        raise EnvironmentProblem(f"{name} {why}. pip uninstall -y {name}, then restart the kernel.")
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
-    # CUDA's own order is by its idea of their speed; find_gpu counts by slots, as nvidia-smi does.
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    if gpu is not None:
-        _refuse_foreign_import((SHARED_SCORING, *[_STANDBY] * has_vllm))
-    for name, value in _switches(gpu, has_vllm):
+    switches = _switches(gpu, has_vllm)
+    # What it reads only when it is imported. Without standby unsloth_zoo turns expandable segments on
+    # (unsloth_zoo/__init__.py), and vLLM then does not start in standby; the trainers are written with shared scoring on
+    # (unsloth/utils/prefix_grouper.py, `_ENABLED`).
+    unset = [name for name in (SHARED_SCORING, _STANDBY) if name in switches and name not in os.environ]
+    is_foreign = "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT)
+    if gpu is not None and is_foreign and unset:
+        raise EnvironmentProblem(
+            f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
+            "Restart the kernel and import grpo_nb first."
+        )
+    for name, value in switches.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_worth_saying)
     try:
-        # Silently: a banner, of which check_environment says the same in a table.
-        with silently(), contextlib.nullcontext() if gpu else _answering(cpu_number_type().name):
+        with silently():  # a banner, of which check_environment says the same in a table
             import unsloth
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). gn.check_environment() says what is in its way; else install it with "
-            "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt` and restart the kernel."
+            f"`{BY_HAND}` and restart the kernel."
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     if has_vllm:
@@ -118,58 +117,37 @@ def import_unsloth() -> Any:
     return unsloth
 
 
-def _switches(gpu: Gpu | None, has_vllm: bool) -> Iterator[tuple[str, str]]:
+def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     """What is set in the environment before the import, unless the user has."""
+    switches = {
+        # CUDA's own order is by its idea of their speed; find_gpu counts by slots, as nvidia-smi does.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
+        # load_vllm, where it is read).
+        "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
+        # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which
+        # only the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
+        SHARED_SCORING: "0",
+        # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled
+        # masks are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
+        "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING": "0",
+    }
     # In a container torch would compute with as many threads as the host has cores, and all of them would wait.
     if (cores := usable_cores()) < (os.cpu_count() or 1):
-        yield "OMP_NUM_THREADS", str(cores)
-    # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
-    # load_vllm, where it is read).
-    yield "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1"
-    # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which only
-    # the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
-    yield SHARED_SCORING, "0"
-    # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks
-    # are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
-    yield "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0"
+        switches["OMP_NUM_THREADS"] = str(cores)
     if gpu is None:
-        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
-        yield "THP_MEM_ALLOC_ENABLE", "1"
-        return
+        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time. And
+        # float32, which is the kit's choice whatever the processor has instructions for.
+        return switches | {"THP_MEM_ALLOC_ENABLE": "1", VARIABLE: "0"}
     # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it would
     # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
     if has_vllm:
-        yield _STANDBY, "1"
+        switches[_STANDBY] = "1"
     # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
     # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
     if gpu.compute_capability < (8, 0):
-        yield _NO_FLASHINFER, "1"
-
-
-def _refuse_foreign_import(switches: Collection[str]) -> None:
-    """Raise where unsloth was imported by somebody else while a switch was not set that it reads only then.
-
-    Without standby at its import unsloth_zoo turns expandable segments on (unsloth_zoo/__init__.py), and vLLM then does not
-    start in standby; the trainers are written with shared scoring on (unsloth/utils/prefix_grouper.py, `_ENABLED`).
-
-    Raises:
-        EnvironmentProblem: It was.
-    """
-    unset = [name for name in switches if name not in os.environ]
-    if unset and "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT):
-        raise EnvironmentProblem(
-            f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
-            "Restart the kernel and import grpo_nb first."
-        )
-
-
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """All but one line of bitsandbytes: that it has no faster 4-bit product from the Hub, which nothing here would use.
-
-    It needs the package `kernels` and a download, and works on weights repacked for a CPU, which Unsloth switches off as it
-    cannot train on them (unsloth_zoo/cpu/loader.py, `_disable_bnb_cpu_weight_packing`). In a notebook the line is a red box.
-    """
-    return not record.getMessage().startswith("Failed to load CPU gemm_4bit_forward from kernels-community")
+        switches["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
+    return switches
 
 
 @contextlib.contextmanager
@@ -177,13 +155,12 @@ def without_loading_bars() -> Iterator[None]:
     """Load or save without transformers' bars, which a saved notebook shows at 0 % for ever: widgets are not saved."""
     from transformers.utils import logging as bars
 
-    was_on = bars.is_progress_bar_enabled()
+    as_before = bars.enable_progress_bar if bars.is_progress_bar_enabled() else bars.disable_progress_bar
     bars.disable_progress_bar()
     try:
         yield
     finally:
-        if was_on:
-            bars.enable_progress_bar()
+        as_before()
 
 
 def tell_unsloth(number_type: str) -> None:
@@ -198,18 +175,8 @@ def tell_unsloth(number_type: str) -> None:
     if find_gpu() is None:
         from unsloth_zoo.cpu import runtime
 
-        with _answering(number_type):
-            runtime.cpu_bf16_supported.cache_clear()
-            runtime.cpu_bf16_supported()
-
-
-@contextlib.contextmanager
-def _answering(number_type: str) -> Iterator[None]:
-    """Set the variable that Unsloth reads while it is asked; the user's own value is there again afterwards."""
-    users = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
-    os.environ[VARIABLE] = "1" if number_type == "bfloat16" else "0"
-    try:
-        yield
-    finally:
-        del os.environ[VARIABLE]
-        os.environ.update(users)
+        users = os.environ.get(VARIABLE, "0")
+        os.environ[VARIABLE] = "1" if number_type == "bfloat16" else "0"
+        runtime.cpu_bf16_supported.cache_clear()
+        runtime.cpu_bf16_supported()
+        os.environ[VARIABLE] = users

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ from grpo_nb.core.files import (
     writing_here,
 )
 
-# Makes a folder of three files at `out`, and stands still at the moment that its argument names.
 # Makes a folder at `out`, and is killed at the moment that its argument names.
 MAKER = """
     import os, shutil, sys
@@ -90,25 +88,13 @@ def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
     assert content(out) == {}, "what a killed one left hinders nobody"
 
 
-def test_an_error_leaves_nothing_and_keeps_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_leaves_nothing_and_keeps_the_old(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "mine").write_text("old")
     with pytest.raises(KeyboardInterrupt), staged_folder(out) as staged:
         (staged / "half").touch()
         raise KeyboardInterrupt
     assert [p.name for p in tmp_path.iterdir()] == [out.name]
-    rename = Path.rename
-
-    def fails(path: Path, other: Path) -> Path:
-        if "partial" in path.name:
-            raise OSError("disk gone")
-        return rename(path, other)
-
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(OSError, match="disk gone"), staged_folder(out) as staged:
-        put_in_place(staged, out)
-    assert content(out) == {"mine": "old"} and [p.name for p in tmp_path.iterdir()] == [out.name]
 
 
 def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +195,6 @@ def test_a_writer_is_told_from_a_dead_one_another_one_and_one_elsewhere(tmp_path
         assert liveness(another, tmp_path) == "crashed", "the number is another process's now"
         assert liveness({**another, "host": "elsewhere"}, tmp_path) == "unknown"
         os.kill(writer.pid, 9)
-        while liveness(theirs, tmp_path) == "running":  # dead, and a zombie as long as nobody has asked for its status
-            time.sleep(0.01)
     assert liveness(theirs, tmp_path) == "crashed"
     with writing_here(tmp_path):
         assert liveness(process_identity(), tmp_path) == "running"

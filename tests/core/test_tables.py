@@ -16,8 +16,8 @@ class Report(Shown):
 def test_text_has_aligned_columns_and_every_part_with_words() -> None:
     lines = repr(Report()).splitlines()
     assert lines[0] == "Two rows"
-    assert lines[1].startswith("name       value  line") and lines[2].startswith("a            1.5  x = 1")
-    assert lines[3].startswith("long name     22  <script>") and "\x00" not in lines[3] and "\\ud800" in lines[3]
+    assert lines[1].startswith("name       value  line") and lines[2].startswith("a          1.5    x = 1")
+    assert lines[3].startswith("long name  22     <script>") and "\x00" not in lines[3] and "\\ud800" in lines[3]
     assert lines[-1] == "a bar" and len(lines) == 6
     assert Table([]).text() == "" and Table([], ("a", "b")).text() == "a  b"
 

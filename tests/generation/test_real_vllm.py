@@ -115,7 +115,7 @@ def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, capfd) -> None:
     """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
     model, _, _, said = loaded
-    assert str(generation_of(model)).startswith("vLLM 0.31"), generation_of(model)
+    assert generation_of(model) == "vLLM"
     assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
     for tell, words in ((log.info, "it slept"), (log.warning, "it is warned of"), (log.warning, unsloth._NOT_SLEEPING)):
@@ -129,7 +129,7 @@ def test_the_installed_vllm_loads_and_its_engine_says_what_the_kit_asks_of_it(mo
     assert has_engine(model) and longest_of(model.vllm_engine) == LONGEST
     assert vllm.vllm_rollout_obstacle(model, LONGEST) is None
     assert str(LONGEST) in vllm.vllm_rollout_obstacle(model, LONGEST + 1)
-    assert generation_of(model.get_base_model()).path == "vllm", "of a model that the kit did not load"
+    assert generation_of(model.get_base_model()) == "vLLM", "of a model that the kit did not load"
 
 
 def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model, prompts) -> None:

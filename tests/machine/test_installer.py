@@ -111,11 +111,12 @@ def test_how_it_ended_is_shown() -> None:
     assert shown.is_ready and not Installation({"trl": ("1.14.0", "1.15.0")}, "").is_ready
 
 
-def test_a_requirement_is_met() -> None:
-    assert is_met("torch==2.13.0", {"torch": "2.13.0+cu130"}) and not is_met("torch==2.13.0", {"torch": "2.12.0"})
-    assert is_met("pillow>=13,<14", {"pillow": "11.3.0"}) and not is_met("pillow", {})
-    assert is_met('vllm==0.31.0; sys_platform == "linux"', {"vllm": "0.31.0"})
-    assert is_met('tyro>=1; sys_platform == "linux"', {"tyro": "1.2"}), "a marker is no pin"
+def test_a_requirement_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"torch": "2.13.0+cu130", "pillow": "11.3.0", "vllm": "0.31.0", "tyro": "1.2"}
+    monkeypatch.setattr(packages, "installed_version", there.get)
+    marker = '; sys_platform == "linux"'  # which is no pin
+    assert all(map(is_met, ("torch==2.13.0", "pillow>=13,<14", f"vllm==0.31.0{marker}", f"tyro>=1{marker}")))
+    assert not any(map(is_met, ("torch==2.12.0", "numpy")))
 
 
 def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +128,14 @@ def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install().is_ready
 
 
-@pytest.mark.parametrize(
-    ("said", "advice"),
-    [
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
-        ("WARNING: Retrying: NewConnectionError\nERROR: No matching distribution found for trl", "Settings > Internet"),
-        ("ERROR: ResolutionImpossible: for help visit", "vllm=False"),
-        ("ERROR: Could not find a version that satisfies the requirement trl==1.15.0", "no file of that package"),
-        ("something else", "The lines above say why"),
-    ],
-)
-def test_a_failed_pip_is_explained(said: str, advice: str) -> None:
-    text = explain(said.splitlines(), "torch, transformers and trl")
-    assert text.startswith("Installing torch, transformers and trl failed:") and advice in text
+def test_a_failed_pip_is_told_with_what_may_help() -> None:
+    said = ["Collecting trl", "ERROR: No matching distribution found for trl"]
+    text = explain(said, "torch, transformers and trl")
+    assert (
+        text.startswith("Installing torch, transformers and trl failed:\n  ERROR: No matching")
+        and "Collecting" not in text
+    )
+    assert "Settings > Internet" in text and "vllm=False" in text
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
@@ -259,12 +255,6 @@ def test_what_was_loaded_and_is_replaced_needs_a_restart(sandbox: Sandbox) -> No
     assert again["is_ready"], "the restart has been made"
 
 
-def test_a_kernel_that_was_not_restarted_is_told_again(sandbox: Sandbox) -> None:
-    sandbox.cell()
-    done, said = sandbox.cell(before="import transformers; transformers.__version__ = '5.15.0'")
-    assert not done["is_ready"] and done["loaded"] == ["transformers"] and said == ""
-
-
 def test_a_loaded_torch_stops_it_before_anything_changes(sandbox: Sandbox) -> None:
     sandbox.pip("install", "numpy==2.1.3", "torch==2.3.0")
     before = sandbox.versions()
@@ -279,7 +269,7 @@ def test_a_failure_is_an_error_with_advice(sandbox: Sandbox) -> None:
     next(sandbox.wheels.glob("trl-*")).unlink()
     with pytest.raises(AssertionError, match="Installing torch, transformers and trl failed") as error:
         sandbox.cell()
-    assert "The index has no file of that package" in str(error.value)
+    assert "No matching distribution found for trl" in str(error.value)
 
 
 class Repository:
@@ -335,7 +325,6 @@ def test_the_repositorys_own_environment(tmp_path: Path) -> None:
     (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
     status, said = repository.bootstrap()
     assert status == 1 and "No matching distribution found for missing" in said, said
-    assert "The index has no file of that package for this system and Python." in said
     assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / "complete").exists()
 
 

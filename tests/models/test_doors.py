@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -40,30 +38,20 @@ def theirs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, theirs: Path) -> None:
-    said: list[str] = []
     settings = gn.preset("cpu", model=str(tiny_folder))
-    model, tokenizer = gn.load_model(settings, adapter=theirs, report=said.append)
+    with pytest.warns(UserWarning, match="going on from the LoRA") as said:
+        model, tokenizer = gn.load_model(settings, adapter=str(theirs))
     for name, tensor in load_file(theirs / "adapter_model.safetensors").items():
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
-    (line,) = (line for line in said if "going on" in line)
-    for told in (
-        "lora_rank=4",
-        "lora_alpha=12",
-        "('q_proj', 'v_proj')",
-        str(tiny_folder),
-        "to this adapter as it is now",
-    ):
-        assert told in line
+    shape = ("lora_rank=4", "lora_alpha=12", "('q_proj', 'v_proj')")
+    for told in (*shape, str(tiny_folder), "the KL is measured to this adapter as it is now"):
+        assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
-    from peft import PeftModel
-
     alone = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs)
     with torch.no_grad():
         torch.testing.assert_close(model.float().eval()(ids).logits, alone.eval()(ids).logits, atol=1e-3, rtol=1e-3)
-    with pytest.warns(UserWarning, match=r"going on from the LoRA.*With beta=0 no KL"):
-        gn.load_model(settings.replace(beta=0.0), adapter=str(theirs))
 
 
 def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
@@ -83,22 +71,14 @@ def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, their
     load.load_adapter(again, run.adapter_path)
 
 
-def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:going on")
+def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    LlamaForCausalLM(
-        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
-    ).save_pretrained(other)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4)).save_pretrained(other)
     AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(other)
-    settings = gn.preset("cpu", model=str(tiny_folder))
-    with pytest.raises(ValueError, match="another base"), warnings.catch_warnings(action="ignore"):
-        gn.load_model(settings, adapter=saved_by_peft(other, tmp_path / "wide"))
-    named = tmp_path / "named"
-    shutil.copytree(theirs, named)
-    config = json.loads((named / "adapter_config.json").read_text())
-    (named / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "Qwen/Qwen2.5-0.5B"}))
-    with pytest.raises(ValueError, match=r"trained on .Qwen/Qwen2.5-0.5B.*settings.replace\(model="):
-        load.with_adapter(settings, named, "Qwen/Qwen2.5-0.5B-Instruct")
-    load.with_adapter(settings, named, "unsloth/Qwen2.5-0.5B-unsloth-bnb-4bit")
+    with pytest.raises(ValueError, match="another base"):
+        gn.load_model(gn.preset("cpu", model=str(tiny_folder)), adapter=saved_by_peft(other, tmp_path / "wide"))
 
 
 @pytest.mark.parametrize("changes", [{"use_rslora": True}, {"use_dora": True}, {"alpha_pattern": {"q_proj": 3}}])
@@ -110,26 +90,20 @@ def test_a_lora_that_computes_otherwise_is_refused(tiny_folder: Path, tmp_path: 
 
 def test_what_is_no_adapter_and_what_is_one_in_the_place_of_a_model(tiny_folder: Path, theirs: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
-    with pytest.raises(FileNotFoundError, match=r"no folder of a LoRA: it has no adapter_config\.json"):
+    with pytest.raises(ValueError, match=r"adapter_config\.json"):
         gn.load_model(settings, adapter=tiny_folder)
     with pytest.raises(FileNotFoundError, match=r"gn\.load_model\(settings, adapter="):
         gn.load_model(settings.replace(model=str(theirs)))
 
 
-def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
     known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
-    passed = load.loader_arguments(settings, "folder", None, use_vllm=False, loader=known)
+    passed = load.loader_arguments(settings, "folder", None, use_vllm=False, **known)
     assert known.items() <= passed.items() and passed["load_in_16bit"] is False, "Unsloth takes one of them at a time"
     model, _ = gn.load_model(settings, loader={"attn_implementation": "eager"})
     assert model.config._attn_implementation == "eager"
-    monkeypatch.setattr(load, "_load", lambda *a, **k: pytest.fail("it was loaded"))
-    for name, line in (
-        ("max_seq_length", "max_completion_length="),
-        ("dtype", r"replace\(dtype="),
-        ("model_name", r"replace\(model="),
-    ):
-        with pytest.raises(ValueError, match=f"{name}.*settings = settings.*{line}"):
+    owned = {"max_seq_length": "max_completion_length", "dtype": "dtype", "model_name": "model"}
+    for name, setting in owned.items():
+        with pytest.raises(ValueError, match=rf"{name}.*settings = settings.replace\({setting}="):
             gn.load_model(settings, loader={name: 1})

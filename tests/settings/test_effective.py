@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import os
 
 import pytest
 
@@ -70,23 +69,6 @@ def test_four_cheap_reasons_against_vllm_then_it_is_tried(gpu, installed, said, 
     assert vllm_obstacle(gn.preset("t4", fast_inference=False), gpu).reason == "fast_inference is off"
     found = vllm_obstacle(gn.preset("t4"), gpu)
     assert found is None if reason is None else reason in found.reason and found.fix
-
-
-def test_with_the_kits_switch_unsloth_keeps_the_share_of_the_settings() -> None:
-    """Its own lines are run: in standby it would take another share, but for the switch, which is set before the import."""
-    tree = ast.parse(text_of("unsloth_zoo/vllm_utils.py"))
-    load = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "load_vllm")
-    (read,) = [
-        n for n in load.body
-        if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "standby_util_override"
-    ]  # fmt: skip
-    (rule,) = [n for n in load.body if isinstance(n, ast.If) and "standby_util_override" in ast.unparse(n.test)]
-    for switch, share in (("0", 0.76), (os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"], 0.4)):
-        names = {"unsloth_vllm_standby": True, "standby_target_gpu_util": 0.76, "gpu_memory_utilization": 0.4}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", switch)
-            exec(f"{ast.unparse(read)}\n{ast.unparse(rule)}", {"os": os, "print": lambda *_: None}, names)
-        assert names["gpu_memory_utilization"] == share
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -150,14 +150,6 @@ def test_whatever_is_called_nearest_fits(memory: float, micro: int, length: int,
             assert not gn.plan(settings.replace(**less), gpu_memory_gb=memory).fits, f"{name} was not needed"
 
 
-def test_the_nearest_keeps_the_training_where_it_can() -> None:
-    """A smaller micro-batch with more accumulation trains the same, so it comes first where it is enough."""
-    settings = gn.preset("a100", fast_inference=False, per_device_train_batch_size=32, gradient_accumulation_steps=1)
-    plan = gn.plan(settings, gpu_memory_gb=gn.plan(settings, machine="a100").memory_gb - 0.3)
-    assert plan.nearest.keys() == {"per_device_train_batch_size", "gradient_accumulation_steps"}
-    assert settings.replace(**plan.nearest).batch_size == settings.batch_size
-
-
 ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
 CUDA, CPU = RuntimeError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
