@@ -22,8 +22,7 @@ from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
 from grpo_nb.core.words import excerpt, require_number
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
-from grpo_nb.rewards.scores import changed_weights
+from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, reward_name, weights_by_name
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 

@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import as_score, displayable, excerpt, shorten
-from grpo_nb.rewards.base import (
-    Completion,
-    RewardFunction,
-    check_weight,
-    completion_text,
-    reward_list,
-    reward_name,
-    weights_by_name,
-)
+from grpo_nb.rewards import base
+from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
 if TYPE_CHECKING:
@@ -133,8 +126,8 @@ def score(
     """
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
-    rewards = reward_list(rewards)
-    weights = changed_weights(weights_by_name(rewards), weights or {})
+    rewards = base.reward_list(rewards)
+    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
     batch = make_batch(
         completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
     )  # fmt: skip
@@ -163,17 +156,6 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
         if value is not None and not math.isfinite(score):
             raise ValueError(f"a score is {value!r}; it must be a finite number, or None where there is no score")
     return tuple(scores)
-
-
-def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by name with some of them changed.
-
-    Raises:
-        ValueError: A name that no reward has, or a weight that is no finite number.
-    """
-    if unknown := changed.keys() - weights.keys():
-        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
-    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
 
 
 def _score_rows(
@@ -213,40 +195,23 @@ def group_advantages(
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
+    import pandas
+
     scale = {True: "group", False: "none"}.get(scale_rewards, scale_rewards)  # type: ignore[call-overload]
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     values = [math.nan if total is None else float(total) for total in totals]
     if num_generations < 1 or not values or len(values) % num_generations:
-        raise ValueError(
-            f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}: "
-            "an advantage is relative to a whole group."
-        )
-    advantages = []
-    batch_std = _std(values)
-    for start in range(0, len(values), num_generations):
-        group = values[start : start + num_generations]
-        mean = _mean(group)
-        std = _std(group) if scale == "group" else batch_std
-        scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
-        # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
-        advantages += [0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled]
-    return advantages
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
-    return sum(known) / len(known) if known else math.nan
-
-
-def _std(values: Sequence[float]) -> float:
-    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
-    known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2:
-        return math.nan
-    mean = _mean(known)
-    return math.sqrt(sum((value - mean) * (value - mean) for value in known) / (len(known) - 1))
+        raise ValueError(f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}.")
+    groups = pandas.DataFrame([values[i : i + num_generations] for i in range(0, len(values), num_generations)])
+    advantages = groups.sub(groups.mean(axis=1), axis=0)
+    # With Bessel's correction, and NaN for fewer than two: their advantage becomes 0, which it is for one alone.
+    if scale == "group":
+        advantages = advantages.div(groups.std(axis=1) + 1e-4, axis=0)
+    elif scale == "batch":
+        advantages = advantages / (pandas.Series(values).std() + 1e-4)
+    # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
+    return advantages.fillna(0.0).clip(-FLOAT32_MAX, FLOAT32_MAX).to_numpy().ravel().tolist()
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
@@ -259,4 +224,4 @@ def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
     >>> reweight(score(correctness(), ["<answer>7</answer>"], {"answer": "7"}), {"correctness": 5.0}).totals
     (5.0,)
     """
-    return dataclasses.replace(scores, weights=changed_weights(scores.weights, weights))
+    return dataclasses.replace(scores, weights=base.changed_weights(scores.weights, weights))

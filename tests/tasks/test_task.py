@@ -71,7 +71,6 @@ def test_arithmetic_options() -> None:
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "both parts need one"),
-        (ROWS, {"format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
         (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
         (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
