@@ -128,11 +128,14 @@ def score(
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
-    batch = make_batch(
-        completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
-    )  # fmt: skip
-    texts = tuple(completion_text(completion) for completion in batch.completions)
-    batch = batch.copy()
+    more = {
+        "prompts": prompts,
+        "completion_ids": completion_ids,
+        "tokenizer": tokenizer,
+        "trainer_state": trainer_state,
+    }
+    batch = make_batch(completions, rows, **more).copy()
+    texts = tuple(map(completion_text, batch.completions))
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
     # TRL runs the sync rewards first, then awaits the async ones.
@@ -195,23 +198,37 @@ def group_advantages(
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
-    import pandas
-
     scale = {True: "group", False: "none"}.get(scale_rewards, scale_rewards)  # type: ignore[call-overload]
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     values = [math.nan if total is None else float(total) for total in totals]
     if num_generations < 1 or not values or len(values) % num_generations:
         raise ValueError(f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}.")
-    groups = pandas.DataFrame([values[i : i + num_generations] for i in range(0, len(values), num_generations)])
-    advantages = groups.sub(groups.mean(axis=1), axis=0)
-    # With Bessel's correction, and NaN for fewer than two: their advantage becomes 0, which it is for one alone.
-    if scale == "group":
-        advantages = advantages.div(groups.std(axis=1) + 1e-4, axis=0)
-    elif scale == "batch":
-        advantages = advantages / (pandas.Series(values).std() + 1e-4)
-    # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
-    return advantages.fillna(0.0).clip(-FLOAT32_MAX, FLOAT32_MAX).to_numpy().ravel().tolist()
+    advantages = []
+    batch_std = _std(values)
+    for start in range(0, len(values), num_generations):
+        group = values[start : start + num_generations]
+        mean = _mean(group)
+        std = _std(group) if scale == "group" else batch_std
+        scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
+        # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
+        advantages += [0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled]
+    return advantages
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
+    return sum(known) / len(known) if known else math.nan
+
+
+def _std(values: Sequence[float]) -> float:
+    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
+    known = [value for value in values if not math.isnan(value)]
+    if len(known) < 2:
+        return math.nan
+    mean = _mean(known)
+    return math.sqrt(sum((value - mean) * (value - mean) for value in known) / (len(known) - 1))
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:

@@ -284,15 +284,6 @@ def takes_no_more(completions, answer):
     return right(completions=completions, answer=answer)
 
 
-def any_numbers(completions, target, **_):
-    scores = []
-    for completion, goal in zip(completions, target, strict=True):
-        given = slots(completion_text(completion))
-        is_sum = len(given) == 1 and len(given[0]) < 60 and re.fullmatch(r"[\d +-]*\d", given[0])
-        scores.append(float(is_sum and sum(int(n) for n in re.findall(r"[+-]?\d+", given[0].replace(" ", ""))) == goal))
-    return scores
-
-
 @pytest.mark.parametrize(
     ("reward", "kind", "rows"),
     [
@@ -309,7 +300,6 @@ def any_numbers(completions, target, **_):
         (nothing, "no score", ROWS), (first_gold_for_all, "unsteady", ROWS), (against_the_mean, "unsteady", ROWS),
         (noisy, "unsteady", ROWS), (tidied, "changes its inputs", ROWS), (one_number, "breaks the contract", ROWS),
         (wants_a_solution, "breaks the contract", ROWS), (takes_no_more, "breaks the contract", ROWS),
-        (any_numbers, "other numbers", SUMS),
     ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else ""),
 )  # fmt: skip

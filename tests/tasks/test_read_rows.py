@@ -173,7 +173,7 @@ def test_an_unreachable_hub_id_is_explained(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("Couldn't reach 'nobody/no-such-data' on the Hub")
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(ValueError, match="'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
+    with pytest.raises(ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
         gn.load_task("nobody/no-such-data")
 
 

@@ -75,7 +75,7 @@ def test_arithmetic_options() -> None:
         (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
         (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
-        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "differ in more than their writing"),
+        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
     ],
 )  # fmt: skip
 def test_what_makes_no_task_is_told(source: object, options: dict, error: type[Exception], told: str) -> None:
