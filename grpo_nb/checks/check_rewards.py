@@ -42,8 +42,7 @@ def check_rewards(
     """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
 
     A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C
-    code. Off it the call is left behind in a daemon thread, and one that never releases Python's lock, such as a regular
-    expression without end, cannot be stopped there at all.
+    code. In another thread nothing stops it.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.

@@ -1,4 +1,4 @@
-"""Faults put into sound rewards by a script: all but one are found and named, and the sound ones are left alone, together or alone."""
+"""Faults put into sound rewards by a script: all but one are found and named, and the sound are left alone, also together."""
 
 import importlib.util
 import sys
