@@ -11,6 +11,7 @@ CEILINGS = {
     "core": 500,
     "machine": 500,
     "settings": 780,
+    "tasks": 1100,
     "models": 460,
     "generation": 830,
     "sandbox": 420,

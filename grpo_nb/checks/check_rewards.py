@@ -8,7 +8,6 @@ completion would upset, and code that is to be run.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,15 +21,19 @@ from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
 from grpo_nb.core.words import excerpt, require_number
-from grpo_nb.rewards.base import RewardFunction, completion_text, reward_list, reward_name, weights_by_name
-from grpo_nb.rewards.scores import changed_weights
+from grpo_nb.rewards.base import (
+    RewardFunction,
+    changed_weights,
+    completion_text,
+    reward_list,
+    reward_name,
+    weights_by_name,
+)
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-_IN_EVERY_FORM = 4
-"""Rows on which harmless forms and cheats are tried, and layouts of other prompts."""
 _FEW = 4
-"""Rows that every reward is tried on, however slow."""
+"""Rows that every reward is tried on, however slow, and those for cheats, harmless forms and layouts of other prompts."""
 
 
 def check_rewards(
@@ -46,8 +49,7 @@ def check_rewards(
     """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
 
     A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C
-    code. Off it the call is left behind in a daemon thread, and one that never releases Python's lock, such as a regular
-    expression without end, cannot be stopped there at all.
+    code. In another thread nothing stops it.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
@@ -77,11 +79,9 @@ def check_rewards(
         check.find_layout()
     every = [check.seen for check in checks]
     of_set = next((one.layout for one in every if one.role == ANSWER and one.layout.is_own), layouts[0])
-    findings, limits = [], []
     for check in checks:
         check.try_everything(of_set)
-        findings += check.findings
-        limits += check.limits
+    findings, limits = ([one for check in checks for one in getattr(check, what)] for what in ("findings", "limits"))
     if all(one.is_judged for one in every):
         gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
         asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
@@ -94,8 +94,7 @@ def check_rewards(
     return RewardReport(
         findings=in_order(findings),
         roles={one.name: one.role if one.is_judged else "not judged" for one in every},
-        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions: "
-        "the contract with TRL, steadiness, layouts, the gold answer in harmless forms, cheats, lengths and hostile text.",
+        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions.",
         limits=tuple(limits),
         weights=by_weight,
         seen=tuple(every),
@@ -125,7 +124,7 @@ class _Check:
         if len(more) * self.caller.per_completion < 0.5 * self.caller.seconds:
             self._run(more)
         scored = [row for row in numbers if not math.isnan(self.seen.best("right", row))] or numbers
-        self._run(probe for row in scored[:_IN_EVERY_FORM] for probe in self._controls(row, others))
+        self._run(probe for row in scored[:_FEW] for probe in self._controls(row, others))
         take_role(self.seen, self.layouts)
 
     def try_everything(self, of_set: Layout) -> None:
@@ -134,8 +133,8 @@ class _Check:
         if not seen.is_judged:
             return
         seen.layout = seen.layout or of_set
-        rows = [*seen.pairs, *(row for row in range(len(self.rows.rows)) if row not in seen.pairs)][:_IN_EVERY_FORM]
-        pairs = [p for row in rows for kind in ("right", "wrong") for p in self._found(kind, row)[:1]]
+        rows = list(dict.fromkeys([*seen.pairs, *range(len(self.rows.rows))]))[:_FEW]
+        pairs = self._pairs(rows)
         self.findings += check_steadiness(self.caller, self.rows.batch(pairs)) if pairs else []
         if self.findings or len(self.failed) == len(seen.scores):
             self._leave("what it pays, for it fails on every completion, or scores the same one differently")
@@ -146,9 +145,11 @@ class _Check:
             self.findings += judge(seen, self.layouts)
         self._say_failures()
 
-    def _found(self, kind: str, row: int) -> list[Probe]:
-        own = (kind, row, self.seen.layout.name)
-        return [p for p in self.seen.scores if (p.kind, p.row, p.layout) == own and p not in self.failed]
+    def _pairs(self, rows: Iterable[int]) -> list[Probe]:
+        """A right completion and a wrong one of each row."""
+        scored = [p for p in self.seen.scores if p.layout == self.seen.layout.name and p not in self.failed]
+        first = {(p.row, p.kind): p for p in reversed(scored)}
+        return [first[row, kind] for row in rows for kind in ("right", "wrong") if (row, kind) in first]
 
     def _controls(self, row: int, layouts: Sequence[Layout]) -> Iterator[Probe]:
         yield Probe("prose", PLAIN, row, "control")
@@ -157,12 +158,12 @@ class _Check:
 
     def _of_row(self, row: int, layout: Layout, *, is_first: bool) -> Iterator[Probe]:
         rows, gold, bad = self.rows, self.rows.golds[row], self.rows.wrong(row)[0]
-        refused = "format refused" if self.seen.role == FORM else "right answer refused"
-        yield from make.harmless(row, layout, gold, bad, refused)
+        yield from make.harmless(
+            row, layout, gold, bad, "format refused" if self.seen.role == FORM else "right answer refused"
+        )
         right = {layout.write(PLAIN, answer) for answer in rows.accepted[row]}
         cheats = make.cheats(row, layout, gold, bad, rows.every_gold, rows.question(row))
         yield from (probe for probe in cheats if probe.text not in right)
-        yield from make.other_numbers(row, layout, gold, rows.rows[row])
         if is_first:
             yield from make.growing(row, layout, gold, bad, phrases_of(self.caller.reward))
 
@@ -181,34 +182,32 @@ class _Check:
             self._run([probe])
             if EvalTrap.count > sprung:
                 sprung = math.inf
-                what = "an expression in the answer was evaluated in this process"
-                self.findings.append(found("runs the answer as code", self.caller.name, what, [probe.text]))
+                self._find("runs the answer as code", "an expression in the answer was evaluated here", probe.text)
 
     def _say_failures(self) -> None:
         """What was changed, what hangs, what is raised: each with its shortest completion."""
-        caller, failed = self.caller, defaultdict(list)
+        caller, failed = self.caller, sorted(self.failed.items(), key=lambda item: len(item[0].text))
         if caller.changed:
-            what = "after a call the completions or columns that it was given are different"
-            self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
-        for probe, outcome in sorted(self.failed.items(), key=lambda item: len(item[0].text)):
-            if not outcome.is_late:
-                failed["breaks the contract" if outcome.is_unreadable else "raises"].append((probe.text, outcome.error))
+            self._find("changes its inputs", "after a call its completions or columns are different", caller.changed)
         if caller.late_on is not None:
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
             batch = caller.late_on.select([0])
             again, text = caller.call(batch, 4 * caller.seconds), completion_text(batch.completions[0])
             if again.is_late:
                 what = f"a completion of {len(text):,} characters had not ended after {4 * caller.seconds:g} s"
-                self.findings.append(found("hangs", caller.name, what, [text]))
+                self._find("hangs", what, text)
             elif len(caller.late_on) == 1:
-                took = f"this took {again.seconds:.1f} s: {excerpt(text, 80)}"
-                self.limits.append(f"{caller.name}: all of the hostile text; {took}")
+                self.limits.append(f"{caller.name}: all hostile text; {again.seconds:.1f} s took {excerpt(text, 80)}")
         if caller.is_given_up:
             self.limits.append(f"{caller.name}: what follows {caller.completions} completions, for it is slow")
-        for kind, raised in failed.items():
-            text, error = raised[0]
-            what = f"on {len(raised)} of {len(self.seen.scores)} completions {type(error).__name__}: {error!s:.200}"
-            self.findings.append(found(kind, caller.name, what, [text]))
+        for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
+            raised = [(p, o.error) for p, o in failed if not o.is_late and o.is_unreadable is is_unreadable]
+            for probe, error in raised[:1]:
+                what = f"{type(error).__name__}: {error!s:.200}"
+                self._find(kind, f"on {len(raised)} of {len(self.seen.scores)} completions {what}", probe.text)
+
+    def _find(self, kind: str, what: str, text: str) -> None:
+        self.findings.append(found(kind, self.caller.name, what, [text]))
 
     def _leave(self, why: str) -> None:
         self.seen.is_judged = False

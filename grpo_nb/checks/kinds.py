@@ -51,7 +51,6 @@ KINDS: dict[str, Kind] = {
     "every candidate": Kind("critical", _LEARNT, "pay the whole slot for being the gold answer, not for what it holds of it"),
     "contains the answer": Kind("critical", _LEARNT, "compare for equality, as numbers where they are numbers; not with `in`"),
     "answer outside the slot": Kind("critical", _LEARNT, _IN_SLOT),
-    "other numbers": Kind("critical", _LEARNT, "use the numbers of the row, each as often as given"),
     "phrase pays": Kind("critical", _LEARNT, "pay words only beside the right answer, or in a reward of small weight"),
     "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
     "several answers": Kind("warning", "naming two pays as much as choosing one", _IN_SLOT),

@@ -6,11 +6,10 @@ same length as the gold one where there are such, so that a reward which only co
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -175,18 +174,6 @@ def other(value: Any) -> Any:
     if isinstance(value, list):
         return [other(held) for held in value]
     return value + 1 if type(value) in (int, float) else not value
-
-
-def other_numbers(row: int, layout: Layout, gold: str, columns: Mapping[str, Any]) -> Iterator[Probe]:
-    """Of a gold answer that is a sum of numbers which a column lists, as in Countdown: the same with others added."""
-    used = re.findall(r"\d+", gold)
-    lists = [str(held) for held in columns.values() if re.fullmatch(r"[\[(]?\d+([,;\s]+\d+)+[\])]?", str(held))]
-    given = [collections.Counter(re.findall(r"\d+", held)) for held in lists]
-    is_sum = re.fullmatch(r"[\d\s()]*\d[\s)]*[-+*/][\d\s()+*/-]*", gold)
-    if is_sum and any(collections.Counter(used) <= numbers for numbers in given):
-        for how, added in {"7 - 7 added": "7", "one used again": used[0]}.items():
-            text = layout.write(PLAIN, f"{gold} + {added} - {added}")
-            yield Probe("other numbers", text, row, how=how, layout=layout.name)
 
 
 def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str]) -> Iterator[Probe]:

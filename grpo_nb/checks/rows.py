@@ -11,7 +11,7 @@ from typing import Any
 from grpo_nb.checks.probes import Probe, wrong_answers
 from grpo_nb.core.words import in_line
 from grpo_nb.rewards.calls import Batch, make_batch
-from grpo_nb.tasks.rows import read_rows
+from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.task import Task
 
 _TRIED, _READ, _FORMS = 24, 200, 4

@@ -36,9 +36,9 @@ from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run import Run, trained_questions
 from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.questions import Contamination, find_contamination
-from grpo_nb.tasks.rows import Source
+from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source

@@ -21,7 +21,7 @@ from grpo_nb.core.tables import Html, Table, as_written, bold, escaped, html_of,
 from grpo_nb.core.words import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.tasks.answers import answers_of, is_same_answer
-from grpo_nb.tasks.questions import Contamination
+from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:
     import pandas

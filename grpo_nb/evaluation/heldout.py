@@ -18,7 +18,7 @@ from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import fitting_format, with_prompts
-from grpo_nb.tasks.rows import Source, read_rows
+from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset

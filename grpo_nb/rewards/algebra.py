@@ -52,9 +52,7 @@ def _started() -> subprocess.Popen[bytes]:
         return worker
     from grpo_nb.core.words import EnvironmentProblem  # not at the top: the script needs nothing of the package
 
-    raise EnvironmentProblem(
-        "the process that compares expressions does not start: `python -c 'import math_verify'` says why."
-    )
+    raise EnvironmentProblem("what compares expressions does not start: `python -c 'import math_verify'` says why.")
 
 
 def _answer(worker: subprocess.Popen[bytes], question: str) -> bytes:
@@ -87,13 +85,10 @@ def _judge(gold: str, given: str) -> bool:
 
     # The settings of TRL's accuracy_reward. No limits of math-verify's own: they are signal handlers, which a long
     # multiplication never reaches.
-    config = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=True), boxed_match_priority=0, try_extract_without_anchor=False
-    )
-    left, right = (
-        parse(f"$\\boxed{{{text}}}$", extraction_config=[config], extraction_mode="first_match", parsing_timeout=None)
-        for text in (gold, given)
-    )
+    units = NormalizationConfig(units=True)
+    config = LatexExtractionConfig(normalization_config=units, boxed_match_priority=0, try_extract_without_anchor=False)
+    how = {"extraction_config": [config], "extraction_mode": "first_match", "parsing_timeout": None}
+    left, right = (parse(f"$\\boxed{{{text}}}$", **how) for text in (gold, given))
     if not left or not right:
         return False
     a, b = left[0], right[0]

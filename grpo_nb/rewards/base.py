@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.core.tables import code, html_of
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -22,17 +20,12 @@ _XML = xml()
 def completion_text(completion: Completion) -> str:
     """Return the text of a completion: a string as it is, chat messages as the content of the last one.
 
-    Content in parts, as multimodal chats have it, is the text of its text parts.
-
     >>> completion_text([{"role": "assistant", "content": "7"}])
     '7'
     """
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
-    if isinstance(content, (list, tuple)):
-        return "".join(part.get("text") or "" for part in content)
-    return content or ""
+    return (completion[-1].get("content") if completion else None) or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +53,7 @@ class Reward:
     def __post_init__(self) -> None:
         check_weight(self.weight, self.__name__)
         if not isinstance(self.format, AnswerFormat):
-            raise ValueError(
-                f"format = {self.format!r} must be an answer format: write format=gn.tasks.boxed(), or xml(), hashes(), "
-                "think_answer()."
-            )
+            raise ValueError(f"format = {self.format!r} must be an answer format: write format=gn.tasks.boxed().")
 
     @property
     def __name__(self) -> str:
@@ -76,9 +66,6 @@ class Reward:
         if "format" in told:
             told["format"] = self.format.name
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
-
-    def _repr_html_(self) -> str:
-        return html_of([code(repr(self)), (inspect.getdoc(type(self)) or "").partition("\n\n")[0]])
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         """Score one completion. `row` holds the values of the data set's columns for it."""
@@ -104,10 +91,8 @@ class Reward:
             ValueError: The data has no such column.
         """
         if column not in row:
-            raise ValueError(
-                f"the reward {self.__name__!r} needs the data column {column!r}, but the data has "
-                f"{sorted(row) or 'no columns'}; write {type(self).__name__}(column=...) or rename the column."
-            )
+            there = f"the data has {sorted(row) or 'no columns'}; write {type(self).__name__}(column=...)"
+            raise ValueError(f"the reward {self.__name__!r} needs the data column {column!r}, but {there}.")
         return row[column]
 
 
@@ -161,8 +146,7 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     for reward in listed:
         if not callable(reward) or isinstance(reward, type):
             raise ValueError(
-                f"rewards holds {reward!r:.80}, which is no reward function. Pass one with TRL's signature; "
-                "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
+                f"rewards holds {reward!r:.80}, which is no reward function: correctness() is one, its class is not."
             )
     return listed
 
@@ -183,8 +167,18 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average their curves together. Give one of them another "
-                "name (name=..., or __name__ of a function)."
+                f"two rewards are named {name!r}, and TRL would average them: give one another name (name=...)."
             )
         weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
     return weights
+
+
+def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
+    """Return weights by name with some of them changed.
+
+    Raises:
+        ValueError: A name that no reward has, or a weight that is no finite number.
+    """
+    if unknown := changed.keys() - weights.keys():
+        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
+    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}

@@ -38,13 +38,10 @@ class Batch:
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
-        return Batch(
-            prompts=self.prompts and [self.prompts[i] for i in indexes],
-            completions=[self.completions[i] for i in indexes],
-            completion_ids=self.completion_ids and [self.completion_ids[i] for i in indexes],
-            columns={key: [held[i] for i in indexes] for key, held in self.columns.items()},
-            trainer_state=self.trainer_state,
-        )
+        lists = {name: getattr(self, name) for name in ("prompts", "completions", "completion_ids")}
+        chosen = {name: held and [held[i] for i in indexes] for name, held in lists.items()}
+        columns = {key: [held[i] for i in indexes] for key, held in self.columns.items()}
+        return Batch(**chosen, columns=columns, trainer_state=self.trainer_state)
 
     def copy(self) -> Batch:
         """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
@@ -63,13 +60,13 @@ def make_batch(
     """Return what TRL would call the rewards with. Arguments as in `score`.
 
     Raises:
-        ValueError: Lengths that do not fit together, rows with different columns, or completions of two shapes.
+        ValueError: Lengths that do not fit together, or completions of two shapes.
+        KeyError: A row without a column of the first.
     """
     shapes = {"text" if isinstance(one, str) else type(one).__name__ for one in completions}
     if isinstance(completions, str) or len(shapes) != 1 or "dict" in shapes:
         raise ValueError(
-            f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages, "
-            '[[{"role": "assistant", "content": "..."}]].'
+            f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages."
         )
     completions, count = list(completions), len(completions)
     listed = [dict(rows or {})] * count if isinstance(rows, Mapping | None) else [dict(row) for row in rows]
@@ -79,10 +76,8 @@ def make_batch(
     for name, values in (("rows", listed), ("prompts", prompts), ("completion_ids", completion_ids)):
         if values is not None and len(values) != count:
             raise ValueError(
-                f"{len(values)} {name} for {count} completions: there must be one for each, or one row (a dict) for all."
+                f"{len(values)} {name} for {count} completions: there must be one for each, or one row for all."
             )
-    if unlike := [number for number, row in enumerate(listed) if row.keys() != listed[0].keys()]:
-        raise ValueError(f"row {unlike[0]} has the columns {[*listed[unlike[0]]]}, but row 0 has {[*listed[0]]}.")
     if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]
@@ -91,10 +86,10 @@ def make_batch(
         texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
         completion_ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
     columns = {key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS}
-    prompts, completion_ids = (None if held is None else list(held) for held in (prompts, completion_ids))
+    prompts, ids = (None if held is None else list(held) for held in (prompts, completion_ids))
     return Batch(
-        prompts=prompts, completions=completions, completion_ids=completion_ids, columns=columns, trainer_state=trainer_state
-    )  # fmt: skip
+        prompts=prompts, completions=completions, completion_ids=ids, columns=columns, trainer_state=trainer_state
+    )
 
 
 class RewardError(Exception):

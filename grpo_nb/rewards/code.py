@@ -5,6 +5,7 @@ The model-written code never sees what is expected, and never runs in this proce
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from grpo_nb.sandbox.jobs import Candidate, Limits, Outcome
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
+_FENCE = re.compile(r"^[ \t]*```(.*)$", re.MULTILINE)
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
@@ -77,7 +79,7 @@ class code_tests(Reward):
             try:
                 count += len(read_tests(self.column_of(row, self.column)))
             except ValueError as error:
-                raise ValueError(f"row {number}: {error}") from error
+                raise ValueError(f"the reward {self.__name__!r} cannot read the data: row {number}: {error}") from error
         return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
@@ -113,17 +115,13 @@ def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
 
 
 def _python_blocks(text: str) -> list[str]:
-    """The closed blocks of Python, by lines: a pattern would take quadratic time on many fences that never close."""
-    blocks: list[str] = []
-    language, held = None, []
-    for line in text.split("\n"):
-        mark = line.strip()
-        if language is None and mark.startswith("```"):
-            language, held = mark[3:].strip().lower(), []
-        elif language is not None and mark == "```":
-            if language in _PYTHON:
-                blocks.append("".join(held))
-            language = None
-        else:
-            held.append(line + "\n")
+    """The closed blocks of Python, fence by fence: one pattern for a block takes quadratic time on fences that never close."""
+    blocks, opened = [], None
+    for mark in _FENCE.finditer(text):
+        if opened is None:
+            opened = mark
+        elif not mark[1].strip():
+            if opened[1].strip().lower() in _PYTHON:
+                blocks.append(text[opened.end() + 1 : mark.start()])
+            opened = None
     return blocks

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
-from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
+from grpo_nb.rewards.base import Reward, RewardFunction
+from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.maths import maths
-
-if TYPE_CHECKING:
-    from grpo_nb.tasks.task import Task
+from grpo_nb.tasks.task import Task
 
 
 def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Let every reward of the kit that reads a data column before it judges, as `code_tests` does, read it in all rows.
+    """Let `code_tests`, which reads a data column before it judges, read it in all rows.
 
     Raises:
         ValueError: A row cannot be read; the message names the reward and the row.
@@ -24,11 +23,8 @@ def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, An
     >>> check_rows([code_tests()], [{"tests": ["assert f(1) == 2"]}])
     """
     for reward in rewards:
-        if isinstance(reward, Reward) and hasattr(reward, "check"):
-            try:
-                reward.check(rows)
-            except ValueError as error:
-                raise ValueError(f"the reward {reward_name(reward)!r} cannot read the data: {error}") from error
+        if isinstance(reward, code_tests):
+            reward.check(rows)
 
 
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:

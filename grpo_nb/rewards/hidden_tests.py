@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,7 @@ def _as_set(value: Any) -> set[Any]:
 
 
 # What may stand around the call in an assert; applied here, to the plain data that came back.
-_AROUND: dict[str, Callable[[Any], Any]] = {
-    "set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "bool": bool,
-}  # fmt: skip
+_AROUND = {"set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "bool": bool}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +42,7 @@ class CodeTest:
         try:
             value = _AROUND[self.around](value) if self.around else value
             if self.tolerance:
-                is_near = math.isclose(value, self.expected, rel_tol=0.0, abs_tol=self.tolerance)
-                return is_near and not isinstance(value, bool)
+                return not isinstance(value, bool) and abs(value - self.expected) <= self.tolerance
         except (TypeError, ValueError, OverflowError):
             return False
         return is_same_value(value, self.expected, exact_types=self.has_exact_types)
@@ -89,9 +85,7 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     items = test.items() if isinstance(test, Mapping) else ()
     given = {key: held for key, held in items if held is not None or key == "expected"}
     if not may_hold_none and any(map(_may_be_filled, (given.get("args"), given.get("kwargs"), given.get("expected")))):
-        raise ValueError(
-            f"the test {test!r:.120} has None in a mapping, which may be datasets' own: write json.dumps(tests)."
-        )
+        raise ValueError(f"the test {test!r:.120} has None in a mapping, perhaps of datasets: write json.dumps(tests).")
     match given:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest.keys() - {"expected"}:
             return CodeTest(stdin=stdin, stdout=stdout)
@@ -101,9 +95,9 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
             if isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping) and is_near:
                 call = Call(name, tuple(args), dict(kwargs))
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
+    forms = '{"call": "f", "args": [1, 2], "expected": 3}, {"stdin": "...", "stdout": "..."}'
     raise ValueError(
-        f'the test {test!r:.120} must be {{"call": "f", "args": [1, 2], "expected": 3}}, {{"stdin": "...", "stdout": "..."}} '
-        "or an assert; gn.rewards.read_tests has the other fields."
+        f"the test {test!r:.120} must be {forms} or an assert; gn.rewards.read_tests has the other fields."
     )
 
 
@@ -118,10 +112,8 @@ def _of_asserts(text: str) -> list[CodeTest]:
     try:
         return [_of_statement(statement) for statement in ast.parse(text).body]
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f'the test {text!r:.160} cannot be read ({error}). Write call and value out, "assert f(1) == 3", or as data, '
-            'with "tolerance": 0.01 if need be.'
-        ) from error
+        mended = 'Write call and value out, "assert f(1) == 3", or as data, with "tolerance": 0.01 if need be.'
+        raise ValueError(f"the test {text!r:.160} cannot be read ({error}). {mended}") from error
 
 
 def _of_statement(statement: ast.stmt) -> CodeTest:

@@ -26,8 +26,7 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
     found = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(found) != 1 or _opinion(found[0]) == correctness():
         return None
-    has_column = row is None or found[0].column is None or found[0].column in row
-    return found[0] if has_column else None
+    return found[0] if row is None or found[0].column is None or found[0].column in row else None
 
 
 def _opinion(judge: Reward) -> Reward:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grpo_nb.rewards.base import RewardFunction, unwrapped
 from grpo_nb.tasks.formats import AnswerFormat
@@ -10,8 +10,7 @@ from grpo_nb.tasks.formats import AnswerFormat
 WHOLE_TEXT = "whole text"
 
 
-@dataclass(frozen=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A part of a completion. Sorted, they stand in the order of the text."""
 
     start: int

@@ -87,12 +87,8 @@ class maths(SlotReward):
                 found = (gold for gold in golds if one is not None and is_answer(one, gold, ask))
                 scores[place] = float(any(not is_copied(one, gold, row) for gold in found))
         if time.monotonic() >= end:
-            warnings.warn(
-                f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s; expressions not come to by then are left "
-                "unjudged and score 0.0. Look at the completions.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            told = f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s; the longest are left unjudged, score 0.0"
+            warnings.warn(told, RuntimeWarning, stacklevel=3)
         return scores
 
 
@@ -179,13 +175,8 @@ def is_one_answer(given: str, gold: str) -> bool:
         return False
     mine, known = (Counter(_TOKEN.findall(text.casefold())) for text in (given, gold))
     variables = {letter for token in known if token.isalpha() for letter in token}
-    return all(
-        _FREE.fullmatch(token)
-        or (
-            token.isalnum()
-            and token.isascii()
-            and (len(token) == 1 or {*token} <= variables or _FREE.fullmatch(f"\\{token}"))
-        )
-        or count <= known[token]
-        for token, count in mine.items()
-    )
+    more = [token for token, count in mine.items() if count > known[token] and not _FREE.fullmatch(token)]
+    words = [
+        token for token in more if len(token) > 1 and not {*token} <= variables and not _FREE.fullmatch(f"\\{token}")
+    ]
+    return not words and all(token.isalnum() and token.isascii() for token in more)

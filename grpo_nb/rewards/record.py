@@ -6,7 +6,6 @@ it (constants, other functions, a closure) is not looked at: another value there
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -42,9 +41,10 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     >>> record["kind"], record["parameters"]["high"], rebuilt(record) == length(5, 9)
     ('length', 9, True)
     """
-    is_kits = type(reward) in kinds().values()
-    given = [reward.args, reward.keywords] if isinstance(reward, functools.partial) else _fields_of(reward)
-    written, source = json.dumps(given, default=_fields_of, skipkeys=True), source_of(reward)
+    is_kits, source = type(reward) in kinds().values(), source_of(reward)
+    is_partial = isinstance(reward, functools.partial)
+    given = [reward.args, reward.keywords] if is_partial else vars(reward) if isinstance(reward, Reward) else None
+    written = json.dumps(given, default=_as_data, skipkeys=True)
     identity = type(reward).__name__ + written + ("" if is_kits else source)
     return {
         "kind": type(reward).__name__ if is_kits else "",
@@ -62,17 +62,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     >>> differences(record_of(correctness()), record_of(correctness(tolerance=0.5)))
     'tolerance was 0.0, is 0.5'
     """
-    if before["kind"] != now["kind"]:
-        return f"it was {before['kind'] or 'a function'}, is {now['kind'] or 'a function'}"
-    old, new = before["parameters"], now["parameters"]
-    if old or new:
-        keys = {**old, **new}
-        return ", ".join(
-            f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)
-        )
-    if before["source"] != now["source"]:
-        return "its source is another"
-    return "" if before["hash"] == now["hash"] else "its arguments are others"
+    if before["hash"] == now["hash"]:
+        return ""
+    old, new = ({"kind": record["kind"] or "a function", **record["parameters"]} for record in (before, now))
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    told = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed]
+    return ", ".join(told) or "its source or its arguments are others"
 
 
 def rebuilt(record: Mapping[str, Any]) -> Reward | None:
@@ -88,8 +83,6 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
         return None
 
 
-def _fields_of(value: Any) -> Any:
+def _as_data(value: Any) -> Any:
     """What stands for a value that JSON has not; of an object that is no data only its type, for it may hold anything."""
-    if isinstance(value, (Reward, *_HELD.values())):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.compare}
-    return type(value).__name__
+    return vars(value) if isinstance(value, (Reward, *_HELD.values())) else type(value).__name__

@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import as_score, displayable, excerpt, shorten
-from grpo_nb.rewards.base import (
-    Completion,
-    RewardFunction,
-    check_weight,
-    completion_text,
-    reward_list,
-    reward_name,
-    weights_by_name,
-)
+from grpo_nb.rewards import base
+from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
 if TYPE_CHECKING:
@@ -133,13 +126,16 @@ def score(
     """
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
-    rewards = reward_list(rewards)
-    weights = changed_weights(weights_by_name(rewards), weights or {})
-    batch = make_batch(
-        completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
-    )  # fmt: skip
-    texts = tuple(completion_text(completion) for completion in batch.completions)
-    batch = batch.copy()
+    rewards = base.reward_list(rewards)
+    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
+    more = {
+        "prompts": prompts,
+        "completion_ids": completion_ids,
+        "tokenizer": tokenizer,
+        "trainer_state": trainer_state,
+    }
+    batch = make_batch(completions, rows, **more).copy()
+    texts = tuple(map(completion_text, batch.completions))
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
     # TRL runs the sync rewards first, then awaits the async ones.
@@ -163,17 +159,6 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
         if value is not None and not math.isfinite(score):
             raise ValueError(f"a score is {value!r}; it must be a finite number, or None where there is no score")
     return tuple(scores)
-
-
-def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
-    """Return weights by name with some of them changed.
-
-    Raises:
-        ValueError: A name that no reward has, or a weight that is no finite number.
-    """
-    if unknown := changed.keys() - weights.keys():
-        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
-    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
 
 
 def _score_rows(
@@ -218,10 +203,7 @@ def group_advantages(
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     values = [math.nan if total is None else float(total) for total in totals]
     if num_generations < 1 or not values or len(values) % num_generations:
-        raise ValueError(
-            f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}: "
-            "an advantage is relative to a whole group."
-        )
+        raise ValueError(f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}.")
     advantages = []
     batch_std = _std(values)
     for start in range(0, len(values), num_generations):
@@ -259,4 +241,4 @@ def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
     >>> reweight(score(correctness(), ["<answer>7</answer>"], {"answer": "7"}), {"correctness": 5.0}).totals
     (5.0,)
     """
-    return dataclasses.replace(scores, weights=changed_weights(scores.weights, weights))
+    return dataclasses.replace(scores, weights=base.changed_weights(scores.weights, weights))

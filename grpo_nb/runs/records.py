@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import reading
-from grpo_nb.tasks.questions import Contamination
+from grpo_nb.tasks.contamination import Contamination
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -40,7 +40,7 @@ from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.settings.settings import Settings
-from grpo_nb.tasks.questions import TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
     import pandas

@@ -81,14 +81,10 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     # Equally frequent numbers, such as sums of which each comes three times, have no floor to speak of.
     has_shares = kind == "choice" or (kind == "number" and comes_again and len({*counts.values()}) > 1)
     shares = tuple((label, count / len(golds)) for label, count in counts.most_common() if has_shares)
-    keys = Counter(key for gold in golds if kind == "json" for key in _keys(gold))
+    records = [value for value, _ in map(read_json, golds) if isinstance(value, dict)] if kind == "json" else []
+    keys = Counter(key for record in records for key in record)
     usual = tuple(key for key, count in keys.items() if 2 * count > len(golds))
     return Answers(kind, shares, usual, odd.get(kind, ()))
-
-
-def _keys(gold: str) -> list[str]:
-    value, _ = read_json(gold)
-    return [*value] if isinstance(value, dict) else []
 
 
 def _is_json(gold: str) -> bool:
@@ -160,8 +156,8 @@ def read_json(text: str) -> tuple[Any, bool]:
         return None, False
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text, re.DOTALL)
     try:
-        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_doubles, parse_constant=_refuse)
-        json.dumps(value, allow_nan=False)  # 1e999 is read as infinity
+        value = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_doubles)
+        json.dumps(value, allow_nan=False)  # NaN is none, and 1e999 is read as infinity
     except (ValueError, RecursionError):
         return None, False
     return value, True
@@ -171,10 +167,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a key stands twice")
     return dict(pairs)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def is_same_json(a: Any, b: Any) -> bool:

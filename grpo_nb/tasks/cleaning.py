@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import is_same_answer
-from grpo_nb.tasks.rows import Rows
+from grpo_nb.tasks.read_rows import Rows
 
-Contradictory = Literal["ask", "drop", "first", "majority"]
+Contradictory = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
 Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
@@ -42,14 +42,16 @@ class Cleaned:
     examples: dict[str, str] = field(default_factory=dict)
     """Reason -> one of them, with the number of its row."""
     notes: list[str] = field(default_factory=list)
-    used: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    used: Mapping[str, list[str]] = field(default_factory=dict)
     """Part -> its columns."""
 
     def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
         self.left_out[reason] += 1
-        cells = {name: shorten(repr(_value(row, name)), 80) for names in self.used.values() for name in names}
-        self.examples.setdefault(reason, f"row {number}: {', '.join(f'{name}={cell}' for name, cell in cells.items())}")
+        cells = ", ".join(
+            f"{name}={shorten(repr(row.get(name)), 80)}" for names in self.used.values() for name in names
+        )
+        self.examples.setdefault(reason, f"row {number}: {cells}")
 
     @property
     def sentence(self) -> str:
@@ -79,8 +81,7 @@ def clean(
         read: What `read_rows` gave.
         columns: Part -> column; of a question also several, which stand one below the other.
         contradictory: What to do with a question that stands there with different answers, as `is_same_answer` tells them
-            apart: `ask` raises, `drop` leaves out all of them, `first` keeps the first, `majority` the answer that most have,
-            and none if that is a draw.
+            apart: `ask` raises, `drop` leaves out all of them, `first` keeps the first.
         keep: Of a row, whether it stays.
 
     Raises:
@@ -103,8 +104,8 @@ def clean(
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
     if all(solved := [_SOLVED.fullmatch(item.parts["answer"]) for item in items]):
         cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
-        for item, found_in in zip(items, solved, strict=True):
-            item.parts.update(solution=found_in["solution"], answer=found_in["answer"])
+        for item, match in zip(items, solved, strict=True):
+            item.parts.update(match.groupdict())
     items = _once(read.place, items, contradictory, cleaned)
     renamed = [names[0] for names in used.values() if len(names) == 1]
     if unused := sorted({*PARTS}.intersection(found).difference(*used.values())):
@@ -133,12 +134,10 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
     if named.get("prompt", [""])[0] not in _CHATS:  # of a chat, the last turn is the answer where no column is
         needed["answer"] = ["answer"]
     for part, names in {**needed, **named}.items():
-        missing = [name for name in names if name not in found and name.partition(".")[0] not in found]
+        missing = [name for name in names if name not in found]
         if missing or part not in PARTS or (len(names) != 1 and part != "question"):
-            raise ValueError(
-                f"{place} has no column {(missing or names)[0]!r} for the {part}; it has {found}. A question may be of several "
-                f"columns, answer and prompt are one each. Map it: {_proposed(found)}"
-            )
+            told = f"{place} has no column {(missing or names)[0]!r} for the {part}; it has {found}"
+            raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(found)}")
     return named
 
 
@@ -157,8 +156,8 @@ def _proposed(found: Sequence[str]) -> str:
 def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Question, answer, and prompt where the row has its own."""
     parts: dict[str, Any] = {}
-    gold = _value(row, used["answer"][0]) if "answer" in used else None
-    asked = _value(row, used["prompt"][0]) if "prompt" in used else None
+    gold = row.get(used["answer"][0]) if "answer" in used else None
+    asked = row.get(used["prompt"][0]) if "prompt" in used else None
     if isinstance(asked, list):
         chat = _chat(asked)
         if "answer" not in used and chat and chat[-1]["role"] == "assistant":
@@ -167,23 +166,15 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[st
             raise _LeftOut("whose prompt does not end with what a user says")
         parts["prompt"], asked = chat, _asked_by(chat)
     if "question" in used:
-        values = [(name, _value(row, name)) for name in used["question"]]
-        if options := _options(row, used):
-            values = [*values[:-1], *zip(string.ascii_uppercase, options["text"], strict=False)]
+        (_, asked), *more = [(name, row.get(name)) for name in used["question"]]
+        if more and (options := _options(more[-1][1])):
+            more[-1:] = zip(string.ascii_uppercase, options["text"], strict=False)
             gold = _letter(gold, options)
-        (_, asked), *more = values
-        there = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
-        if more:  # columns A, B, C are options behind their letter
-            asked = "\n".join([str(asked)] * _is_there(asked) + there)
+        # Columns A, B, C are options behind their letter.
+        lines = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
+        if more:
+            asked = "\n".join([str(asked)] * _is_there(asked) + lines)
     return {**parts, "question": _text(asked, "question"), "answer": _text(gold, "answer").strip()}
-
-
-def _value(row: Mapping[str, Any], name: str) -> Any:
-    """A column, or a field inside of one: `ticket.body`."""
-    outer, _, inner = name.partition(".")
-    if name in row or not isinstance(row.get(outer), Mapping):
-        return row.get(name)
-    return _value(row[outer], inner)
 
 
 def _is_there(value: Any) -> bool:
@@ -203,11 +194,10 @@ def _text(value: Any, part: str) -> str:
     return displayable(str(int(value) if isinstance(value, float) and value.is_integer() else value))
 
 
-def _options(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[str, list[Any]]:
-    """The options of a row, if the last column of its question is a list as in MMLU, or labels and texts as in ARC."""
-    held = _value(row, used["question"][-1]) if len(used.get("question", ())) > 1 else None
+def _options(held: Any) -> Mapping[str, Sequence[Any]]:
+    """The labels and texts of options: of a list, as in MMLU, or as ARC has them; empty for what is neither."""
     if isinstance(held, list):
-        return {"label": [*string.ascii_uppercase[: len(held)]], "text": held}
+        return {"label": string.ascii_uppercase[: len(held)], "text": held}
     return held if isinstance(held, Mapping) and held.keys() == {"label", "text"} else {}
 
 
@@ -248,26 +238,23 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
         turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
         groups.setdefault(" ".join(" ".join(turn["content"] for turn in turns).split()), []).append(item)
     kept = []
-    for group in groups.values():
-        same: dict[str, str] = {}  # answer -> the first that says the same
-        for gold in (item.parts["answer"] for item in group):
-            same[gold] = next((one for one in same if is_same_answer(gold, one)), gold)
-        given = [same[item.parts["answer"]] for item in group]
-        (most, count), *others = Counter(given).most_common()
-        if others and contradictory == "ask":
-            rows, asked = [item.number for item in group[:4]], shorten(group[0].parts["question"], 120)
+    for first, *others in groups.values():
+        gold = first.parts["answer"]
+        repeated = [item for item in others if is_same_answer(item.parts["answer"], gold)]
+        is_open = len(repeated) < len(others)
+        if is_open and contradictory == "ask":
+            rows = {item.number: item.parts["answer"] for item in (first, *others)}
+            asked = f"{place}: rows {[*rows][:4]} ask {shorten(first.parts['question'], 120)!r} with different answers"
             raise ValueError(
-                f"{place}: rows {rows} ask {asked!r} with different answers, {[*dict.fromkeys(given)]}. Say what to do "
-                'with such questions: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most '
-                'frequent. Where each is right: a column of lists, and gn.rewards.correctness(column="<that column>").'
+                f'{asked}, {[*dict.fromkeys(rows.values())]}. contradictory="drop" leaves such questions out, "first" keeps '
+                'the first. Where each is right: a column of lists, and gn.rewards.correctness(column="<that column>").'
             )
-        is_open = others and (contradictory == "drop" or (contradictory == "majority" and others[0][1] == count))
-        chosen = given[0] if contradictory == "first" else None if is_open else most
-        for place_in_group, (item, answer) in enumerate(zip(group, given, strict=True)):
-            if answer == chosen and chosen not in given[:place_in_group]:
-                kept.append(item)
-            else:
-                cleaned.leave_out("repeated" if answer == chosen else "contradictory", item.number, item.row)
+        if is_open and contradictory == "drop":
+            others, repeated = [first, *others], []
+        else:
+            kept.append(first)
+        for item in others:
+            cleaned.leave_out("repeated" if item in repeated else "contradictory", item.number, item.row)
     return kept
 
 

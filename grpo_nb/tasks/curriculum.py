@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grpo_nb.tasks.questions import normalized_question
-
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -21,11 +19,10 @@ _RIGHT = 1 - 1e-6
 
 
 class Sampled(NamedTuple):
-    """Completions of one question, as they were scored."""
+    """Completions of one prompt, as they were scored."""
 
     key: str
-    """Of the prompt, as `_key` makes it, or of the question alone where no more is known."""
-    question: str
+    """Of the prompt, as `_key` makes it."""
     scores: Mapping[str, Sequence[float]]
 
 
@@ -58,7 +55,7 @@ def completion_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
 
 
 def sampled_in(measured: Any) -> Iterator[Sampled]:
-    """Yield what a baseline, a run or several of these have sampled, by question."""
+    """Yield what a baseline, a run or several of these have sampled, by prompt."""
     if isinstance(measured, (list, tuple)):
         for part in measured:
             yield from sampled_in(part)
@@ -66,15 +63,12 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
         size = measured.num_generations
         for i, row in enumerate(measured.rows):
             scores = {name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()}
-            question = normalized_question(row["question"])
-            yield Sampled(question, question, scores)
+            yield Sampled(_key(row["prompt"]), scores)
     else:
         rewards = [reward["name"] for reward in measured.info["rewards"]]
         for prompt, group in measured.completions().groupby("prompt", sort=False):
             messages = json.loads(prompt) if prompt.startswith("[") else prompt
-            question = messages if isinstance(messages, str) else messages[-1]["content"]
-            scores = {name: group[name].tolist() for name in rewards}
-            yield Sampled(_key(messages), normalized_question(question), scores)
+            yield Sampled(_key(messages), {name: group[name].tolist() for name in rewards})
 
 
 def _key(prompt: Any) -> str:
@@ -84,10 +78,8 @@ def _key(prompt: Any) -> str:
 def _by_row(rows: Dataset, sampled: Iterable[Sampled]) -> list[list[Sampled]]:
     """What was sampled of each row."""
     by_prompt = {_key(prompt): row for row, prompt in enumerate(rows["prompt"])}
-    by_question = {normalized_question(question): row for row, question in enumerate(rows["question"])}
     found: list[list[Sampled]] = [[] for _ in range(len(rows))]
     for one in sampled:
-        row = by_prompt.get(one.key, by_question.get(one.question))
-        if row is not None:
-            found[row].append(one)
+        if one.key in by_prompt:
+            found[by_prompt[one.key]].append(one)
     return found

@@ -186,19 +186,15 @@ def _matching_brace(text: str, start: int) -> int | None:
     return None
 
 
-def _tagged(name: str, tag: str) -> AnswerFormat:
-    reasoning = {"reasoning_open": f"<{tag}>", "reasoning_close": f"</{tag}>"}
-    return AnswerFormat(name=name, **reasoning, answer_open="<answer>", answer_close="</answer>")
-
-
 def xml() -> AnswerFormat:
     """`<reasoning>` and `<answer>`: the format of most GRPO tutorials, and easy for a small model."""
-    return _tagged("xml", "reasoning")
+    reasoning = {"reasoning_open": "<reasoning>", "reasoning_close": "</reasoning>"}
+    return AnswerFormat(name="xml", **reasoning, answer_open="<answer>", answer_close="</answer>")
 
 
 def think_answer() -> AnswerFormat:
     """`<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948). Some templates open `<think>` themselves."""
-    return _tagged("think", "think")
+    return dataclasses.replace(xml(), name="think", reasoning_open="<think>", reasoning_close="</think>")
 
 
 def boxed() -> AnswerFormat:

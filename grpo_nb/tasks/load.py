@@ -8,19 +8,17 @@ import operator
 import random
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from grpo_nb.settings.arguments import check_choice
+from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
+from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
-from grpo_nb.tasks.questions import normalized_question
-from grpo_nb.tasks.rows import Rows, Source, read_rows
+from grpo_nb.tasks.read_rows import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
-
-if TYPE_CHECKING:
-    from grpo_nb.settings.settings import Settings
 
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
@@ -101,11 +99,9 @@ def load_task(
     """
     from datasets import Dataset
 
-    if seed is None:
-        seed = settings.seed if settings is not None else 0
+    seed = (settings.seed if settings is not None else 0) if seed is None else seed
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
-    chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
-    chat = dict(chat)
+    chat = dict(chat_template_kwargs if chat_template_kwargs is not None else asked or {})
     check_choice("kind", kind, (None, *get_args(Kind)))
     if isinstance(source, str) and source == "arithmetic":
         if holdout != _HELD_OUT:
@@ -118,28 +114,23 @@ def load_task(
     given = {"split": split, "config": config, "encoding": encoding}
     unread = [*options, *(name for name, value in given.items() if value is not None and name not in read.takes)]
     if unread:
-        raise TypeError(
-            f"{unread[0]}= means nothing for {read.place}: split and config are of data sets, encoding of files"
-        )
+        raise TypeError(f"{unread[0]}= means nothing for {read.place}")
     cleaned = clean(read, columns, contradictory, keep)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds, kind)
     notes = cleaned.notes
     if answers.odd:
         odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {answers.odd[0]!r:.60}"
-        notes.append(f"{odd}: they are asked for and paid as written; keep= leaves such rows out")
+        notes.append(f"{odd}: paid as written; keep= leaves such rows out")
     format = fitting_format(format, answers, system)
     format = format.for_template(tokenizer, chat) if tokenizer is not None else format
     rows = with_prompts(cleaned.rows, format, example, system is not None)
     train, held = map(Dataset.from_list, _split(rows, holdout, seed, cleaned.sentence))
     if example is not None and normalized_question(example[0]) in map(normalized_question, held["question"]):
-        raise ValueError(
-            f"the example's question {example[0]!r:.80} is held out, and would be told to all: write another."
-        )
-    told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
-    unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
-    if unsaid:
-        notes.append(f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn")
+        raise ValueError(f"the example's question {example[0]!r:.80} is held out: write another.")
+    mark, told = format.answer_open.strip(), [turn["content"] for turn in rows[0]["prompt"][:-1]]
+    if mark not in "".join(told):
+        notes.append(f"nothing in the prompt names {mark}: say it in system=, or in an example turn")
     if tokenizer is not None and settings is not None:
         right = [("", gold) for gold in golds] + ([example[1:]] if example is not None else [])
         rendered = [format.render(*map(str, said)) for said in right]
@@ -207,8 +198,9 @@ def _arithmetic(
                 break
     every.pop("3 + 4", None)  # the example turn, which must not be a question
     if len(every) < count:
-        made = f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions"
-        raise ValueError(f"{made}, but train_size + holdout_size = {count} are asked for. Raise high.")
+        raise ValueError(
+            f"there are {len(every)} distinct questions of train_size + holdout_size = {count}: raise high."
+        )
     chosen = draw.sample(list(every), count)
     return [{"question": f"What is {asked}?", "answer": str(every[asked])} for asked in chosen], holdout_size
 
@@ -228,12 +220,7 @@ def _expression(draw: random.Random, terms: int, low: int, high: int, operators:
 
 
 def _split(rows: TaskRows, holdout: float | int, seed: int, left_out: str) -> tuple[TaskRows, TaskRows]:
-    count = max(round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout), 1)
-    if holdout <= 0 or count >= len(rows):
-        left = f"of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on"
-        raise ValueError(
-            f"holdout = {holdout!r} {left}: both parts need at least one. Rows left out: {left_out or 'none'}."
-        )
+    count = max(round(holdout * len(rows)), 1) if 0 < holdout < 1 else int(holdout)
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.
     alike: dict[str, list[int]] = {}
@@ -246,6 +233,7 @@ def _split(rows: TaskRows, holdout: float | int, seed: int, left_out: str) -> tu
     for i in order:
         if len(held) < count:
             held.update(groups[i])
-    if len(held) == len(rows):
-        raise ValueError("all questions are the same but for their writing, so none can be held out.")
+    if not 0 < len(held) < len(rows):
+        parts = f"holds out {len(held)} of {len(rows)} questions that differ in more than their writing"
+        raise ValueError(f"holdout = {holdout!r} {parts}: both parts need one. Rows left out: {left_out or 'none'}.")
     return [r for i, r in enumerate(rows) if i not in held], [rows[i] for i in sorted(held)]

@@ -21,7 +21,6 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.lengths import LengthProposal, propose_lengths
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -71,10 +70,8 @@ class Task(Shown):
         """
         own, asked = dict(self.chat_template_kwargs), settings.extra.get("chat_template_kwargs")
         if asked is not None and asked != own:
-            raise ValueError(
-                f"extra has chat_template_kwargs = {asked}, and the task was made with {own}: other prompts would be trained "
-                f"than are measured. Say it where the task is made: gn.load_task(..., chat_template_kwargs={asked})."
-            )
+            told = f"extra has chat_template_kwargs = {asked}, and the task was made with {own}"
+            raise ValueError(f"{told}: say it where the task is made, gn.load_task(..., chat_template_kwargs={asked}).")
         return settings.replace(extra={**settings.extra, "chat_template_kwargs": own}) if own else settings
 
     def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
@@ -89,10 +86,10 @@ class Task(Shown):
             lengths = prompt_lengths(rows["prompt"], tokenizer, self.chat_template_kwargs)
             kept[part] = rows.select([i for i, length in enumerate(lengths) if length <= max_prompt_length])
             if len(kept[part]) == 0:
-                raise ValueError(
-                    f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens "
-                    f"(the shortest has {min(lengths)}). Write max_prompt_length={max(lengths)}, or shorten the prompts."
+                all_longer = (
+                    f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens"
                 )
+                raise ValueError(f"{all_longer}. Write max_prompt_length={max(lengths)}, or shorten the prompts.")
             every += zip(lengths, rows["question"], strict=True)
         too_long = [pair for pair in every if pair[0] > max_prompt_length]
         if not too_long:
@@ -104,19 +101,6 @@ class Task(Shown):
         examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
         dropped = self._dropped_and({"too long": len(too_long)})
         return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note))
-
-    def propose_lengths(self, tokenizer: Any, baseline: Any = None) -> LengthProposal:
-        """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
-
-        The prompt length is that of 95 % of the training prompts, rounded up to 16. The completion length comes from what
-        a model generated, if a baseline is given; else from the column `solution`; else it is not known: a gold answer
-        alone says nothing about how long the reasoning before it is.
-
-        Args:
-            tokenizer: Of the model to be trained.
-            baseline: From `gn.baseline`: its `tokens` and `is_cut` are read.
-        """
-        return propose_lengths(self.train, self.format, tokenizer, baseline, self.chat_template_kwargs)
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
         """Return the task with the share of right completions of each training question that was sampled.
@@ -161,8 +145,9 @@ class Task(Shown):
         above = [i for i, rate in enumerate(rates) if rate is not None and rate > high]
         kept = sorted({*range(len(rates))}.difference(below, above))
         if not kept:
-            counts = f"{len(below)} have a pass rate below {low:g}, {len(above)} above {high:g}"
-            raise ValueError(f"no training question would be left of {len(rates)}: {counts}. Widen low and high.")
+            raise ValueError(
+                f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: widen both."
+            )
         dropped = {f"with a pass rate below {low:g}": len(below), f"with a pass rate above {high:g}": len(above)}
         return dataclasses.replace(self, train=self.train.select(kept), dropped=self._dropped_and(dropped))
 
@@ -196,10 +181,6 @@ class Task(Shown):
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
-        if self.chat_template_kwargs:
-            shown["chat template"] = f"given {dict(self.chat_template_kwargs)}"
-        if self.is_ordered:
-            shown["order"] = "as given, not shuffled"
         yield bold(f"Task {self.name}")
         yield Table(list(shown.items()), narrow=(0,))
         yield from self.notes

@@ -4,7 +4,6 @@ import ast
 import json
 import random
 import re
-import threading
 import time
 
 import numpy
@@ -42,9 +41,6 @@ CITIES = rows_of(
 MOODS = rows_of(*((f"Mood of review {i}?", "positive" if i < 200 else "negative") for i in range(400)))
 CALLS = rows_of(*((f"Weather in {c}?", json.dumps({"name": "weather", "city": c})) for c in ("Oslo", "Lima", "Cairo")))
 NUMBERS = [[44, 19, 35], [63, 95, 94], [95, 11, 56]]
-SUMS = rows_of(
-    ("98?", "44 + 19 + 35"), ("64?", "63 + 95 - 94"), ("28?", "95 - 11 - 56"), nums=NUMBERS, target=[98, 64, 28]
-)
 
 
 def slots(text: str) -> list[str]:
@@ -284,15 +280,6 @@ def takes_no_more(completions, answer):
     return right(completions=completions, answer=answer)
 
 
-def any_numbers(completions, target, **_):
-    scores = []
-    for completion, goal in zip(completions, target, strict=True):
-        given = slots(completion_text(completion))
-        is_sum = len(given) == 1 and len(given[0]) < 60 and re.fullmatch(r"[\d +-]*\d", given[0])
-        scores.append(float(is_sum and sum(int(n) for n in re.findall(r"[+-]?\d+", given[0].replace(" ", ""))) == goal))
-    return scores
-
-
 @pytest.mark.parametrize(
     ("reward", "kind", "rows"),
     [
@@ -309,7 +296,6 @@ def any_numbers(completions, target, **_):
         (nothing, "no score", ROWS), (first_gold_for_all, "unsteady", ROWS), (against_the_mean, "unsteady", ROWS),
         (noisy, "unsteady", ROWS), (tidied, "changes its inputs", ROWS), (one_number, "breaks the contract", ROWS),
         (wants_a_solution, "breaks the contract", ROWS), (takes_no_more, "breaks the contract", ROWS),
-        (any_numbers, "other numbers", SUMS),
     ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else ""),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.runs.run import trained_questions
-from grpo_nb.tasks.questions import TrainedQuestions, find_contamination, normalized_question
+from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination, normalized_question
 
 
 def write_rows(file: Path, rows: list[dict]) -> None:

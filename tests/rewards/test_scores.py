@@ -313,7 +313,6 @@ def weighing(weight: object):
         ((["gpt2"], ["a"]), "no reward function"),
         (([xml_tags()], []), "list of texts"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
         (([xml_tags()], ["a", []]), "list of texts"),
-        (([xml_tags()], ["a", "b"], [{"a": 1}, {"b": 1}]), r"row 1 has the columns \['b'\]"),
         (([xml_tags()], "abc"), "list of texts"),
         (([xml_tags()], [{"role": "assistant", "content": "a"}]), "list of lists of chat messages"),
         (([weighing(math.nan)], ["a"]), "weight = nan of constant must be a finite number"),

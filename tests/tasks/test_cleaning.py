@@ -66,7 +66,7 @@ def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, pr
     [
         ([], {}, "the data has no rows: a task needs at least two"),
         (REVIEWS, {"columns": {"Review text": "question"}}, r"no column 'question' for.*columns=.\"question\": \"R"),
-        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "answer and prompt are one each"),
+        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "Only a question may be of several"),
         (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, "left of 24: 24 that keep= leaves out .row 0: Review text="),
         (REVIEWS, {"columns": MAPPED, "contradictory": "last"}, "contradictory = 'last' is not known here"),
         (of_answers(["", None, float("nan"), " "]), {}, "no row of the data is left of 4: 4 with an empty answer"),
@@ -97,19 +97,13 @@ def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
 def test_contradictions_are_asked_about() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    with pytest.raises(
-        ValueError, match=r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'no'\]\. .*contradictory=\"drop\""
-    ):
+    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. contradictory=.drop"
+    with pytest.raises(ValueError, match=told):
         gn.load_task(rows)
 
-    def answer(policy: str, rows: list = rows) -> Any:
-        task = gn.load_task(rows, contradictory=policy, holdout=1)
-        return answers(task).get("Is 7 prime?"), task.dropped
-
-    assert answer("drop") == (None, {"contradictory": 3})
-    assert answer("majority") == answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
-    assert answer("majority", rows[1:]) == (None, {"contradictory": 2}), "a draw"
-    assert answer("first", rows[:1:-1]) == ("no", {})
+    dropped, first = (gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first"))
+    assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
+    assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {"repeated": 1, "contradictory": 1}
 
 
 @pytest.mark.parametrize(
@@ -166,12 +160,9 @@ def test_a_column_of_mixed_values_is_text() -> None:
 
 
 def test_a_question_of_several_columns_stands_one_below_the_other() -> None:
-    rows = [
-        {"item": {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None}, "kind": "ab"[n % 2]} for n in range(8)
-    ]
-    task = gn.load_task(rows, columns={"question": ["item.title", "item.body"], "answer": "kind"})
+    rows = [{"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]} for n in range(8)]
+    task = gn.load_task(rows, columns={"question": ["title", "body"], "answer": "kind"})
     assert {"Pan 0", "Pan 3\nIron, 3."} < answers(task).keys()
-    assert json.loads(task.train[0]["item"])["title"].startswith("Pan"), "dicts reach rewards as JSON text"
 
 
 def test_options_stand_behind_their_letters() -> None:
@@ -265,7 +256,6 @@ def test_dicts_are_answers_in_json() -> None:
     assert task.answers.kind == "json" and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
     written = [{"text": row["text"], "gold": json.dumps(row["gold"])} for row in rows]
     assert answers(gn.load_task(written, columns={"question": "text", "answer": "gold"})) == answers(task)
-    assert gn.load_task(rows, columns={"question": "text", "answer": "gold.vendor"}).train[0]["answer"] == "V0"
 
 
 CELLS = (

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -12,7 +11,7 @@ from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
-from grpo_nb.tasks.questions import normalized_question
+from grpo_nb.tasks.contamination import normalized_question
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
 LABELS = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
@@ -67,16 +66,16 @@ def test_arithmetic_options() -> None:
     ("source", "options", "error", "told"),
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
-        ("arithmetic", {"terms": 3, "high": 2}, ValueError, "give [0-9]+ distinct questions"),
+        ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
         ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
-        (ROWS[:1], {}, ValueError, "at least one"),
-        (ROWS, {"holdout": 20}, ValueError, "at least one"),
-        (ROWS, {"holdout": 0}, ValueError, "at least one"),
+        (ROWS[:1], {}, ValueError, "both parts need one"),
+        (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
+        (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
         (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
-        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "questions are the same"),
+        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
     ],
 )  # fmt: skip
 def test_what_makes_no_task_is_told(source: object, options: dict, error: type[Exception], told: str) -> None:
@@ -128,7 +127,7 @@ def test_answers_of_another_kind_are_counted_and_shown() -> None:
 def test_system_format_and_hint_of_ones_own_stand() -> None:
     own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
     assert told(own) == "Say <reasoning> and <answer>." and not own.notes
-    assert "nothing in the prompt names <answer> or <reasoning>" in repr(gn.load_task(LABELS, system="Judge it."))
+    assert "nothing in the prompt names <answer>" in repr(gn.load_task(LABELS, system="Judge it."))
     assert r"\boxed{one of: lost, sent}" in told(gn.load_task(LABELS, format=gn.tasks.boxed()))
     hinted = dataclasses.replace(gn.tasks.xml(), answer_hint="a city")
     assert "<answer>\na city\n</answer>" in told(gn.load_task(LABELS, format=hinted))
@@ -178,20 +177,6 @@ def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(toke
     assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
     shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=example))
     assert "is too few for 1 of 41 right completions" in shown
-
-
-def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
-    rows = [{"question": "word " * n, "answer": "7", "solution": "so " * (3 * n)} for n in range(1, 101)]
-    task = gn.load_task(rows, holdout=10)
-    proposal, lengths = task.propose_lengths(tokenizer), sorted(prompt_lengths(task.train["prompt"], tokenizer))
-    settings = gn.preset("cpu").replace(**proposal.changes)
-    assert lengths[85] <= settings.max_prompt_length < lengths[85] + 16 and settings.max_prompt_length % 16 == 0
-    assert settings.max_completion_length > 200 and "solution" in proposal.sentence
-    assert set(gn.load_task(ROWS).propose_lengths(tokenizer).changes) == {"max_prompt_length"}
-    seen = task.propose_lengths(tokenizer, SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40))
-    assert seen.changes["max_completion_length"] == 80, "half as much room as the longest again"
-    cut = task.propose_lengths(tokenizer, SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30))
-    assert cut.changes["max_completion_length"] == 96 and "25% of them were cut" in cut.sentence
 
 
 def test_a_task_shows_itself_escaped(tokenizer) -> None:

@@ -63,38 +63,28 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
         if hasattr(source, method):
             return Rows("dataset", getattr(source, method)())
-    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        return Rows("table", _rows_of_frame(source), place="the DataFrame")
-    if isinstance(source, Mapping):
-        return Rows("columns", _rows_of_columns(source))
+    if isinstance(source, Mapping) or hasattr(source, "columns"):  # columns, or a pandas.DataFrame
+        return Rows("table", _rows_of_table(source), place="the table")
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Rows("rows", _checked("the data", source))
-    raise TypeError(
-        f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a DataFrame, a Dataset, a "
-        "list of dicts, a dict of columns, or the id of a data set on the Hub."
-    )
+    taken = f"a file ({', '.join(FILES)}), a DataFrame, a Dataset, a list of dicts, a dict of columns or the Hub's id of one"
+    raise TypeError(f"source = {in_line(source)}: load_task takes 'arithmetic', {taken}.")
 
 
 def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     checked = [*rows]
     for number, row in enumerate(checked):
         if not isinstance(row, Mapping):
-            raise TypeError(
-                f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?", ...}}.'
-            )
+            raise TypeError(f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?"}}.')
     return [{str(name): value for name, value in row.items()} for row in checked]
 
 
-def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows_of_table(table: Any) -> list[dict[str, Any]]:
+    """The rows of columns or of a `pandas.DataFrame`; what pandas has for an empty cell is None."""
     import pandas
 
-    return _rows_of_frame(pandas.DataFrame(columns, dtype=object))
-
-
-def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a `pandas.DataFrame`; what pandas has for an empty cell is None."""
-    frame = frame.astype(object).where(frame.notna(), None)
-    return frame.rename(columns=str).to_dict("records")
+    frame = pandas.DataFrame(table, dtype=object)
+    return frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
 
 
 def _read_file(path: Path, encoding: str | None) -> Rows:
@@ -109,8 +99,9 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
         text, notes = _decoded(path.read_bytes(), encoding)
         rows = _read_csv(text) if kind in (".csv", ".tsv") else _read_json(path.name, text)
     except (ValueError, OSError) as error:  # what pandas, pyarrow, json and codecs raise is one of these
-        why = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read: {why}. Mend it, or give what pandas reads, a DataFrame.") from error
+        raise ValueError(
+            f"{path} cannot be read: {' '.join(str(error).split())}. Mend it, or give a DataFrame."
+        ) from error
     return Rows(path.stem, rows, notes, path.name, takes=("encoding",))
 
 
@@ -132,9 +123,8 @@ def _read_csv(text: str) -> list[dict[str, Any]]:
     separator = max(",;\t|", key=head.count)
     frame = pandas.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
     if not isinstance(frame.index, pandas.RangeIndex):  # pandas takes the cells that are too many for an index
-        names = f"more cells than the first line has names, {[*frame.columns]}"
-        raise ValueError(f"its lines have {names}; a text that holds {separator!r} needs quotation marks around it")
-    return _rows_of_frame(frame)
+        raise ValueError(f"more cells than the first line has names; a text with {separator!r} needs quotation marks")
+    return _rows_of_table(frame)
 
 
 def _read_json(place: str, text: str) -> list[dict[str, Any]]:
@@ -146,7 +136,7 @@ def _read_json(place: str, text: str) -> list[dict[str, Any]]:
             raise
         content = [_read_line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if isinstance(content, Mapping):
-        return _rows_of_columns(content)
+        return _rows_of_table(content)
     return _checked(place, content if isinstance(content, list) else [content])
 
 
@@ -164,6 +154,5 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
     try:
         rows = load_dataset(known, config or usual, split=split or "train").to_list()
     except (OSError, ConnectionError, ValueError) as error:
-        why = f"({' '.join(str(error).split())[:300]}). Check the name and the network, config= and split=."
-        raise ValueError(f"{name!r} is no file, and no data set of the Hub that can be read {why}") from error
+        raise ValueError(f"{name!r} is no file, and no data set that the Hub gives: {error!s:.300}") from error
     return Rows(name, rows, place=name, takes=("split", "config"))

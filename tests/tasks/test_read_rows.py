@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.tasks import rows as reading
-from grpo_nb.tasks.rows import read_rows
+from grpo_nb.tasks import read_rows as reading
+from grpo_nb.tasks.read_rows import read_rows
 
 ROWS = [{"question": f"Café {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
 
@@ -173,9 +173,7 @@ def test_an_unreachable_hub_id_is_explained(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("Couldn't reach 'nobody/no-such-data' on the Hub")
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(
-        ValueError, match=r"'nobody/no-such-data' is no file, and no data set of the Hub.*Couldn't reach.*network"
-    ):
+    with pytest.raises(ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
         gn.load_task("nobody/no-such-data")
 
 

@@ -107,9 +107,8 @@ class Contamination:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
             raise ValueError(
-                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part, for "
-                f"example {self.example!r} (compared with {self.source}): a score on them measures memory. Make the task with "
-                "load_task, which keeps them apart, or say allow_contaminated=True, and the result will carry this number."
+                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part "
+                f"({self.source}), such as {self.example!r}. Say allow_contaminated=True, and the result carries this number."
             )
 
     def to_dict(self) -> dict[str, Any]:
