@@ -1,16 +1,11 @@
-"""Prove on a GPU what cannot be proved without one: `make gpu-check`, or off-line as below.
+"""Prove on a GPU what cannot be proved without one: `make gpu-check`.
 
-    python scripts/gpu_check.py [--model FOLDER_OR_ID] [--wheels FOLDER] [--steps 30] [--out FILE]
-    python scripts/gpu_check.py --device cpu --tiny --steps 4 --model FOLDER   # the script itself, without a GPU
-
-Loads a model in 4 bit through the kit, with vLLM where it can be imported and without; tries without learning, primes, trains
-the quickstart; checks that vLLM samples from what is trained, that the base weights stay whole through trainings, interrupts
-and, in 16 bit, merged rollouts, that a run resumes, that generation paths agree, that exports verify and score as their run;
-measures step time, tokens a second and memory against the same thing written by hand with unsloth and TRL; trains the model of
-the preset for the card for some steps; and executes the quickstart notebook. The first line of each model loaded is what
-generates for it. Writes one JSON and a Markdown page to be pasted into an issue, with GPU, driver, versions and each check, and
-prints that. Ends with 0 if all checks hold, 1 if one does not, and 2 at once where there is no GPU. With --wheels everything is
-installed from that folder into an environment that sees this one's torch; with --model nothing is downloaded.
+Loads a model in 4 bit through the kit, with vLLM where it can be imported and without; trains the quickstart; checks that vLLM
+samples from what is trained, that the base weights stay whole through trainings, interrupts and, in 16 bit, merged rollouts,
+that a run resumes, that generation paths agree, that exports verify and score as their run; measures step time, tokens a second
+and memory; trains the model of the preset for the card for some steps; and executes the quickstart notebook. The first line of
+each model loaded is what generates for it. Writes one JSON and a Markdown page to be pasted into an issue, with GPU, driver,
+versions and each check, and prints that. Ends with 0 if all checks hold, 1 if one does not, and 2 at once without a GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +16,7 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -44,31 +37,36 @@ _PHASE_SECONDS = 40 * 60  # on a T4 the first loads from the Hub, compiles and r
 _VERDICTS = {True: "holds", False: "FAILS", None: "not checked"}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the check; the return value is the exit status."""
-    options = _options(arguments)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="", help="folder or Hub id; by default the embedded model")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--published", action="store_true", help="the notebook by the preset for the card: hours")
+    parser.add_argument("--16bit", dest="is_16bit", action="store_true", help="instead of 4 bit")
+    parser.add_argument("--out", type=Path, help="the JSON; by default benchmarks/results/gpu_check_<card>.json")
+    parser.add_argument("--work", help="folder for runs and merged models; by default a temporary one")
+    parser.add_argument("--phase", help=argparse.SUPPRESS)
+    parser.add_argument("--request", help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if options.phase:
         run_phase(options.phase, Request(**json.loads(options.request)), _tell)
         # Taking down vLLM and CUDA with the interpreter can crash or hang, and the phase has ended well before.
         sys.stderr.flush()
         os._exit(0)
-    gpu = None if options.device == "cpu" else find_gpu()
-    problem = None
-    if options.device != "cpu" and gpu is None:
-        problem = (
-            "No GPU: the driver names none, so there is nothing to check here. On a machine with one, run the same line. "
-            "To try the script itself: --device cpu --tiny --steps 4."
-        )
-    elif gpu is None and options.out and RESULTS in Path(options.out).resolve().parents:
-        problem = f"{options.out}: results of a CPU do not belong into {RESULTS.name}/."
-    elif options.wheels and not os.environ.get("GRPO_NB_GPU_CHECK_INSIDE"):
-        return _again_inside(options, sys.argv[1:] if arguments is None else arguments)
-    if problem:
-        print(problem, file=sys.stderr)
+    if options.steps < 4:  # the first step's learning rate is 0, and resuming needs a trained adapter at half of them
+        parser.error(f"--steps {options.steps}: at least 4")
+    gpu = find_gpu()
+    if gpu is None:
+        print("No GPU: the driver names none, so there is nothing to check here.", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
-        report = _check(options, Path(options.work or folder), gpu)
-    file = Path(options.out) if options.out else _default_file(gpu, Path(options.work or "."))
+        request = Request(
+            model=options.model, work=options.work or folder, steps=options.steps, device="gpu", is_tiny=False,
+            load_in_4bit=not options.is_16bit, use_vllm=True, is_published=options.published,
+        )  # fmt: skip
+        report = check(request, gpu)
+    card = re.sub(r"[^a-z0-9]+", "_", gpu.name.lower()).strip("_")
+    file = options.out or RESULTS / f"gpu_check_{card}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, report)
     page = file.with_suffix(".md")
@@ -77,66 +75,21 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if report["passed"] else 1
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="folder or Hub id; by default the embedded model")
-    parser.add_argument("--wheels", help="folder of wheels to install from, without the network")
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--tiny", action="store_true", help="a reward and lengths for a small random model")
-    parser.add_argument("--published", action="store_true", help="the notebook by the preset for the card: hours")
-    parser.add_argument("--16bit", dest="is_16bit", action="store_true", help="instead of 4 bit")
-    parser.add_argument("--out", help="the JSON; by default benchmarks/results/gpu_check_<card>.json")
-    parser.add_argument("--work", help="folder for runs and merged models; by default a temporary one")
-    parser.add_argument("--phase", help=argparse.SUPPRESS)
-    parser.add_argument("--request", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.steps < 4:  # the first step's learning rate is 0, and resuming needs a trained adapter at half of them
-        parser.error(f"--steps {options.steps}: at least 4")
-    return options
-
-
-def _again_inside(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Install the wheels into an environment that also sees what is installed here (torch for CUDA), and go on in it."""
-    wheels = sorted(str(wheel) for wheel in Path(options.wheels).glob("*.whl"))
-    if not wheels:
-        print(f"--wheels {options.wheels}: there are no wheels in it.", file=sys.stderr)
-        return 2
-    folder = Path(options.work or tempfile.mkdtemp(prefix="gpu-check-")) / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    if sys.prefix != sys.base_prefix:
-        # What the new one calls the system is the interpreter below this environment, so this one is added by hand, behind.
-        packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-        (packages / "outer_environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    # --no-deps: the folder is what somebody resolved; unsloth's own list cannot be satisfied (requirements-no-deps.txt).
-    pip = [sys.executable, "-m", "pip", "--python", str(python)]  # this one's pip, for that one
-    if subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", *wheels]).returncode != 0:
-        print("The wheels could not be installed; pip's reason stands above.", file=sys.stderr)
-        return 1
-    surroundings = {**os.environ, "GRPO_NB_GPU_CHECK_INSIDE": "1"}
-    return subprocess.run([str(python), str(Path(__file__).resolve()), *arguments], env=surroundings).returncode
-
-
-def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
+def check(request: Request, gpu: Any) -> dict[str, Any]:
+    """Run all phases, on a GPU each in a process of its own, and return the report."""
     from grpo_nb.machine.packages import package_versions
     from grpo_nb.settings.vllm import vllm_obstacle
 
-    request = Request(
-        model=options.model, work=str(work), steps=options.steps, device=options.device, is_tiny=options.tiny,
-        load_in_4bit=not options.is_16bit, use_vllm=True, is_published=options.published,
-    )  # fmt: skip
     begun, obstacle = time.perf_counter(), vllm_obstacle(settings_for(request), gpu)
-    work.mkdir(parents=True, exist_ok=True)
+    Path(request.work).mkdir(parents=True, exist_ok=True)
     phases: dict[str, Any] = {}
     for name, function, changes in plan_of(obstacle is None):
         print(f"{name} ...", file=sys.stderr, flush=True)
         asked = dataclasses.replace(request, **changes)
         phases[name] = run_phase(function, asked) if gpu is None else _in_a_process(function, asked)
-    import torch  # after the phases, which on a CPU import unsloth here
+    import torch  # after the phases, which without a GPU import unsloth here
 
     checks = {f"{name}: {what}": found for name, phase in phases.items() for what, found in phase["checks"].items()}
-    verdicts = [found["ok"] for found in checks.values()]
     card, generated = "none: no GPU result", [phase["generation"] for phase in phases.values() if "generation" in phase]
     if gpu is not None:
         capability = ".".join(map(str, gpu.compute_capability))
@@ -147,9 +100,10 @@ def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
         "Python, system": f"{platform.python_version()}, {platform.platform()}",
         "packages": ", ".join(f"{name} {version}" for name, version in package_versions().items()),
         "CUDA of torch": str(torch.version.cuda),
-        "model, steps": f"{options.model or 'embedded'}, {options.steps}",
+        "model, steps": f"{request.model or 'embedded'}, {request.steps}",
         "date, seconds": f"{time.strftime('%Y-%m-%d')}, {time.perf_counter() - begun:.0f}",
     }
+    verdicts = [found["ok"] for found in checks.values()]
     passed = any(verdicts) and False not in verdicts
     return {"is_gpu_result": gpu is not None, "machine": machine, "passed": passed, "phases": phases, "checks": checks}
 
@@ -164,9 +118,8 @@ def _in_a_process(function: str, request: Request) -> dict[str, Any]:
     _tell({"checks": {}, "request": dataclasses.asdict(request)})
     command = [sys.executable, __file__, "--phase", function, "--request", json.dumps(dataclasses.asdict(request))]
     begun, row = time.perf_counter(), None
-    limit = (
-        NOTEBOOK_SECONDS + 300 if function == "quickstart notebook" else _PHASE_SECONDS
-    )  # it ends its own, with its reason
+    # The notebook ends its own, with its reason.
+    limit = NOTEBOOK_SECONDS + 300 if function == "quickstart notebook" else _PHASE_SECONDS
     try:
         run_command(command, seconds=limit, on_line=lambda line: print(line, file=sys.stderr, flush=True))
     except ChildError as error:
@@ -175,14 +128,8 @@ def _in_a_process(function: str, request: Request) -> dict[str, Any]:
     return {**(with_row(found, row, seconds) if row else found), "seconds": seconds}
 
 
-def _default_file(gpu: Any, work: Path) -> Path:
-    if gpu is None:
-        return work / "gpu_check_cpu.json"
-    return RESULTS / f"gpu_check_{re.sub(r'[^a-z0-9]+', '_', gpu.name.lower()).strip('_')}.json"
-
-
 def table(report: dict[str, Any]) -> str:
-    """The report as Markdown: the machine, each check with its number and seconds, the kit beside the same by hand, phases."""
+    """The report as Markdown: the machine, each check with its number, and the phases with their speed and memory."""
     verdicts = [found["ok"] for found in report["checks"].values()]
     counts = [f"{verdicts.count(ok)} {word}" for ok, word in _VERDICTS.items() if ok in verdicts]
     lines = [f"**gpu-check: {', '.join(counts)}**", "", "| | |", "| --- | --- |"]
@@ -191,26 +138,21 @@ def table(report: dict[str, Any]) -> str:
     for name, found in report["checks"].items():
         said = f"{_VERDICTS[found['ok']]} | {_cell(found['detail'])} | {_cell(found['bound'])}"
         lines.append(f"| {name} | {said} | {found['seconds']:.1f} |")
-    lines += ["", "| | kit | by hand | ratio |", "| --- | ---: | ---: | ---: |"]
-    units = {
-        "step_seconds": "s a step", "completion_tokens_per_second": "completion tokens a second",
-        "peak_gb": "GB at the peak" + ("" if report["is_gpu_result"] else " (of the whole process)"),
+    measured = {
+        "seconds": "seconds", "load_seconds": "of which loading", "step_seconds": "a step", "used_gb": "GB in use at the end",
+        "completion_tokens_per_second": "completion tokens a second",
     }  # fmt: skip
-    for suffix in ("with vLLM", "without vLLM"):
-        kit, hand = (report["phases"].get(f"{who}, {suffix}", {}) for who in ("kit", "by hand"))
-        for key, unit in units.items():
-            if key in kit and key in hand:
-                lines.append(f"| {unit}, {suffix} | {kit[key]:.3g} | {hand[key]:.3g} | {kit[key] / hand[key]:.2f} |")
-    lines += ["", "| phase | seconds | of which loading |", "| --- | ---: | ---: |"]
+    lines += ["", f"| phase | {' | '.join(measured.values())} |", f"| --- |{' ---: |' * len(measured)}"]
     for name, phase in report["phases"].items():
-        lines.append(f"| {name} | {phase['seconds']:.0f} | {phase.get('load_seconds', 0):.0f} |")
+        numbers = (f"{phase[key]:,.4g}" if key in phase else "" for key in measured)
+        lines.append(f"| {name} | {' | '.join(numbers)} |")
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
+def _cell(text: object) -> str:
     """As one cell of a Markdown table, at most 500 characters, without the name of the user's home."""
     return " ".join(str(text).replace(str(Path.home()), "~").split()).replace("|", "/")[:500]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -15,7 +15,6 @@ import itertools
 import math
 import random
 import re
-import resource
 import signal
 import statistics
 import sys
@@ -30,7 +29,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import grpo_nb as gn  # nothing of it is loaded before it is asked for
-from grpo_nb.machine import gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 # Below this share of equal answers two samplings are not of the same model. Rounding alone moves a few on a GPU: near ties, in
@@ -198,7 +196,7 @@ def brevity(completions: list, **columns: object) -> list[float]:
     return [1 / (1 + len(c[-1]["content"].split())) for c in completions]
 
 
-def loaded(request: Request, settings: Any, load: Callable[[Any], Any] | None = None) -> Any:
+def loaded(request: Request, settings: Any) -> Any:
     """Load a model, and yield what generates for it and the time of it; return it with the quickstart's task and rewards.
 
     A random model is paid for what it can earn. Few questions are held out.
@@ -206,7 +204,7 @@ def loaded(request: Request, settings: Any, load: Callable[[Any], Any] | None = 
     from grpo_nb.models.load import generation_of
 
     begun = time.perf_counter()
-    model, tokenizer = (load or gn.load_model)(settings)
+    model, tokenizer = gn.load_model(settings)
     generation = generation_of(model)
     print(f"generation: {generation}", file=sys.stderr, flush=True)
     yield {"generation": generation, "load_seconds": time.perf_counter() - begun}
@@ -255,34 +253,6 @@ def memory_gb(device: str) -> float:
     return (total - free) / 1e9
 
 
-@contextlib.contextmanager
-def peak_memory(device: str) -> Iterator[dict[str, float]]:
-    """The most memory in use in the block, in GB, as `peak_gb`: of the whole GPU, vLLM's included, or of this process on a CPU.
-
-    Asked of the driver: asking torch would start CUDA here before Unsloth and vLLM set it up.
-    """
-    found: dict[str, float] = {}
-    if device == "cpu":
-        yield found
-        found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return
-    used, done = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.2):
-            state = gpu.read_gpu()
-            used.append((state.gpu.memory_gib - state.free_gib) * 2**30 / 1e9)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield found
-    finally:
-        done.set()
-        watcher.join()
-    found["peak_gb"] = max(used)
-
-
 def speed(rows: Sequence[Mapping[str, float]], completions: int) -> dict[str, Any]:
     """The rewards, the median time of a step, the first left out, and completion tokens a second."""
     kept = rows[1:] or rows
@@ -297,42 +267,20 @@ def through_the_kit(request: Request) -> Found:
     from grpo_nb.generation import sampling
 
     settings = settings_for(request)
-    with peak_memory(request.device) as peak:
-        here = yield from loaded(request, settings)
-        run = here.train(settings, name=request.name)
-        kl = [row["kl"] for row in run.rows]
-        last = statistics.mean(kl[len(kl) // 2 :])
-        yield rises([row["reward"] for row in run.rows])
-        yield first_kl(run.rows)
-        yield Row("KL is positive", last > 0, f"mean of the second half {last:.2g}")
-        yield numbers_hold(run.rows, is_scaled=is_scaled(settings))
-        own, asked = gn.compare(run, here.task).after, (here.model, here.tokenizer)
-        compared = functools.partial(mock.patch.object, sampling, new=lambda model, longest: "compared")
-        with compared("vllm_rollout_obstacle"), compared("shared_prompt_obstacle"):
-            other = gn.evaluate(asked, here.task, max_completion_length=settings.max_completion_length)
-        yield paths_agree(own, other)
-    yield {**peak, "kl": kl, **speed(run.rows, settings.batch_size)}
-
-
-def trying(request: Request) -> Found:
-    """What comes before a training: a dry run, beside the training that the kit made with the same settings; and priming."""
-    settings = settings_for(request)
     here = yield from loaded(request, settings)
-    before = digests(here.model)
-    dry = gn.dry_run(here.model, here.tokenizer, here.task, here.rewards, settings, steps=1)
-    yield unchanged("a dry run changes nothing", before, digests(here.model))
-    first = gn.open_run(Path(settings.run_root) / request.name).completions(1)
-    same = sum(a == b for a, b in zip(dry.table["completion"], first["completion"], strict=True))
-    # Sampling on a GPU need not give the same text twice, so it is reported there and not asked for.
-    alike = same == len(first) or request.device != "cpu"
-    yield Row("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
-    short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
-    primed = gn.training.prime(here.model, here.tokenizer, here.task, settings, **short)
-    is_learnt = primed.loss_after < primed.loss_before and digests(here.model) != before
-    yield Row("priming lowers the held-out loss", is_learnt, primed.sentence)
-    rows = here.train(settings.replace(max_steps=2, warmup_steps=0), name=f"{request.name}-primed").rows
-    for row in (first_kl(rows), numbers_hold(rows, is_scaled=is_scaled(settings))):
-        yield row._replace(name=f"a primed model trains: {row.name}")
+    run = here.train(settings, name=request.name)
+    kl = [row["kl"] for row in run.rows]
+    last = statistics.mean(kl[len(kl) // 2 :])
+    yield rises([row["reward"] for row in run.rows])
+    yield first_kl(run.rows)
+    yield Row("KL is positive", last > 0, f"mean of the second half {last:.2g}")
+    yield numbers_hold(run.rows, is_scaled=is_scaled(settings))
+    own, asked = gn.compare(run, here.task).after, (here.model, here.tokenizer)
+    compared = functools.partial(mock.patch.object, sampling, new=lambda model, longest: "compared")
+    with compared("vllm_rollout_obstacle"), compared("shared_prompt_obstacle"):
+        other = gn.evaluate(asked, here.task, max_completion_length=settings.max_completion_length)
+    yield paths_agree(own, other)
+    yield {"kl": kl, "used_gb": memory_gb(request.device), **speed(run.rows, settings.batch_size)}
 
 
 def interrupted(work: Callable[[], Any], delay: float) -> bool:
@@ -405,12 +353,11 @@ def of_the_preset(request: Request) -> Found:
     except OSError as problem:  # what the Hub does not give says nothing of the kit
         yield Row("the model is to be had", None, str(problem))
         return
-    with peak_memory(request.device) as peak:
-        here = yield from loaded(request, settings)
-        rows = here.train(settings, name=f"{request.name}-preset").rows
+    here = yield from loaded(request, settings)
+    rows = here.train(settings, name=f"{request.name}-preset").rows
     yield first_kl(rows)
     yield numbers_hold(rows, is_scaled=is_scaled(settings))
-    yield {"model": settings.model, **peak, **speed(rows, settings.batch_size)}
+    yield {"model": settings.model, "used_gb": memory_gb(request.device), **speed(rows, settings.batch_size)}
 
 
 def exporting(request: Request) -> Found:
@@ -455,7 +402,7 @@ def quickstart_notebook(request: Request) -> Found:
     command += [part for value in (*values, f"CHANGES={changes!r}") for part in ("--set", value)]
     try:
         lines = run_command(command, seconds=NOTEBOOK_SECONDS, on_line=functools.partial(print, file=sys.stderr))
-        ends = itertools.dropwhile(lambda line: "steps done in" not in line, lines)
+        ends = itertools.dropwhile(lambda line: not line.startswith("All steps done"), lines)
         yield Row("ends well", True, " ".join(ends))
     except ChildError as error:
         yield Row("ends well", False, failure_of(error.lines))
@@ -494,58 +441,8 @@ def resuming(request: Request) -> Found:
     yield follows(rows[half:], whole[half:], is_exact=request.device == "cpu")
 
 
-# What the same training by hand takes over from the settings, by the names that TRL has for it.
-_BY_HAND = (
-    "max_steps", "learning_rate", "per_device_train_batch_size", "num_generations", "max_completion_length",
-    "lr_scheduler_type", "max_grad_norm", "weight_decay", "beta", "temperature", "loss_type", "seed", "optim",
-)  # fmt: skip
-
-
-def by_hand(request: Request) -> Found:
-    """The same training as one writes it with unsloth and TRL, without the kit but for its model, task and rewards."""
-    from grpo_nb.models.load import resolve_model
-    from grpo_nb.models.unsloth import import_unsloth
-
-    import_unsloth()
-    from unsloth import FastLanguageModel, is_bfloat16_supported
-
-    from trl import GRPOConfig, GRPOTrainer
-
-    settings, is_gpu = settings_for(request), request.device != "cpu"
-    checkpointing = {"use_gradient_checkpointing": "unsloth" if is_gpu else False}
-    vllm = {"fast_inference": True, "max_lora_rank": settings.lora_rank, "gpu_memory_utilization": 0.5}
-
-    def load(settings: Any) -> tuple[Any, Any]:
-        model, tokenizer = FastLanguageModel.from_pretrained(
-            resolve_model(settings.model), max_seq_length=settings.max_prompt_length + settings.max_completion_length,
-            load_in_4bit=request.load_in_4bit, load_in_16bit=not request.load_in_4bit, **checkpointing,
-            **(vllm if request.use_vllm else {}),
-        )  # fmt: skip
-        tokenizer.padding_side = "left"
-        return FastLanguageModel.get_peft_model(
-            model, r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, random_state=settings.seed,
-            target_modules=list(settings.lora_target_modules), **checkpointing,
-        ), tokenizer  # fmt: skip
-
-    with peak_memory(request.device) as peak:
-        here = yield from loaded(request, settings, load)
-        config = GRPOConfig(
-            output_dir=str(Path(request.work) / "by-hand"), **{name: getattr(settings, name) for name in _BY_HAND},
-            warmup_steps=settings.warmup, adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards],
-            bf16=is_bfloat16_supported(),
-            fp16=is_gpu and not is_bfloat16_supported(), gradient_checkpointing=is_gpu, logging_steps=1, save_strategy="no",
-            report_to="none", disable_tqdm=True, **({"use_vllm": True, "top_k": -1} if request.use_vllm else {"top_k": 0}),
-        )  # fmt: skip
-        data = {"processing_class": here.tokenizer, "train_dataset": here.task.train}
-        trainer = GRPOTrainer(model=here.model, reward_funcs=here.rewards, args=config, **data)
-        with contextlib.redirect_stdout(sys.stderr):
-            trainer.train()
-    rows = [row for row in trainer.state.log_history if "reward" in row]
-    yield {**peak, **speed(rows, settings.batch_size)}
-
-
 PHASES: dict[str, Callable[[Request], Found]] = {
-    "kit": through_the_kit, "by hand": by_hand, "before training": trying, "hand-over": handing_over, "begin": resuming,
+    "kit": through_the_kit, "hand-over": handing_over, "begin": resuming,
     "resume": resuming, "exports": exporting, "preset": of_the_preset, "quickstart notebook": quickstart_notebook,
 }  # fmt: skip
 
@@ -553,9 +450,9 @@ PHASES: dict[str, Callable[[Request], Found]] = {
 def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, dict[str, bool]]]:
     """The phases in their order: (name, function, what is asked besides)."""
     for use_vllm in (True, False) if has_vllm else (False,):
-        # What comes before a training is compared with the kit's. The engine of "begin" has to be gone before "resume".
+        # The engine of "begin" has to be gone before "resume".
         more = ["hand-over", "begin", "resume", "exports"] if use_vllm == has_vllm else []
-        for name in ("kit", "by hand", "before training", *more):
+        for name in ("kit", *more):
             yield f"{name}, {'with' if use_vllm else 'without'} vLLM", name, {"use_vllm": use_vllm}
     if has_vllm:
         yield "hand-over, 16 bit", "hand-over", {"use_vllm": True, "load_in_4bit": False}
