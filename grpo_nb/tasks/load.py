@@ -75,8 +75,8 @@ def load_task(
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
         holdout: Share (below 1) or number of rows kept for evaluation; of `arithmetic` it is the option `holdout_size`.
-        contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first` keeps
-            the first, `majority` the one that most rows have.
+        contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first`
+            keeps the first.
         seed: Of the split and of generated data; that of `settings`, or 0.
         tokenizer: To drop prompts longer than `settings.max_prompt_length`, to see which tags its template opens, and to show
             the first prompt as the model sees it.

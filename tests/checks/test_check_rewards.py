@@ -4,6 +4,7 @@ import ast
 import json
 import random
 import re
+import threading
 import time
 
 import numpy
