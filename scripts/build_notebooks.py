@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -30,11 +31,24 @@ LAYOUT_METADATA = ("cell_marker", "lines_to_end_of_cell_marker", "lines_to_next_
 SHARED_MARK = re.compile(r"^@CELLS (_\w+\.py)@$")
 
 
+def repository_path() -> str:
+    """Return `owner/name` of the repository on GitHub, as pyproject.toml has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["urls"]["Repository"].removeprefix("https://github.com/")
+
+
+def follow_remote(remote: str) -> None:
+    """Write the address of git's remote into pyproject.toml and README.md, if it is one on GitHub and another than there."""
+    known = repository_path()
+    found = re.fullmatch(r"(?:https://|(?:ssh://)?git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", remote)
+    for file in (ROOT / "pyproject.toml", ROOT / "README.md") if found and found[1] != known else ():
+        file.write_text(file.read_text(encoding="utf-8").replace(known, found[1]), encoding="utf-8")
+
+
 def addresses() -> dict[str, str]:
     """Return what a source writes for the repository's address, and for the one under which Colab opens it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    repository = project["urls"]["Repository"].removesuffix("/")
-    path = repository.removeprefix("https://github.com/")
+    path = repository_path()
+    repository = f"https://github.com/{path}"
     return {"@REPOSITORY@": repository, "@COLAB@": f"https://colab.research.google.com/github/{path}/blob/main"}
 
 
@@ -90,6 +104,9 @@ def main() -> int:
         "--check", action="store_true", help="write nothing; exit 1 and name the notebooks that are stale"
     )
     is_check, stale = parser.parse_args().check, 0
+    if not is_check:
+        asked = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True)
+        follow_remote(asked.stdout.strip())
     # Numbered files are notebooks; anything else in src/ may be shared by them.
     sources = {source.stem: source for source in sorted((NOTEBOOKS / "src").glob("[0-9][0-9]_*.py"))}
     for target in [NOTEBOOKS / f"{name}.ipynb" for name in sources]:

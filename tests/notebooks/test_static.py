@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
+from scripts import build_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
@@ -53,6 +54,24 @@ def test_notebooks_are_what_their_sources_give() -> None:
     build = [sys.executable, ROOT / "scripts/build_notebooks.py", "--check"]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("remote", "path"),
+    [
+        ("https://github.com/ada/grpo_nb.git", "ada/grpo_nb"), ("git@github.com:ada/kit-2", "ada/kit-2"),
+        ("/srv/git/grpo_nb.git", "OWNER/grpo_nb"), ("https://example.org/ada/grpo_nb", "OWNER/grpo_nb"), ("", "OWNER/grpo_nb"),
+    ],
+)  # fmt: skip
+def test_links_follow_a_public_remote_and_nothing_else(
+    remote: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n')
+    (tmp_path / "README.md").write_text("git clone https://github.com/OWNER/grpo_nb\n")
+    monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
+    build_notebooks.follow_remote(remote)
+    assert (tmp_path / "README.md").read_text() == f"git clone https://github.com/{path}\n"
+    assert build_notebooks.addresses()["@COLAB@"].endswith(f"/github/{path}/blob/main")
 
 
 @every_notebook
