@@ -15,6 +15,7 @@ CEILINGS = {
     "models": 460,
     "generation": 830,
     "sandbox": 420,
+    "rewards": 1150,
     "lab": 390,
     "health": 480,
 }

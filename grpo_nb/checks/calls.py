@@ -1,8 +1,7 @@
 """Calls a reward as TRL does, under a time limit: whether it keeps the contract, and scores the same completion the same."""
 
-from __future__ import annotations
-
 import contextlib
+import copy
 import inspect
 import io
 import math
@@ -59,7 +58,7 @@ class Caller:
 
     def call(self, batch: Batch, seconds: float = 0.0) -> Outcome:
         """Call the reward once, on a copy of the batch. What it prints is caught."""
-        outcome, own, limit, raw = Outcome(), batch.copy(), seconds or self.seconds, None
+        outcome, own, limit, raw = Outcome(), copy.deepcopy(batch), seconds or self.seconds, None
         start = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
@@ -73,7 +72,7 @@ class Caller:
         outcome.is_late = outcome.seconds >= limit  # stopped, or come back late where nothing stops it
         self.late += outcome.is_late
         if outcome.is_late and (self.late_on is None or len(batch) < len(self.late_on)):
-            self.late_on = batch.copy()
+            self.late_on = batch
         self.completions += len(batch)
         self.spent += outcome.seconds
         if outcome.scores is not None:

@@ -5,8 +5,6 @@ it finds the layout that a reward reads, then it tries everything in that one. N
 completion would upset, and code that is to be run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

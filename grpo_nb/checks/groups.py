@@ -3,8 +3,6 @@
 Completions of one prompt are too alike to count as independent.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,6 @@
 way from the best wrong answer to the right one, so that shaping and partial credit do not look like holes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

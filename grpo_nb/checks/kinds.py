@@ -1,7 +1,5 @@
 """All that `check_rewards` can find: how bad each kind is, what it does to a training, and what mends it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -3,8 +3,6 @@
 A reward reads one of them, and everything else about it is tried in that one.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

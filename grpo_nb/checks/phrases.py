@@ -1,7 +1,5 @@
 """Texts that a reward's own code holds: one that looks for certain phrases seems to look at nothing until it is shown them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

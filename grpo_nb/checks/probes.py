@@ -4,8 +4,6 @@ Made from the user's own rows and answer format. Wrong answers are plausible: ot
 same length as the gold one where there are such, so that a reward which only counts characters cannot pass for one that knows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -5,8 +5,6 @@ hold a GPU. It sets itself an alarm, by which the kernel ends it where a pair ta
 long multiplication; the next question starts another, a second or two later. When the asker goes, its pipe ends, and it too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,13 +4,11 @@ Everything a model can do to be paid without committing itself ends here: two sl
 back, several answers in one slot, and the question copied into it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -169,13 +167,13 @@ class json_answer(SlotReward):
         column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
             for any value that fits.
         name: Under which TRL logs it.
-        schema: A JSON schema. A `pattern` of its that takes for ever takes the training with it.
+        schema: A JSON schema. A reference in it that leads nowhere fits nothing, and none is fetched; a `pattern` that takes
+            for ever takes the training with it.
         partial: Pay the share of an object's fields that are right: of all keys that it or the gold object has.
 
     Raises:
         ValueError: Neither column nor schema.
         jsonschema.SchemaError: The schema is none.
-        referencing.exceptions.Unresolvable: A reference in it leads nowhere; none is fetched.
 
     >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
     [1.0, 0.0]
@@ -214,32 +212,23 @@ class json_answer(SlotReward):
         return is_json and (self.column is None or is_same_json(value, gold)) and self._fits(value)
 
     def _fits(self, value: Any) -> bool:
+        from referencing.exceptions import Unresolvable  # not at the top: the lab runs where it is not installed
+
         try:
             return self.schema is None or _validator(self.schema).is_valid(value)
-        except RecursionError:
+        except (RecursionError, Unresolvable):
             return False
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
     from jsonschema import validators  # not at the top: the lab runs where it is not installed
-    from referencing import Registry, Resource
-    from referencing.jsonschema import DRAFT202012
+    from referencing import Registry
 
     loaded = json.loads(schema)
     kind = validators.validator_for(loaded)
     kind.check_schema(loaded)
-    resource = Resource.from_contents(loaded, default_specification=DRAFT202012)
-    for reference in _references(loaded):
-        Registry().resolver_with_root(resource).lookup(reference)  # which fetches nothing
-    return kind(loaded, registry=Registry())
-
-
-def _references(schema: Any) -> Iterator[str]:
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _references(part)
-    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
-        yield schema["$ref"]
+    return kind(loaded, registry=Registry())  # which fetches nothing
 
 
 @dataclass(frozen=True)

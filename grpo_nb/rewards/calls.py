@@ -6,7 +6,6 @@ What `grpo_nb.rewards.scores` and `grpo_nb.checks` share: the batch, the call, a
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import math
 import types
@@ -42,10 +41,6 @@ class Batch:
         chosen = {name: held and [held[i] for i in indexes] for name, held in lists.items()}
         columns = {key: [held[i] for i in indexes] for key, held in self.columns.items()}
         return Batch(**chosen, columns=columns, trainer_state=self.trainer_state)
-
-    def copy(self) -> Batch:
-        """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
-        return copy.deepcopy(self)
 
 
 def make_batch(

@@ -3,8 +3,6 @@
 The model-written code never sees what is expected, and never runs in this process. See `grpo_nb.sandbox.candidates`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

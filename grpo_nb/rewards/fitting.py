@@ -1,7 +1,5 @@
 """The rewards that fit a task, and whether rewards can read its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

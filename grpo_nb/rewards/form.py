@@ -1,7 +1,5 @@
 """Rewards for the form of a completion: the gradient that leads a model to a format it has never produced."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

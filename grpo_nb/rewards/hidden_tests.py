@@ -1,7 +1,5 @@
 """The hidden tests of a data row: read from data or asserts, never run, and applied to what came out of the sandbox."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Whether an answer is right by the opinion of the reward that a training is paid by: baseline and evaluation ask it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence

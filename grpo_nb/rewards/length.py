@@ -1,7 +1,5 @@
 """A reward for the length of a completion; TRL's own, and recipes for style, are in docs/guide/recipes.md."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal

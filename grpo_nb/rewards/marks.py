@@ -1,7 +1,5 @@
 """Where in a completion a reward looked, which the lab marks."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from grpo_nb.rewards.base import RewardFunction, unwrapped

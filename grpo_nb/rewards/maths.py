@@ -6,8 +6,6 @@ form of the gold answer, without words, relations, lists or commands that the go
 reach math-verify; what does is judged in another process (`algebra`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import time

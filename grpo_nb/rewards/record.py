@@ -4,8 +4,6 @@ A reward of the kit is its class and parameters, a function of the user's its so
 it (constants, other functions, a closure) is not looked at: another value there is the user's to know.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

@@ -8,8 +8,10 @@ the totals.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,9 +70,6 @@ class Scores(Shown):
         rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
         return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
-    def __iter__(self) -> Iterator[dict[str, float]]:
-        return iter([dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)])
-
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = [
@@ -128,13 +127,8 @@ def score(
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
-    more = {
-        "prompts": prompts,
-        "completion_ids": completion_ids,
-        "tokenizer": tokenizer,
-        "trainer_state": trainer_state,
-    }
-    batch = make_batch(completions, rows, **more).copy()
+    ids = {"completion_ids": completion_ids, "tokenizer": tokenizer}
+    batch = copy.deepcopy(make_batch(completions, rows, prompts=prompts, trainer_state=trainer_state, **ids))
     texts = tuple(map(completion_text, batch.completions))
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
@@ -208,7 +202,8 @@ def group_advantages(
     batch_std = _std(values)
     for start in range(0, len(values), num_generations):
         group = values[start : start + num_generations]
-        mean = _mean(group)
+        known = [value for value in group if not math.isnan(value)]
+        mean = statistics.fmean(known) if known else math.nan
         std = _std(group) if scale == "group" else batch_std
         scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
         # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
@@ -216,19 +211,10 @@ def group_advantages(
     return advantages
 
 
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
-    return sum(known) / len(known) if known else math.nan
-
-
 def _std(values: Sequence[float]) -> float:
     """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
     known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2:
-        return math.nan
-    mean = _mean(known)
-    return math.sqrt(sum((value - mean) * (value - mean) for value in known) / (len(known) - 1))
+    return statistics.stdev(known) if len(known) > 1 else math.nan
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
