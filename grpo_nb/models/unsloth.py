@@ -91,14 +91,15 @@ def import_unsloth() -> Any:
     # (unsloth_zoo/__init__.py), and vLLM then does not start in standby; the trainers are written with shared scoring on
     # (unsloth/utils/prefix_grouper.py, `_ENABLED`).
     unset = [name for name in (SHARED_SCORING, _STANDBY) if name in switches and name not in os.environ]
-    is_foreign = "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT)
-    if gpu is not None and is_foreign and unset:
+    if gpu is not None and unset and "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT):
         raise EnvironmentProblem(
             f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
             "Restart the kernel and import grpo_nb first."
         )
     for name, value in switches.items():
         os.environ.setdefault(name, value)
+    # Its warning that a faster 4-bit product on a CPU could be fetched from the Hub, which nothing here would use: a red box.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         with silently():  # a banner, of which check_environment says the same in a table
             import unsloth

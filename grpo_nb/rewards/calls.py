@@ -70,9 +70,7 @@ def make_batch(
         prompts = [row[name] for row in listed]
     for name, values in (("rows", listed), ("prompts", prompts), ("completion_ids", completion_ids)):
         if values is not None and len(values) != count:
-            raise ValueError(
-                f"{len(values)} {name} for {count} completions: there must be one for each, or one row for all."
-            )
+            raise ValueError(f"{len(values)} {name} for {count} completions: write one for each, or one row for all.")
     if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -202,8 +201,7 @@ def group_advantages(
     batch_std = _std(values)
     for start in range(0, len(values), num_generations):
         group = values[start : start + num_generations]
-        known = [value for value in group if not math.isnan(value)]
-        mean = statistics.fmean(known) if known else math.nan
+        mean = _mean([value for value in group if not math.isnan(value)])
         std = _std(group) if scale == "group" else batch_std
         scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
         # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
@@ -211,10 +209,17 @@ def group_advantages(
     return advantages
 
 
+def _mean(known: Sequence[float]) -> float:
+    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
+    return sum(known) / len(known) if known else math.nan
+
+
 def _std(values: Sequence[float]) -> float:
     """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
     known = [value for value in values if not math.isnan(value)]
-    return statistics.stdev(known) if len(known) > 1 else math.nan
+    mean = _mean(known)
+    squares = sum((value - mean) ** 2 for value in known)
+    return math.sqrt(squares / (len(known) - 1)) if len(known) > 1 else math.nan
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:

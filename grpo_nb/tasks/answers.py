@@ -3,8 +3,6 @@
 The kind is told from the gold answers, shown in the task, and set by `kind=`. Everything else is a reward of one's own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

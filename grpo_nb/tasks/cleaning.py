@@ -1,7 +1,5 @@
 """From rows as they are to questions with an answer: which columns play the parts, and which rows are left out and why."""
 
-from __future__ import annotations
-
 import json
 import numbers
 import re

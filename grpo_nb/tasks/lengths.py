@@ -1,7 +1,5 @@
 """Right answers that could not end within the limit of tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A task from any source: chat prompts with a gold answer, split so that no question is in both parts."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import operator

@@ -5,8 +5,6 @@ r"""Numbers as people write them: the value, exactly, with the name before it an
 decimal mark, and what begins with a zero (`007`) is a text.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Files are read by pandas, pyarrow and json; what those cannot read is mended in pandas (docs/guide/data.md).
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -204,7 +204,9 @@ def test_none_is_left_out_of_the_sum_and_all_none_is_nan() -> None:
 
     found = score([first, second], ["a", "b", "c"], weights={"second": 0.5})
     totals = found.totals
-    assert [*found][2] == {"first": 1.0, "second": 3.0}
+    assert found.values["first"][2] == 1.0 and found.values["second"] == pytest.approx(
+        (2.0, math.nan, 3.0), nan_ok=True
+    )
     assert totals[0] == 1.0 and math.isnan(totals[1]) and totals[2] == 2.5
 
 
