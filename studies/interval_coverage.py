@@ -2,9 +2,10 @@
 
     python studies/interval_coverage.py [--studies 4000]
 
-Questions: does the closed interval that a comparison shows cover the truth in 95 of 100 studies, for one answer to each question
-and for four, from ten questions to a thousand? Does the exact test find the smallest difference, as `smallest_difference` names it,
-four times in five? Answers are drawn from made-up models; nothing is asked. Prints tables for docs/evidence/evaluate.md.
+Questions: does the closed interval that a comparison shows cover the truth in 95 of 100 studies, for one answer to each
+question and for four, from ten questions to a thousand? Does the exact test find the smallest difference, as
+`smallest_difference` names it, four times in five? Answers are drawn from made-up models; nothing is asked. Prints the tables
+of docs/evidence/evaluate.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
     print("| questions | gained, lost | interval holds the difference |\n| ---: | --- | ---: |")
     for count, gained, lost in _ONE_EACH:
         changes = draw.choice([1.0, -1.0, 0.0], p=[gained, lost, 1 - gained - lost], size=(studies, count))
-        print(f"| {count} | {gained:.0%}, {lost:.0%} | {_covered(changes, gained - lost):.1%} |")
+        print(f"| {count} | {gained:.0%}, {lost:.0%} | {_covered(changes, gained - lost, 1):.1%} |")
     for count in _FOUR_EACH:
         # Each question has a difficulty of its own; the second model is right more often on each.
         rates = draw.beta(0.7, 1.0, size=(studies, count))
@@ -44,7 +45,7 @@ def main() -> None:
         changes = (draw.binomial(4, better) - draw.binomial(4, rates)) / 4
         many = draw.beta(0.7, 1.0, size=2_000_000)
         truth = float((numpy.minimum(many + 0.1, 1.0) - many).mean())
-        print(f"| {count}, 4 samples each | | {_covered(changes, truth):.1%} |")
+        print(f"| {count}, 4 samples each | | {_covered(changes, truth, 4):.1%} |")
 
     print("\n| questions | answers that change | smallest difference | found |\n| ---: | ---: | ---: | ---: |")
     for count, share in _POWER:
@@ -56,8 +57,8 @@ def main() -> None:
         print(f"| {count} | {max(share, smallest):.0%} | {100 * smallest:.1f} points | {found:.1%} |")
 
 
-def _covered(changes: numpy.ndarray, truth: float) -> float:
-    ends = [_interval(change.tolist()) for change in changes]
+def _covered(changes: numpy.ndarray, truth: float, samples: int) -> float:
+    ends = [_interval(change.tolist(), samples) for change in changes]
     return float(numpy.mean([low <= truth <= high for low, high in ends]))
 
 

@@ -106,7 +106,7 @@ def paired_result(first: Sequence[float], second: Sequence[float], samples: int 
     return PairedResult(
         questions=len(change),
         difference=sum(change) / len(change),
-        interval=_interval(change),
+        interval=_interval(change, samples),
         p_value=_p_value([c for c in change if abs(c) > 1e-12], samples),
         smallest=smallest_difference(change),
     )
@@ -127,15 +127,16 @@ def _p_value(moved: Sequence[float], samples: int) -> float:
     return min(float(permutation_test((moved,), numpy.sum, **how).pvalue), 1.0)
 
 
-def _interval(change: Sequence[float]) -> tuple[float, float]:
+def _interval(change: Sequence[float], samples: int) -> tuple[float, float]:
     """Bonett and Price's interval (Journal of Educational and Behavioral Statistics 37, 2012).
 
     One question more is taken to have changed each way, so that it has a width where all changed alike. Of shares of several
-    samples, their squares stand where theirs has counts.
+    samples, their squares stand where theirs has counts, and one answer of the added questions: with all of them it held the
+    truth in 99.9 % of studies of 12 questions with 4 samples (docs/evidence/evaluate.md).
     """
     n = len(change) + 2
     middle = sum(change) / n
-    squares = (sum(c * c for c in change) + 2) / n
+    squares = (sum(c * c for c in change) + 2 / samples) / n
     half = _Z * math.sqrt((squares - middle * middle) / n)
     return max(middle - half, -1.0), min(middle + half, 1.0)
 
