@@ -330,8 +330,7 @@ def _write_programs(staged: Path, plan: _Plan, of_kit: KitFiles, processes: int,
     _write_from_template(
         staged / "README.md", run=run.name, settings=settings, version=__version__, changes=plan.changes,
         model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
-        batches=rows, steps=len(plan.record), kit_files=len(of_kit.files), served="base" if base else settings.model,
-        has_vllm=has_vllm,
+        batches=rows, steps=len(plan.record), kit_files=len(of_kit.files), has_vllm=has_vllm,
     )  # fmt: skip
 
 
