@@ -1,7 +1,7 @@
 """grpo_nb: teach a language model with GRPO on one GPU or a plain CPU, in a notebook, with evidence at every step.
 
 Importing this package loads nothing heavy and starts no process. What `gn.` offers stands in one list, `__init__.pyi`, which
-the loader, `dir(gn)` and editors read; the rest lives in its room (`gn.tasks.xml`, `gn.sandbox.run_untrusted`). Names are
+the loader, `dir(gn)` and editors read; the rest lives in its room (`gn.tasks.xml`, `gn.runs.list`). Names are
 looked up when they are used, in the order that keeps Unsloth ahead of trl and transformers, which it patches while they load.
 """
 

@@ -6,13 +6,13 @@ from . import health as health
 from . import machine as machine
 from . import rewards as rewards
 from . import runs as runs
-from . import sandbox as sandbox
 from . import scaleout as scaleout
 from . import settings as settings
 from . import tasks as tasks
 from . import training as training
 from .checks.baseline import baseline as baseline
 from .checks.check_rewards import check_rewards as check_rewards
+from .evaluation.ask import ask as ask
 from .evaluation.ask import compare as compare
 from .evaluation.ask import evaluate as evaluate
 from .export.gguf import export_gguf as export_gguf

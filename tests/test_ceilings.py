@@ -17,6 +17,8 @@ CEILINGS = {
     "sandbox": 420,
     "rewards": 1150,
     "lab": 390,
+    "evaluation": 790,
+    "scaleout": 500,
     "health": 480,
 }
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.randomness import kept_modes, kept_random_state
-from grpo_nb.core.words import did_you_mean
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
@@ -22,7 +21,7 @@ from grpo_nb.models.load import load_adapter, load_model, resolve_model
 from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings.number_types import cpu_number_type
-from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.settings.settings import Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,9 +62,6 @@ class Subject:
     ask: Callable[[Sequence[list[dict[str, str]]], Decoding, Progress], list[Completion]]
     tokenizer: PreTrainedTokenizerBase | None
     """None for a GGUF file, which has its own inside."""
-    note: str = ""
-    folder: str = ""
-    """Of a model on disk that other programs can load too."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ Located = Run | Base | tuple[Any, Any] | Path | str
 """What a subject stands for: a file or folder that is no run is a path, and a name on the Hub a text."""
 
 
-def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Located], Run | None]:
+def located(subjects: Sequence[Any], run: Run | str | Path | None = None) -> tuple[list[Located], Run | None]:
     """Turn paths and names into what they stand for, each opened once; return them and the run that they belong to.
 
     Args:
@@ -88,119 +84,75 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
         run: Theirs, or its folder; the first run among them if not given.
 
     Raises:
-        TypeError, ValueError: One is none of these, or `"base"` without a run.
-        FileNotFoundError: A path that does not exist.
+        ValueError: `"base"` without a run.
+        FileNotFoundError: A path that does not exist, or holds nothing that can be asked.
         OSError: A name that is neither here nor on the Hub, in the words of the Hub's library.
     """
-    if run is not None and not isinstance(run, Run):
-        run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
-    found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
-    run = run or next((what for what in found if isinstance(what, Run)), None)
-    if run is None and any(what is None for what in found):
+    found = [what if what == BASE else _located(what) for what in subjects]
+    run = open_run(run) if run is not None else next((what for what in found if isinstance(what, Run)), None)
+    if run is None and BASE in found:
         raise ValueError("'base' is the model that a run started from: say which, run=gn.open_run('runs/...').")
-    return [Base(run) if what is None else what for what in found], run
+    return [Base(run) if what == BASE else what for what in found], run
 
 
 def _located(what: Any) -> Located:
-    if isinstance(what, (Run, Base)):
+    if isinstance(what, (Run, tuple)):
         return what
-    if isinstance(what, tuple) and len(what) == 2:
-        if hasattr(what[0], "parameters") and hasattr(what[1], "apply_chat_template"):
-            return what
-        kinds = ", ".join(type(part).__name__ for part in what)
-        raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
-    if isinstance(what, str) and what == "gsm8k":
-        raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     path = Path(what).expanduser()
-    if path.suffix == ".gguf" and not path.is_file():
-        raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
-    for folder in (path, *([path.parent] if is_adapter else []), Path(Settings().run_root) / path):
+    for folder in (path, Path(Settings().run_root) / path, path.parent if is_adapter else path):
         if (folder / "run.json").is_file():
             return open_run(folder)
-    if is_adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
-        return path
-    if path.is_dir():
-        files = sorted(path.glob("*.gguf"))
-        if len(files) == 1:
-            return files[0]
-        several = f"several GGUF files, of which one must be named: {[f.name for f in files]}"
-        raise ValueError(
-            f"{str(path)!r} is no run (run.json), model (config.json), adapter (adapter_config.json) or GGUF file: "
-            f"{several if files else 'none of these'}."
-        )
-    if isinstance(what, Path) or what.startswith((".", "/", "~")) or what.count("/") > 1:
-        raise _missing(what, path, "folder")
-    if what != EMBEDDED_MODEL:
-        try:
-            resolve_model(what)  # a name that is none is told now, and not after the first model has answered
-        except (OSError, ValueError) as error:
-            if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
-                raise _missing(what, path, "folder") from error
-            raise
-    return what
-
-
-def _missing(what: str | Path, path: Path, kind: str) -> FileNotFoundError:
-    there = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    nearest = did_you_mean(path.name, there) if there else ""
-    hint = nearest if "did you mean" in nearest else "."
-    return FileNotFoundError(f"there is no {kind} {str(what)!r} (looked in {Path.cwd()}){hint}")
+    if not (path / "config.json").is_file() and len(files := list(path.glob("*.gguf"))) == 1:
+        path = files[0]
+    if path.suffix == ".gguf" and not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(what)!r} (looked in {Path.cwd()}).")
+    if not is_adapter and path.suffix != ".gguf":
+        resolve_model(str(what))  # what is none is told now, and not after the first model has answered
+    return path if path.exists() else what
 
 
 def name_of(subject: Located) -> str:
     """Return the label of a subject without opening it."""
     if isinstance(subject, (tuple, Base)):
         return "model" if isinstance(subject, tuple) else BASE
-    if isinstance(subject, Run):
-        return subject.name
-    return Path(subject).name.removesuffix(".gguf")
+    return subject.name if isinstance(subject, Run) else Path(subject).name.removesuffix(".gguf")
 
 
 @contextlib.contextmanager
-def open_subject(
-    what: Located,
-    *,
-    run: Run | None = None,
-    tokenizer: Any = None,
-    report: Callable[[str], None] = lambda line: None,
-) -> Iterator[Subject]:
+def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None) -> Iterator[Subject]:
     """Load what is to be asked, and let go of it afterwards if it was loaded here.
 
     Args:
         what: As `located` returns it.
         run: Whose tokenizer a model folder with its vocabulary gets, so that all have the same chat template.
         tokenizer: That of another subject, for the same; without a run.
-        report: Called with one line per stage.
     """
     if isinstance(what, tuple):
         yield _model_subject(*what, "A model in memory, as it is.")
     elif isinstance(what, Run):
-        yield _model_subject(*model_of(what, report), f"The adapter of the run {what.name}.")
+        about, best = f"The adapter of the run {what.name}.", what.best
+        if best is not None and what.settings.keep == "best":
+            about += (
+                f" It is the best of {best.scores} by its score on some of these questions, so a little lucky on them."
+            )
+        yield _model_subject(*model_of(what), about)
     elif isinstance(what, Base):
-        about = f"The model that the run {what.run.name} started from, without adapter."
-        if what.run.model is None and not _has_adapter(what.run):
-            # Its LoRA is new, which adds nothing.
-            yield _model_subject(*load_model(_settings_to_load(what.run), report=report), about)
-            return
-        model, own = model_of(what.run, report)
+        model, own = model_of(what.run)
         with model.disable_adapter():
-            yield _model_subject(model, own, about)
+            yield _model_subject(model, own, f"The model that the run {what.run.name} started from, without adapter.")
     elif isinstance(what, Path) and what.suffix == ".gguf":
-        yield _gguf_subject(what, report)
+        yield _gguf_subject(what)
     else:
-        model, own = _load(what, run, report)
+        model, own = _load(what, run)
         shared = tokenizer if run is None else tokenizer_of_run(run)
-        is_same = shared is not None and shared.get_vocab() == own.get_vocab()
-        other = (
-            f"{name_of(what)} has another vocabulary, so it was asked with its own tokenizer and chat template: lengths in "
-            "tokens cannot be compared."
-        )
-        note = "" if is_same or shared is None else other
-        about = f"The model {what.name if isinstance(what, Path) else what}."
-        folder = str(what) if isinstance(what, Path) and (what / "config.json").is_file() else ""
+        about = f"The model {name_of(what)}."
+        if shared is not None and shared.get_vocab() == own.get_vocab():
+            own = shared
+        elif shared is not None:
+            about += " It has another vocabulary, so its own tokenizer and chat template: lengths cannot be compared."
         try:
-            yield _model_subject(model, shared if is_same else own, about, note, folder)
+            yield _model_subject(model, own, about)
         finally:
             del model
             gc.collect()
@@ -215,16 +167,17 @@ def tokenizer_of_run(run: Run) -> Any:
     return run.tokenizer
 
 
-def model_of(run: Run, report: Callable[[str], None]) -> tuple[Any, Any]:
+def model_of(run: Run) -> tuple[Any, Any]:
     """Return a run's model with its adapter, loaded from disk if it is not in memory.
 
     Raises:
         FileNotFoundError: It has none yet.
         ValueError: The model in memory has learnt something else since: its answers would not be those of this run.
     """
+    if run.model is None and not _saved_adapter(run).is_file():
+        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first.")
     if run.model is None:
-        require_adapter(run)
-        run.model, run.tokenizer = load_model(_settings_to_load(run), report=report)
+        run.model, run.tokenizer = load_model(_settings_to_load(run))
         run.tokenizer.chat_template = template_of(run.path) or run.tokenizer.chat_template
         load_adapter(run.model, run.adapter_path)
     elif not _holds_adapter_of(run):
@@ -235,14 +188,8 @@ def model_of(run: Run, report: Callable[[str], None]) -> tuple[Any, Any]:
     return run.model, run.tokenizer
 
 
-def require_adapter(run: Run) -> None:
-    """Raise `FileNotFoundError` for a run that has no adapter, in memory or on disk."""
-    if run.model is None and not _has_adapter(run):
-        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first.")
-
-
-def _has_adapter(run: Run) -> bool:
-    return (run.adapter_path / "adapter_model.safetensors").is_file()
+def _saved_adapter(run: Run) -> Path:
+    return run.adapter_path / "adapter_model.safetensors"
 
 
 def _holds_adapter_of(run: Run) -> bool:
@@ -250,14 +197,11 @@ def _holds_adapter_of(run: Run) -> bool:
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    if not _has_adapter(run) or not hasattr(run.model, "get_base_model"):
+    if not _saved_adapter(run).is_file() or not hasattr(run.model, "get_base_model"):
         return True
     held = get_peft_model_state_dict(run.model, adapter_name="default", save_embedding_layers=False)
-    saved = load_file(run.adapter_path / "adapter_model.safetensors")
-    return all(
-        name in saved and tensor.detach().cpu().to(saved[name].dtype).equal(saved[name])
-        for name, tensor in held.items()
-    )
+    saved = load_file(_saved_adapter(run))
+    return all(name in saved and value.cpu().to(saved[name].dtype).equal(saved[name]) for name, value in held.items())
 
 
 def _settings_to_load(run: Run) -> Settings:
@@ -267,34 +211,27 @@ def _settings_to_load(run: Run) -> Settings:
     return run.settings.replace(dtype=run.info["number_type"])
 
 
-def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> tuple[Any, Any]:
+def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
     import_unsloth()
     import torch
+    from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    report(f"loading {what}")
-    folder = Path(what)
-    base, adapter = str(what), None
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        from peft import PeftConfig
-
-        base, adapter = str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path), str(folder)
+    folder, base = str(what), str(what)
+    is_adapter = not Path(folder, "config.json").is_file() and Path(folder, "adapter_config.json").is_file()
+    if is_adapter:
+        base = str(PeftConfig.from_pretrained(folder).base_model_name_or_path)
     source = resolve_model(base)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    if adapter is not None:
-        from peft import PeftModel
-
-        require_trained_on(folder, base, base_identity(model, base))
-        model = PeftModel.from_pretrained(model, adapter)
+    if is_adapter:
+        require_trained_on(Path(folder), base, base_identity(model, base))
+        model = PeftModel.from_pretrained(model, folder)
+    chosen = cpu_number_type("auto" if run is None else _settings_to_load(run).dtype)
     if find_gpu() is not None:
         model = model.to("cuda")
-    else:
-        asked = "auto" if run is None else _settings_to_load(run).dtype
-        chosen = cpu_number_type(asked)
-        # Widened, these are exactly the same numbers; narrowed, it would be another model.
-        if chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
-            model = model.float()
+    elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
+        model = model.float()  # widened, these are the same numbers; narrowed, it would be another model
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
@@ -328,8 +265,8 @@ def answers_of_model(
         )
 
 
-def _model_subject(model: Any, tokenizer: Any, about: str, note: str = "", folder: str = "") -> Subject:
-    return Subject(about, lambda *asked: answers_of_model(model, tokenizer, *asked), tokenizer, note, folder)
+def _model_subject(model: Any, tokenizer: Any, about: str) -> Subject:
+    return Subject(about, lambda *asked: answers_of_model(model, tokenizer, *asked), tokenizer)
 
 
 @contextlib.contextmanager
@@ -352,7 +289,7 @@ def _no_habits(model: Any) -> Iterator[None]:
         inner.generation_config = own
 
 
-def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
+def _gguf_subject(file: Path) -> Subject:
     def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
         return generate_with_llama_cpp(
             file,
@@ -361,7 +298,6 @@ def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
             temperature=decoding.temperature,
             sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,
             chat_template_kwargs=decoding.chat_template_kwargs,
-            report=report,
             progress=progress,
         )
 

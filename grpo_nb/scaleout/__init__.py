@@ -3,6 +3,6 @@
 Not here: the models that a run made (`export`).
 """
 
-from grpo_nb.scaleout.opened import Project
-from grpo_nb.scaleout.opened import open_project as open
+from grpo_nb.scaleout.back import Project
+from grpo_nb.scaleout.back import open_project as open
 from grpo_nb.scaleout.project import write

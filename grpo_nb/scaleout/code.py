@@ -1,31 +1,30 @@
 """Rewards as code that stands by itself: a call for one of the kit, and for the user's own the source with what it uses.
 
-What a function uses of its notebook or file goes with it: imports, constants, other functions, patterns. What lives in this
-process only, such as a widget, a loaded model or the variables of an outer function, cannot go, and is refused by name.
+What can be written is written, and `project` tries it in a fresh process, which says what is missing there: the variables of an
+outer function, a file beside the notebook. Only what has no source, or is no plain data, is refused before.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
 import dataclasses
-import functools
+import dis
 import importlib.metadata
 import inspect
+import modulefinder
 import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path, PurePath
 from typing import Any
 
-from grpo_nb.core.words import shorten
-from grpo_nb.rewards.base import Reward, kinds, reward_name
-from grpo_nb.scaleout.own_code import globals_used, is_own_module
-from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.core.words import in_line
+from grpo_nb.rewards.base import Reward, reward_name
 
-_LONGEST = 1_000_000
-_KIT = __name__.partition(".")[0]
+KIT = __name__.partition(".")[0]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class CannotLeave(ValueError):
@@ -36,19 +35,13 @@ class RewardsCode:
     """Collects what `rewards.py` is made of.
 
     Attributes:
-        imports: Lines, in the order in which they were needed.
-        parts: Constants and functions by name, each behind those that it uses.
-        needs_kit: Whether anything of the kit is used.
+        imports: Lines, by the names that they give.
+        parts: Constants, functions and classes by name, each behind those that it uses.
     """
 
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.parts: dict[str, str] = {}
-        self.needs_kit = False
-        # What rewards.py names itself.
-        self._held: dict[str, Any] = dict.fromkeys(("HERE", "REWARDS"), self)
-        self._held["kit"] = sys.modules[Reward.__module__.rpartition(".")[0]]
-        self._packages: set[str] = set()
 
     def add(self, reward: Callable[..., Any]) -> str:
         """Return the expression that makes a reward.
@@ -59,181 +52,132 @@ class RewardsCode:
         Raises:
             CannotLeave: It holds something that is only here.
         """
-        name = reward_name(reward)
         if isinstance(reward, Reward):
-            return self._written(reward, name)
-        if isinstance(reward, functools.partial):
-            given = [self.add(reward.func), *(self._plain(a, name, "an argument") for a in reward.args)]
-            given += [f"{key}={self._plain(value, name, key)}" for key, value in reward.keywords.items()]
-            self._take("functools", functools, name)
-            return f"functools.partial({', '.join(given)})"
-        if not isinstance(reward, types.FunctionType):
-            raise CannotLeave(
-                f"the reward {name!r} is an object of the class {type(reward).__name__}, whose state is only here. Write it "
-                "as a function: def NAME(completions, **columns)."
-            )
-        return self._take_function(reward.__name__, reward, name)
+            return self._written(reward)
+        if not isinstance(reward, types.FunctionType) or not reward.__name__.isidentifier():
+            what = f"the reward {reward_name(reward)!r} is no function with a name of its own"
+            raise CannotLeave(f"{what}: write it as def NAME(completions, **columns).")
+        self._take(reward.__name__, reward)
+        return reward.__name__
 
-    def requirements(self) -> list[str]:
-        """The installed packages that the rewards import, pinned."""
-        known = importlib.metadata.packages_distributions()
-        found = {known[package][0] for package in self._packages if package in known}
-        return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(found)]
+    def _written(self, value: Any, name: str = "a parameter") -> str:
+        """Code for a reward of a class, and for what it is made of: an answer format, functions, plain data."""
+        if dataclasses.is_dataclass(value):
+            kind = type(value)
+            self._take(kind.__name__, kind)
+            given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.compare]
+            named = [f"{f.name}={self._written(held)}" for f, held in given if held != f.default]
+            return f"{kind.__name__}({', '.join(named)})"
+        if isinstance(value, types.FunctionType):
+            return self.add(value)
+        try:
+            if ast.literal_eval(repr(value)) == value:
+                return repr(value)
+        except (ValueError, SyntaxError):
+            pass
+        raise CannotLeave(
+            f"{name}, {in_line(value)} of the kind {type(value).__name__}, lives in this process only. Write the numbers or "
+            f"texts that a reward needs into a constant: {name.upper().replace(' ', '_')} = ..."
+        )
 
-    # -- rewards of the kit -----------------------------------------------------------------------------------------
-
-    def _written(self, value: Any, reward: str) -> str:
-        """Code for a reward of the kit, and for what it is made of."""
-        if isinstance(value, Reward) and type(value) in kinds().values():
-            self.needs_kit = True
-            if type(value).__name__ == "maths":
-                self._packages.add("math_verify")
-            return f"kit.{type(value).__name__}({', '.join(self._fields(value, reward))})"
-        room = type(value).__module__.split(".")[:2]
-        if dataclasses.is_dataclass(value) and room[0] == _KIT:  # such as an answer format
-            self.needs_kit = True
-            self.imports[type(value).__name__] = f"from {'.'.join(room)} import {type(value).__name__}"
-            return f"{type(value).__name__}({', '.join(self._fields(value, reward))})"
-        if isinstance(value, list | tuple):
-            held = [self._written(item, reward) for item in value]
-            ends = "[]" if isinstance(value, list) else "()"
-            return f"{ends[0]}{', '.join(held)}{',' * (len(held) == 1)}{ends[1]}"
-        return self.add(value) if callable(value) else self._plain(value, reward, "a parameter")
-
-    def _fields(self, value: Any, reward: str) -> Iterator[str]:
-        for field in dataclasses.fields(value):
-            held = getattr(value, field.name)
-            if field.init and field.compare and not (held == field.default and type(held) is type(field.default)):
-                yield f"{field.name}={self._written(held, reward)}"
-
-    # -- the user's own ---------------------------------------------------------------------------------------------
-
-    def _take_function(self, name: str, function: types.FunctionType, reward: str) -> str:
-        """Take the source of a function, with what it uses, and return its name there."""
-        if function.__code__.co_freevars:
-            raise CannotLeave(
-                f"the reward {reward!r} uses {', '.join(function.__code__.co_freevars)} of the function around "
-                f"{function.__name__}, a closure, which cannot leave this process. Make it a default argument: "
-                f"def {reward}(completions, {function.__code__.co_freevars[0]}=..., **columns)."
-            )
-        if function.__code__.co_name == "<lambda>":
-            raise CannotLeave(
-                f"the reward {reward!r} is or uses a lambda, whose source is no statement. Write it with def."
-            )
-        source = _source(function, reward)
-        tree = ast.parse(source).body[0]
-        if self._is_taken(tree.name, function, reward):
-            return tree.name
-        self._take_imports(tree, reward)
-        outside = [*tree.decorator_list, *tree.args.defaults, *(d for d in tree.args.kw_defaults if d is not None)]
-        used = {node.id for part in outside for node in ast.walk(part) if isinstance(node, ast.Name)}
-        self._take_used(used | globals_used(function.__code__), function.__globals__, reward)
-        if function.__name__ != tree.name:  # what it is called in curves
-            source += f"\n\n\n{tree.name}.__name__ = {function.__name__!r}"
-        self.parts[tree.name] = source
-        return tree.name
-
-    def _take_class(self, kind: type, reward: str) -> str:
-        source = _source(kind, reward)
-        if not self._is_taken(kind.__name__, kind, reward):
-            tree = ast.parse(source)
-            self._take_imports(tree, reward)
-            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            self._take_used(used, vars(sys.modules[kind.__module__]), reward)
-            self.parts[kind.__name__] = source
-        return kind.__name__
-
-    def _take_imports(self, tree: ast.AST, reward: str) -> None:
-        """Note what is imported inside, which the source brings along by itself, if it was needed here."""
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                names = ["." * node.level + (node.module or "")] if isinstance(node, ast.ImportFrom) else []
-            for module in names:
-                if module in sys.modules or module.startswith("."):
-                    self._require(module, reward)
-
-    def _take_used(self, names: set[str], held: dict[str, Any], reward: str) -> None:
-        for name in sorted(names):
-            if name in held and not (hasattr(builtins, name) and held[name] is getattr(builtins, name)):
-                self._take(name, held[name], reward)
-
-    def _take(self, name: str, value: Any, reward: str) -> None:
+    def _take(self, name: str, value: Any) -> None:
         """Take what a function knows under a name."""
-        if isinstance(value, functools._lru_cache_wrapper):  # its source has the decorator
-            value = value.__wrapped__
-        module = getattr(value, "__module__", None)
+        module, own_name = getattr(value, "__module__", None), getattr(value, "__name__", "")
+        made = inspect.unwrap(value) if callable(value) else value  # the source of what is cached has its decorator
         if isinstance(value, types.ModuleType):
-            self._import(name, value.__name__, f"import {value.__name__}", reward, value)
-        elif isinstance(value, Reward | AnswerFormat):
-            self._define(name, value, self._written(value, reward), reward)
-        elif isinstance(value, types.FunctionType | type) and is_own_module(module):
-            is_class = isinstance(value, type)
-            taken = self._take_class(value, reward) if is_class else self._take_function(name, value, reward)
-            if taken != name:
-                self._define(name, value, taken, reward)
-        elif module is not None and getattr(sys.modules.get(module), getattr(value, "__name__", ""), None) is value:
-            self._import(name, module, f"from {module} import {value.__name__}", reward, value)
+            self._import(name, own_name, f"import {own_name}")
+            if own_name == KIT:  # its rooms come with it here, and would not there
+                self.imports |= {f"{KIT}.{room}": f"import {KIT}.{room}" for room in ("rewards", "tasks")}
+        elif isinstance(made, types.FunctionType | type) and is_own_module(module):
+            self._take_source(made)
+        elif own_name and getattr(sys.modules.get(module or ""), own_name, None) is value:
+            self._import(name, module, f"from {module} import {own_name}")
         elif isinstance(value, re.Pattern):
-            self._import("re", "re", "import re", reward, re)
-            self._define(name, value, f"re.compile({value.pattern!r}, {int(value.flags)})", reward)
+            self.imports["re"] = "import re"
+            self.parts.setdefault(name, f"{name} = re.compile({value.pattern!r}, {int(value.flags)})")
         else:
-            self._define(name, value, self._plain(value, reward, name), reward)
+            self.parts.setdefault(name, f"{name} = {self._written(value, name)}")
 
-    def _import(self, name: str, module: str, line: str, reward: str, value: Any) -> None:
-        self._require(module, reward)
-        if not self._is_taken(name, value, reward):
-            self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
+    def _take_source(self, made: Any) -> None:
+        """Take a function or class as it is written, behind what it names of its notebook or file."""
+        name = made.__name__
+        if name in self.parts:
+            return
+        try:
+            source = textwrap.dedent(inspect.getsource(made)).rstrip()
+            used = _names_used(compile(source, name, "exec"))
+        except (OSError, TypeError, SyntaxError) as error:
+            raise CannotLeave(
+                f"{name} has no source here that stands by itself ({error}): define it with def, in a cell or a file."
+            ) from error
+        held = made.__globals__ if isinstance(made, types.FunctionType) else vars(sys.modules[made.__module__])
+        self.parts[name] = ""  # should it name itself
+        for other in sorted(used & held.keys()):
+            self._take(other, held[other])
+        del self.parts[name]  # behind what it uses
+        self.parts[name] = source
 
-    def _require(self, module: str, reward: str) -> None:
-        """Note the package of a module."""
+    def _import(self, name: str, module: str, line: str) -> None:
         if is_own_module(module):
             raise CannotLeave(
-                f"the reward {reward!r} uses the module {module}, a file of your own that is not there elsewhere. Import "
-                f"what is used of it outside of functions, and it goes with the reward: from {module} import NAME."
+                f"{name} is of {module}, a file of your own that is not there elsewhere. Import what is used of it, and that "
+                f"goes along: from {module} import NAME."
             )
-        self._packages.add(module.partition(".")[0])
-        self.needs_kit |= module.partition(".")[0] == _KIT
-
-    def _define(self, name: str, value: Any, code: str, reward: str) -> None:
-        if not self._is_taken(name, value, reward):
-            self.parts[name] = f"{name} = {code}"
-
-    def _is_taken(self, name: str, value: Any, reward: str) -> bool:
-        """Whether it is there already, under its name."""
-        if name in self._held and self._held[name] is not value:
-            raise CannotLeave(
-                f"the reward {reward!r} uses another {name!r} than rewards.py has already: rename one of the two."
-            )
-        is_known = name in self._held
-        self._held[name] = value
-        return is_known
-
-    def _plain(self, value: Any, reward: str, name: str) -> str:
-        """Code for plain data."""
-        code = repr(value)
-        try:
-            is_plain = len(code) <= _LONGEST and _is_same(ast.literal_eval(code), value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            is_plain = False
-        if not is_plain:
-            raise CannotLeave(
-                f"the reward {reward!r} uses {name}, {shorten(code, 60)} of the kind {type(value).__name__}, which lives in "
-                f"this process only. Write the numbers or texts that it needs into a constant: {name.upper()} = ..."
-            )
-        return code
+        self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
 
 
-def _is_same(read: Any, value: Any) -> bool:
-    return type(read) is type(value) and read == value
+def is_own_module(module: str | None) -> bool:
+    """Whether a module is the user's own: a notebook, or a file that is neither of the kit nor installed."""
+    top = (module or "__main__").partition(".")[0]
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    is_installed = {"site-packages", "dist-packages"} & set(PurePath(file).parts)
+    return top == "__main__" or not (is_installed or top == KIT or top in sys.stdlib_module_names)
 
 
-def _source(made: Any, reward: str) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(made)).rstrip()
-    except (OSError, TypeError) as error:
-        raise CannotLeave(
-            f"the reward {reward!r} uses {made.__name__}, whose source is not known here ({error}). Define it in a cell or a "
-            "file, and train or open the run again."
-        ) from error
+def _names_used(code: types.CodeType) -> set[str]:
+    """The names that code looks up outside of itself, also in the functions and loops inside of it."""
+    used = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    used.discard("__name__")  # which each class body looks up
+    return used.union(*(_names_used(held) for held in code.co_consts if isinstance(held, types.CodeType)))
+
+
+class KitFiles(modulefinder.ModuleFinder):
+    """The files of the kit that a program needs, and the packages that it and they import.
+
+    Args:
+        program: rewards.py. Where it names no room, as `gn.rewards`, no `__init__.py` is needed, which would bring the whole
+            room.
+    """
+
+    def __init__(self, program: Path) -> None:
+        super().__init__(path=[str(ROOT)])
+        imported = re.findall(rf"^\s*(?:from|import) ({KIT}[\w.]*)", program.read_text("utf-8"), re.M)
+        self.has_rooms = any(hasattr(sys.modules.get(name), "__path__") for name in imported)
+        self.run_script(str(program))
+        found = [
+            Path(module.__file__) for name, module in self.modules.items() if name != "__main__" and module.__file__
+        ]
+        self.files = {file / "__init__.py" if file.is_dir() else file for file in found}
+        # Scripts and tables, which are started or read from beside a file.
+        named = [(file, name) for file in self.files for name in re.findall(r'with_name\("(.+?)"\)', file.read_text())]
+        self.files |= {file.with_name(name) for file, name in named if file.with_name(name).is_file()}
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """Only the kit's own are followed."""
+        if path is None and name != KIT:
+            raise ImportError(name)
+        return super().find_module(name, path, parent)
+
+    def load_package(self, name: str, folder: str) -> Any:
+        """A room, with or without its door; the door of the house stays here."""
+        if self.has_rooms and name != KIT:
+            return super().load_package(name, folder)
+        package = self.add_module(name)
+        package.__path__ = [folder]
+        return package
+
+    def requirements(self) -> list[str]:
+        """The installed packages that are imported, pinned."""
+        known = importlib.metadata.packages_distributions()
+        found = {known[package][0] for package in {name.partition(".")[0] for name in self.badmodules} & known.keys()}
+        return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(found)]

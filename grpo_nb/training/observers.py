@@ -90,7 +90,7 @@ class HoldoutScore(Observer):
         )
         completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
         paid_by = answer_reward(training.rewards)
-        found = Evaluation.of("", read_answers(self._questions, completions, training.task.format, reward=paid_by))
+        found = Evaluation("", read_answers(self._questions, completions, training.task.format, reward=paid_by))
         right, (low, high) = found.shares, found.interval
         score = {ACCURACY: found.accuracy, "holdout/in_format": found.format_share, LOW: low, HIGH: high}
         score["holdout/mean_length"] = found.mean_length

@@ -75,6 +75,15 @@ else:
 run
 
 # %% [markdown]
+# ## Ask it yourself
+#
+# The first look: questions of your own, to the model before and after, asked as in training. You should see the two answer
+# differently.
+
+# %%
+gn.ask(run, [row["question"] for row in run.holdout[:2]])  # or your own: gn.ask(run, "What is 17 + 25?")
+
+# %% [markdown]
 # ## Why not the training reward?
 #
 # It is what the model was paid for. It rises when the model learns, and just as well when it finds a way to be paid without
@@ -93,8 +102,8 @@ run
 # * the interval of the **difference**, in pairs: both answered the same questions, so what is hard for both cancels out;
 # * **p**: if neither were better, how often would the changed answers fall one way as unevenly as here?
 #
-# *better* stands there only if all agree, and *no difference shown* comes with the difference that would have been. Table, figure
-# and every answer are saved in the run, under `comparison/`.
+# *better* stands there only if p is below 0.05, and *no difference shown* comes with the difference that would have been. Who says
+# what is right stands there too. Numbers, figure and every answer are saved in the run, under `comparison/`.
 
 # %%
 comparison = gn.compare(run, rewards=rewards)

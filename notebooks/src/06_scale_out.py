@@ -59,14 +59,13 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# Eight completions a step, so that two processes have four each: one group of four, or half of a group of eight. Advantages are
-# computed over all of them either way.
+# Eight completions a step in groups of four, so that each of two processes has one whole group.
 
 # %%
 if RUN:
     run = gn.open_run(RUN)
 else:
-    changes = {"max_completion_length": 32, "per_device_train_batch_size": 8}
+    changes = {"max_completion_length": 32, "per_device_train_batch_size": 8, "num_generations": 4}
     settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print), **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
@@ -91,11 +90,13 @@ print(*sorted(path.name for path in there.iterdir()), sep="  ")
 print((there / "run.yaml").read_text())
 
 # %% [markdown]
-# The rewards are a file that you can read and change. A function of your own would stand in it with all that it uses; one that
-# holds something of this notebook, such as a widget, would have been refused by name.
+# The rewards are a file that you can read and change; of the kit, `kit/` has the files that they need and no others. A function of
+# your own would stand in it with all that it uses; one that holds something of this notebook, such as a widget, would have been
+# refused by name.
 
 # %%
 print((there / "rewards.py").read_text())
+print(*sorted(file.relative_to(there).as_posix() for file in there.glob("kit/**/*.py")), sep="  ")
 
 # %% [markdown]
 # ## The same numbers, in one process
@@ -150,15 +151,15 @@ gn.runs.compare(run, back)
 back.step(1)
 
 # %% [markdown]
-# ## Eight GPUs
+# ## Several GPUs
 #
-# The same folder, with another line of its README. You should see what divides: a number of processes that does not is refused
-# there before anything is loaded. Only processes on a CPU were run; the rest is rendered, and says so.
+# The same folder, with another line of its README. You should see what divides: a number of processes that would split a group is
+# refused there before anything is loaded. Only processes on a CPU were run; the rest is rendered, and says so.
 
 # %%
 readme = (there / "README.md").read_text()
 print(readme[readme.index("| where") : readme.index("## The same numbers")])
-print(start("train.py", "--plan", "--processes", "8"))
+print(start("train.py", "--plan", "--processes", "2"))
 
 # %% [markdown]
 # ## Did it work?
@@ -177,9 +178,9 @@ print("It worked: the same numbers in one process and in two, and a run that cam
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
-# | *uses ..., a closure* or *lives in this process only* | a reward holds something of this notebook | the message says what to write instead |
+# | *lives in this process only* or *fails in a process of its own* | a reward holds something of this notebook | the message says what to write instead |
 # | *of ... the text alone* | a run from its folder, with rewards of your own | `gn.scaleout.write(run, FOLDER, rewards=[...])` |
-# | *has not kept the adapter* | a run of an earlier version | train it again |
+# | *has not kept what it began with* | a run of an earlier version, or of more than 100 MB of rows | train it again |
 # | *planned for 2 processes, started with 1* | the launcher started fewer | `cpu2.yaml`, not `accelerate launch --cpu` |
 # | *NOT the same numbers* | another number type, version or machine | compare `finished.json` with `origin.json`; `--tolerance 0.05` for bfloat16 |
 # | *holds a training already* | nothing is written over | move `result/` away |

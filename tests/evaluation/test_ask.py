@@ -1,161 +1,132 @@
-"""Comparisons say no more than the data shows, on the real path and on made-up answers."""
+"""Comparisons say no more than the data shows, on the real path and on made-up answers; and own questions side by side."""
 
-import html
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 
 import grpo_nb as gn
-from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
-from grpo_nb.evaluation.comparison import Comparison, Evaluation, cut_sentence, frequent_answer
-from grpo_nb.evaluation.heldout import read_answers, same_as_gold
-from grpo_nb.generation.samples import Completion
+from grpo_nb.evaluation.comparison import Comparison, Evaluation
 from grpo_nb.rewards.record import record_of
-from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
 
-def made(label: str, right: list[bool], samples: int = 1) -> Evaluation:
+def made(label: str, right: list[bool], samples: int = 1, gold: str = "7") -> Evaluation:
     rows = [
-        {"question": f"<q{i}>", "answer": "7", "completion": "<script>alert(1)</script>", "given": "7" if ok else None,
+        {"question": f"<q{i}>", "answer": gold, "completion": "<script>alert(1)</script>", "given": "7" if ok else None,
          "is_correct": ok, "is_formatted": ok, "tokens": 5, "is_cut": False}
         for i, ok in enumerate(right)
     ]  # fmt: skip
-    return Evaluation.of(label, rows, samples)
-
-
-def _how(**more: object) -> _How:
-    wanted = dict.fromkeys(("limit", "temperature", "max_completion_length", "settings", "seed", "report"))
-    return _How(**{"rewards": (), "samples": 1, "allow_contaminated": False, **wanted, **more})
+    return Evaluation(label, rows, samples)
 
 
 def paired(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
-    return _paired(made("before", before, samples), made("after", after, samples))
+    return Comparison(made("before", before, samples), made("after", after, samples))
 
 
-def test_verdicts() -> None:
-    no, yes = [False], [True]
-    assert paired(no * 40, yes * 30 + no * 10).verdict == "better"
-    assert paired(yes * 30 + no * 10, no * 40).verdict == "worse"
-    assert paired(no * 40, yes * 2 + no * 38).verdict == "no difference shown"
-    assert paired(yes * 10, yes * 10).verdict == "no difference shown"
-    assert paired(no * 3, yes * 3).verdict == "no difference shown", "three questions show nothing"
-    nine = paired(no * 9, yes * 9)  # p = 0.004, of nine questions
-    assert nine.p_value < 0.05 and nine.verdict == "no difference shown"
-    assert "Under 10 questions no difference is claimed, however large it is: ask more." in nine.sentence
+def fresh(count: int = 12) -> list[dict[str, str]]:
+    return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
 
 
-def test_ratings_have_a_floor_and_sums_have_none() -> None:
-    def floor(golds: list[str]) -> str:
-        rows = [{**row, "answer": gold} for row, gold in zip(made("x", [False] * len(golds)).rows, golds, strict=True)]
-        sides = Evaluation.of("before", rows), Evaluation.of("after", rows)
-        return _paired(*sides, frequent=frequent_answer(golds)).floor_sentence
-
-    said = "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."
-    assert floor(["5", "5", "1", "5", "3", "4"] * 3) == said
-    assert floor([str(n % 14) for n in range(20)]) == "", "sums, of which some come twice"
-    assert floor([str(n // 3) for n in range(18)]) == "", "each as often as the others, and none often"
+def recorded(run: gn.runs.Run, rewards: list[dict]) -> gn.runs.Run:
+    (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
+    return gn.open_run(run.path)
 
 
-def test_the_floor_is_of_the_most_frequent_answer_of_the_task(run: gn.runs.Run) -> None:
-    """It was that of the few that were asked, picked afterwards, and of many labels there was none."""
-    rows = [{"question": f"Item {i}?", "answer": f"code {i % 19 if i % 9 else 'x'}"} for i in range(125)]
-    task = gn.load_task(rows, run.settings)
-    assert task.answers.floor[0] == "code x"
-    for limit in (None, 12, 3):
-        asked = _Asked(task, None, _how(limit=limit))
-        sides = [replace(made(name, [False]), rows=[{"answer": row["answer"]} for row in asked.rows]) for name in "ab"]
-        golds = [row["answer"] for row in asked.rows]
-        said = f"Always answering 'code x' would get {golds.count('code x') / len(golds):.1%}"
-        found = replace(paired([False], [False]), before=sides[0], after=sides[1], frequent=asked.frequent)
-        assert found.floor_sentence.startswith(said)
-    (run.path / "run.json").write_text(json.dumps({**run.info, "task": {**run.info["task"], "floor": ["7", 0.1]}}))
-    assert "Always answering '7' would get" in gn.compare(gn.open_run(run.path), limit=2).floor_sentence
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([False] * 40, [True] * 30 + [False] * 10, "better"),
+        ([True] * 30 + [False] * 10, [False] * 40, "worse"),
+        ([False] * 40, [True] * 2 + [False] * 38, "no difference shown"),
+        ([False] * 40, [True] * 4 + [False] * 36, "no difference shown"),  # 0 and 4 of 40: p = 0.125
+        ([True] * 10, [True] * 10, "no difference shown"),
+        ([False] * 9, [True] * 9, "no difference shown"),  # p = 0.004, of nine questions
+    ],
+)
+def test_verdicts(before: list[bool], after: list[bool], verdict: str) -> None:
+    found = paired(before, after)
+    assert found.verdict == verdict and found.sentence.startswith(f"{verdict}: accuracy ")
+    unseen = "A true difference of" if len(before) > 9 else "Under 10 questions no difference is claimed"
+    assert (unseen in found.sentence) == (verdict == "no difference shown")
 
 
 def test_numbers_against_the_definitions() -> None:
     comparison = paired([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)
-    assert comparison.difference == pytest.approx((15 - 5) / 40)
-    # Exact McNemar: 15 gained, 5 lost; two-sided binomial(20, 1/2).
-    assert comparison.p_value == pytest.approx(0.04139, abs=1e-5)
-    low, high = comparison.interval
-    assert low < comparison.difference < high
-    assert low == pytest.approx(0.25 - 1.96 * 0.1037, abs=0.03)
-    assert "difference +25.0 points" in comparison.sentence and "on 40 questions" in comparison.sentence
+    # 15 gained, 5 lost. Exact McNemar: two-sided binomial(20, 1/2). Bonett and Price: one more each way, of 42.
+    assert comparison.result.p_value == pytest.approx(0.04139, abs=1e-5)
+    half = 1.959964 * ((16 / 42 + 6 / 42 - (10 / 42) ** 2) / 42) ** 0.5
+    assert comparison.result.interval == pytest.approx((10 / 42 - half, 10 / 42 + half))
+    assert "on 40 questions (difference +25.0 points" in comparison.sentence
+
+
+@pytest.mark.parametrize(
+    ("golds", "said"),
+    [
+        (
+            ["5", "5", "1", "5", "3", "4"] * 3,
+            "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor.",
+        ),
+        ([str(n % 14) for n in range(20)], ""),  # sums, of which some come twice
+        ([str(n // 3) for n in range(18)], ""),  # each as often as the others, and none often
+    ],
+)
+def test_ratings_have_a_floor_and_sums_have_none(golds: list[str], said: str) -> None:
+    rows = [{**made("x", [False], gold=gold).rows[0]} for gold in golds]
+    found = Comparison(Evaluation("before", rows), Evaluation("after", rows))
+    assert found.floor_sentence == said and said in repr(found)
 
 
 def test_changed_answers_come_first_and_everything_is_escaped() -> None:
     comparison = paired([True, True, False, False], [True, False, True, False])
     table = comparison.transcripts()
-    assert table["question"].tolist() == ["<q1>", "<q2>", "<q0>", "<q3>"]
-    assert table["change"].tolist() == ["lost", "gained", "same", "same"]
+    assert table["question"].tolist() == ["<q1>", "<q2>", "<q3>", "<q0>"]
+    assert table["change"].tolist() == ["lost", "gained", "both wrong", "both right"]
     assert (table["before_is"][0], table["after_is"][0]) == ("right", "no answer")
     shown = comparison._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;q2&gt;" in shown
-    assert "<td" in shown and "right" in shown and "no answer" in shown and 'alt="Held-out comparison.' in shown
+    assert 'alt="Held-out comparison. no difference shown' in shown and "no answer" in shown
+
+
+def test_several_samples_of_a_question_are_no_further_questions() -> None:
+    """Twelve questions with eight samples each, of which one changed: 8 of 96 answers, but one question of twelve."""
+    before, after = [False] * 96, [True] * 8 + [False] * 88
+    found = paired(before, after, samples=8)
+    assert found.result.questions == 12 and found.after.pass_at[8][0] == pytest.approx(1 / 12)
+    assert found.verdict == "no difference shown" and found.result.p_value == 1.0
+    assert paired(before, after).verdict == "better", "what ignoring that would say"
+    assert found.transcripts()["change"].tolist() == ["gained"] * 8 + ["both wrong"] * 88
 
 
 def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     here = gn.compare(tiny_run, task)
     assert [row["question"] for row in here.before.rows] == task.holdout["question"]
     assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
-    saved = json.loads((tiny_run.path / "comparison" / "comparison.json").read_text())
-    assert saved["sentence"] == here.sentence
-    assert "Held-out:" in repr(tiny_run) and here.sentence in (tiny_run.path / "README.md").read_text()
+    assert tiny_run.comparison.sentence == here.sentence and "Held-out:" in repr(tiny_run)
+    assert here.sentence in (tiny_run.path / "README.md").read_text()
     opened = gn.compare(gn.open_run(tiny_run.path))
-    assert [row["completion"] for row in opened.after.rows] == [row["completion"] for row in here.after.rows]
-    assert [row["completion"] for row in opened.before.rows] == [row["completion"] for row in here.before.rows]
+    for one, other in ((opened.before, here.before), (opened.after, here.after)):
+        assert [row["completion"] for row in one.rows] == [row["completion"] for row in other.rows]
     assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
+    assert here.after.cut_share > 0.5 and "of 'after' were cut at the length limit" in repr(here)
 
 
-def test_what_is_saved_is_what_was_found(tmp_path: Path) -> None:
-    import pandas
-
-    result = paired([False] * 30, [True] * 20 + [False] * 10).save(tmp_path / "saved")
-    saved = json.loads((result.path / "comparison.json").read_text())
-    assert saved["verdict"] == "better" and saved["questions"] == 30 and saved["changed"]["gained"] == 20
-    table = pandas.read_parquet(result.path / "transcripts.parquet")
-    assert list(table["model"]) == ["before"] * 30 + ["after"] * 30 and table["is_correct"].sum() == 20
-    assert (result.path / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert result.sentence in (result.path / "comparison.txt").read_text(), (
-        "the words for those who do not see the figure"
-    )
-
-
-@pytest.mark.parametrize(
-    ("gained", "told"),
-    [(4, "The interval leaves out zero and the test does not reach 0.05"), (12, ""), (0, "")],
-)
-def test_interval_and_test_agree_in_words(gained: int, told: str) -> None:
-    """Four of forty gained and none lost: bootstrap 2.5 to 20 points, exact McNemar 0.125."""
-    found = paired([False] * 40, [True] * gained + [False] * (40 - gained))
-    assert (told in found.sentence) and bool(found.disagreement) == bool(told)
-    if gained == 4:
-        assert found.p_value == pytest.approx(0.125) and found.interval[0] > 0
-        assert found.verdict == "no difference shown" and told in repr(found) and told in found._repr_html_()
-
-
-def test_a_sentence_says_what_could_not_be_seen() -> None:
-    shown = paired([False] * 90 + [True] * 10, [True] * 4 + [False] * 86 + [True] * 8 + [False] * 2)
-    assert shown.verdict == "no difference shown"
-    assert (
-        f"A true difference of {100 * shown.smallest:.0f} points or more is shown by so many questions four times in five; a"
-        in shown.sentence
-    )
-
-
-def test_several_samples_of_a_question_are_no_further_questions() -> None:
-    """Twelve questions with eight samples each, of which one changed: 8 of 96 answers, but one question of twelve."""
-    before, after = [False] * 96, [True] * 8 + [False] * 88
-    result = paired(before, after, samples=8)
-    assert result.questions == 12 and result.after.pass_at[8][0] == pytest.approx(1 / 12)
-    assert result.verdict == "no difference shown" and result.p_value == 1.0
-    assert paired(before, after).verdict == "better", "what ignoring that would say"
-    assert result.transcripts()["change"].tolist() == ["gained"] * 8 + ["same"] * 88
+def test_own_questions_are_answered_side_by_side_as_in_training(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
+    asked = tiny_run.holdout[:2]
+    found = gn.ask(tiny_run, [row["question"] for row in asked])
+    known = gn.compare(run)
+    for side in ("before", "after"):
+        texts = [completion.text for completion in getattr(found, side)]
+        assert texts == [row["completion"] for row in getattr(known, side).rows[:2]], "the very prompts of the run"
+    shown = gn.ask(str(tiny_run.path), "What is <b>2</b> + 2?", max_completion_length=3)
+    assert len(shown.before) == 1 and shown.after[0].tokens <= 3
+    page = shown._repr_html_()
+    assert "&lt;b&gt;2" in page and "<b>2" not in page and "before" in page and "after" in page
+    (run.adapter_path / "adapter_model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="has no adapter yet"):
+        gn.ask(run.path, "What is 2 + 2?")
 
 
 def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -175,8 +146,29 @@ def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run, task: gn.tasks.Tas
     assert [row["question"] for row in drawn.rows[::4]] == task.holdout["question"]
     assert len({row["completion"] for row in drawn.rows[:4]}) > 1, "the samples of a question are draws of their own"
     assert gn.evaluate(tiny_run, task, samples=4).rows == drawn.rows, "the same seed, the same draws"
-    with pytest.raises(ValueError, match="several greedy answers are all the same"):
-        gn.evaluate(tiny_run, task, samples=2, temperature=0)
+    assert "4 drawn for each at temperature 1. Right is what correctness() pays in full." in repr(drawn)
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"samples": 2, "temperature": 0}, "must be 1, or several at a temperature above 0"),
+        ({"samples": 0}, "must be 1, or several"),
+        ({"limit": 0}, "there are no held-out questions"),
+        ({"max_completion_length": 0}, "max_completion_length = 0 must be"),
+        ({"task": [{"question": "Say hello."}]}, "no column 'answer'"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_is_loaded(run: gn.runs.Run, how: dict, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        gn.compare(run, **how)
+    assert run.model is None
+
+
+def test_no_questions_are_said_to_be_none(run: gn.runs.Run) -> None:
+    (run.path / "holdout.jsonl").unlink()
+    with pytest.raises(ValueError, match="there are no held-out questions to ask"):
+        gn.compare(run)
 
 
 def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -185,203 +177,92 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
         with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
             ask(tiny_run, spoilt)
     # From the folder alone, written otherwise: nothing but the run's own record can know.
-    asked = [{"question": f"What is  {q[8:-1]} ?", "answer": "1"} for q in task.train["question"][:2]]
-    opened = gn.open_run(tiny_run.path)
+    asked = [{"question": f"What is  {q[8:-1]} ?", "answer": "1"} for q in task.train["question"][:2]] + fresh(10)
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
-        gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh(10)))
-    told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh(10)), allow_contaminated=True)
-    assert told.contamination.count == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
+        gn.evaluate(gn.open_run(tiny_run.path), asked)
+    told = gn.compare(tiny_run, asked, allow_contaminated=True)
+    assert told.contamination.count == 2
+    assert "2 of 12 held-out questions are also in the training part" in told.sentence
+    alone = gn.evaluate((tiny_run.model, tiny_run.tokenizer), fresh(), max_completion_length=4)
+    assert "Which questions were trained on is not known" in repr(alone)
 
 
-def fresh(count: int = 12) -> list[dict[str, str]]:
-    return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
-
-
-def test_what_is_not_the_runs_own_result_is_not_kept_as_that(
-    run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path
-) -> None:
+def test_what_is_not_the_runs_own_result_is_not_kept_as_that(run: gn.runs.Run, tmp_path: Path) -> None:
     other = gn.compare(run, fresh())
-    assert (
-        "on 12 questions of rows" in other.sentence and other.path is None and gn.open_run(run.path).comparison is None
-    )
     drawn = gn.compare(run, samples=2)
-    assert drawn.path == run.path / "comparison", "as long as there is nothing better"
-    own = gn.compare(run)
-    assert own.path == drawn.path and own.other_set == "" and "on 10 questions," in own.sentence
-    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    assert other.path is drawn.path is None and gn.open_run(run.path).comparison is None
+
+    def some(completions: list, **_: object) -> list[float | None]:
+        return [None] * (len(completions) - 1) + [0.25]
+
+    own = gn.compare(run, rewards=[brevity, some])
+    assert own.path == run.path / "comparison" and own.sentence in (run.path / "README.md").read_text()
     for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2}, {"task": fresh()}):
-        less = gn.compare(run, **how)
-        assert less.path is None and repr(gn.evaluation.open_comparison(run.path)) == repr(own), how
-    assert own.sentence in (run.path / "README.md").read_text()
-    assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).questions == 12
-    (own.path / "comparison.json").write_text("{")
-    assert gn.compare(run, max_completion_length=16).path == own.path, "in the place of a damaged one"
+        assert gn.compare(run, **how).path is None and run.comparison.sentence == own.sentence, how
+    opened = gn.evaluation.open_comparison(run.path)
+    assert repr(opened) == repr(own) and opened._repr_html_() == own._repr_html_()
+    assert opened.transcripts().equals(own.transcripts()) and opened.path == own.path
+    few = gn.evaluate(run, limit=3).rows
+    assert [row["question"] for row in few] == [row["question"] for row in gn.evaluate(run, limit=3).rows]
+    assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).result.questions == 12
+    assert (tmp_path / "mine" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
-    (result,) = card_data(run).eval_results
-    return result.dataset_name, result.dataset_args
-
-
-def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
-    tiny_run: gn.runs.Run, run: gn.runs.Run, tmp_path: Path
+def test_an_earlier_comparison_is_whole_where_a_new_one_cannot_be_written(
+    run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own = gn.compare(run)
+
+    def full(comparison: Comparison) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Comparison, "_picture", full)
+    with pytest.raises(OSError, match="No space"):
+        gn.compare(run, rewards=brevity)
+    monkeypatch.undo()
+    assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
+
+
+def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
     wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
-    expected = gn.evaluate(tiny_run, wanted, rewards=brevity).rows
-    assert gn.evaluate(tiny_run, fresh(), rewards=brevity).rows == expected
-    assert gn.evaluate(tiny_run, str(file), rewards=brevity).rows == expected
-    assert gn.evaluate(tiny_run.model, file, tokenizer=tiny_run.tokenizer, run=tiny_run).questions == 12
-    with pytest.raises(ValueError, match="no column 'answer'"):
-        gn.evaluate(tiny_run, [{"question": "Say hello."}])
-    assert _is_questions("gsm8k") and not _is_questions("gpt2")
-    assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
+    expected = gn.evaluate(tiny_run, wanted).rows
+    for given in (fresh(), str(file), file):
+        assert gn.evaluate(tiny_run, given).rows == expected
+    assert gn.compare(tiny_run, str(file), limit=3).result.questions == 3, "no model of that name is looked for"
 
 
-def test_a_part_of_the_questions_is_the_same_part_each_time(tiny_run: gn.runs.Run) -> None:
-    few = [gn.evaluate(tiny_run, limit=3).rows for _ in range(2)]
-    assert few[0] == few[1] and len(few[0]) == 3
-    asked = [row["question"] for row in tiny_run.holdout]
-    assert [row["question"] for row in few[0]] == [q for q in asked if q in {row["question"] for row in few[0]}]
-    assert gn.evaluate(tiny_run, fresh(), limit=100).questions == 12
-    with pytest.raises(ValueError, match="limit = 0 must be between 1"):
-        gn.evaluate(tiny_run, limit=0)
-
-
-def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
-    comparison = gn.compare(run)
-    assert comparison.after.cut_share > 0.5
-    shares = [
-        f"{side.cut_share:.0%} of the answers of '{side.label}'" for side in (comparison.before, comparison.after)
-    ]
-    end = "were cut at 12 tokens, and what they would have said is"
-    (cut,) = [note for note in comparison.notes if "were cut" in note]
-    assert cut.startswith(f"{' and '.join(shares)} {end}")
-    for side, share in zip((comparison.before, comparison.after), shares, strict=True):
-        assert f"{share} {end}" in repr(side) and share in html.unescape(side._repr_html_())
-    short = replace(comparison.after, cut_share=0.05)
-    assert cut_sentence(short) == "" and "were cut" not in repr(short)
-    assert cut_sentence(comparison.before, short) == cut_sentence(comparison.before)
-    unknown = "Which questions were trained on is not known"
-    assert unknown not in repr(comparison.after)
-    alone = gn.evaluate(
-        (tiny_run.model, tiny_run.tokenizer), gn.evaluation.load_holdout(fresh()), max_completion_length=4
-    )
-    assert unknown in repr(alone) and unknown in alone._repr_html_()
-
-
-def test_who_says_what_is_right_is_named_where_the_run_was_paid_by_another(run: gn.runs.Run) -> None:
-    """It was the column `answer` as `correctness` reads it, without a word, where a user's own function had paid."""
-    named = "right is what correctness(column='answer') pays in full"
+def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
+    """The run's only reward for the answer, with its parameters, from its folder too; who names another has that one."""
+    plain = "Right is what correctness() pays in full."
     found = gn.compare(run)
-    (note,) = [note for note in found.notes if "may judge otherwise" in note]
-    assert named in found.sentence and note.startswith("The run's own brevity may judge otherwise")
-    assert named in gn.compare(run, fresh()).sentence, "on other questions, too"
-    alone = gn.evaluate(run, rewards=brevity)
-    assert named in repr(alone) and named in html.unescape(alone._repr_html_())
-    shown = gn.compare(run, rewards=brevity)
-    assert named in shown.sentence and not any("may judge otherwise" in note for note in shown.notes)
-
-    own, form = run.info["rewards"]
-    paid = {**form, "name": "correctness", **record_of(gn.rewards.correctness())}
-    for rewards, is_named in (([own, form], True), ([form], True), ([own, paid], False), ([paid, form], False)):
-        (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
-        asked = _Asked(None, gn.open_run(run.path), _how())
-        assert bool(asked.judged_by) == is_named and bool(asked._other_judge()) == (rewards == [own, form])
-    assert "right is what" not in gn.compare(gn.open_run(run.path)).sentence, "it was paid by correctness()"
-
-
-def test_json_is_judged_by_its_values() -> None:
-    assert same_as_gold(['{"a":1.0}', '{"a": 2}', None], [{"answer": '{"a": 1}'}] * 3) == [True, False, False]
-
-
-def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: Path) -> None:
-    """The run's only reward for the answer judges, with its parameters, from its folder too; who names another has that one."""
-    answers = {"<answer>\n17.4\n</answer>": True, "<answer>\n19\n</answer>": False, "17.4": False}
-    rows = [{"question": "?", "prompt": [], "answer": "17"}] * 3
+    assert (
+        plain in found.sentence and plain in run.comparison.sentence and plain in (run.path / "README.md").read_text()
+    )
     # A hint as long as that of a task with many labels.
     form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
-    near = gn.rewards.correctness(tolerance=0.5, format=form)
-    said = [Completion(text, 5, False) for text in answers]
-    read = read_answers(rows, said, gn.tasks.xml(), reward=near)
-    assert [row["is_correct"] for row in read] == [*answers.values()]
-    assert not any(row["is_correct"] for row in read_answers(rows, said, gn.tasks.xml()))
-
-    mine = {**run.info["rewards"][0], "name": "correctness", **record_of(near)}
-    (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": [mine, *run.info["rewards"][1:]]}))
-    opened = gn.open_run(run.path)
-    assert _Asked(None, opened, _how()).judge == near
-    found = gn.compare(opened)
-    assert "right is what correctness(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
-    assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
-    # What it cannot read is judged by another, and that is said.
-    values = gn.rewards.json_answer(format=form)
-    task = gn.load_task(fresh(8), holdout=4)
-    for days in (4, 1):
-        rows = [row | {"answer": "May" if n < days else '{"a": 1}'} for n, row in enumerate(task.holdout)]
-        dated = replace(task, holdout=Dataset.from_list(rows))
-        words = f"no opinion ({days} of 4 questions) what correctness() does"
-        assert words in repr(gn.evaluate(opened, dated, rewards=values, max_completion_length=4))
-    exact = gn.rewards.exact_text()
-    assert _Asked(None, opened, _how(rewards=exact)).judge == exact
-    assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None
-    assert _Asked(gn.evaluation.load_holdout(fresh()), opened, _how()).judge == near, "on other questions as well"
+    near, (own, other) = gn.rewards.correctness(tolerance=0.5, format=form), run.info["rewards"]
+    opened = recorded(run, [{**own, "name": "correctness", **record_of(near)}, other])
+    paid = "Right is what correctness(tolerance=0.5) pays in full."
+    assert paid in gn.compare(opened).sentence and paid in gn.compare(opened, fresh()).sentence
+    assert paid in gn.evaluation.open_comparison(run.path).sentence
+    assert plain in gn.compare(opened, rewards=gn.rewards.correctness()).sentence
+    assert "what exact_text() pays" in gn.compare(opened, rewards=gn.rewards.exact_text()).sentence
+    mixed = [row | {"answer": "May" if n < 4 else '{"a": 1}'} for n, row in enumerate(fresh(12))]
+    found = gn.evaluate(opened, mixed, rewards=gn.rewards.json_answer(format=form), max_completion_length=4)
+    assert "no opinion (4 of 12 questions) what correctness() does" in repr(found)
 
 
-def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run) -> None:
     run = gn.runs.Run(tiny_run.path, model=tiny_run.model, tokenizer=tiny_run.tokenizer)
     layer = next(p for name, p in run.model.named_parameters() if "lora_B" in name)
     kept = layer.data.clone()
     try:
         layer.data[0, 0] += 0.01
-        with pytest.raises(ValueError, match=r"not the one that the run 'tiny' ended with.*gn.open_run\("):
-            gn.compare(run)
-        with pytest.raises(ValueError, match="not the one that the run 'tiny' ended with"):
-            gn.evaluate(run)
+        for ask in (gn.compare, gn.evaluate, lambda run: gn.ask(run, "?")):
+            with pytest.raises(ValueError, match=r"not the one that the run 'tiny' ended with.*gn.open_run\("):
+                ask(run)
     finally:
         layer.data.copy_(kept)
     assert gn.evaluate(run).questions == 10
-
-
-def test_a_saved_comparison_is_opened_again(run: gn.runs.Run, tmp_path: Path) -> None:
-
-    def some(completions: list, **_: object) -> list[float | None]:
-        return [None] * (len(completions) - 1) + [0.25]
-
-    def none(completions: list, **_: object) -> list[None]:
-        return [None] * len(completions)
-
-    found = gn.compare(run, samples=2, rewards=[some, none, brevity])
-    opened = gn.evaluation.open_comparison(run.path)
-    assert repr(opened) == repr(found) and opened._repr_html_() == found._repr_html_()
-    assert opened.transcripts().equals(found.transcripts())
-    assert opened.path == found.path == run.path / "comparison"
-    text = (opened.path / "comparison.json").read_text()
-    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    with pytest.raises(FileNotFoundError, match="holds no comparison"):
-        gn.evaluation.open_comparison(tmp_path)
-
-
-def test_what_was_asked_is_kept_where_it_cannot_be_saved(
-    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gn.compare(run)
-
-    def files() -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
-
-    before, write = files(), Path.write_bytes
-
-    def full(path: Path, data: bytes) -> int:
-        if path.suffix == ".png":
-            raise OSError(28, "No space left on device")
-        return write(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        found = gn.compare(run, rewards=brevity)
-    assert found.path is None and found.questions == 10
-    assert any("could not be saved in the run's folder ([Errno 28] No space left" in note for note in found.notes)
-    assert files() == before, "the earlier one is whole"
-    assert found.save(tmp_path / "elsewhere").path == tmp_path / "elsewhere"

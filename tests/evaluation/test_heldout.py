@@ -1,46 +1,44 @@
 """Questions to evaluate on, and those that were trained on are found among them."""
 
-import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs.run import trained_questions
-from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination, normalized_question
-
-
-def write_rows(file: Path, rows: list[dict]) -> None:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.generation.samples import Completion
+from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
 def test_own_rows_and_files(tmp_path: Path) -> None:
-    write_rows(tmp_path / "own.jsonl", [{"q": f"Is {i} even?", "a": "no"} for i in range(20)])
-    held = gn.evaluation.load_holdout(
-        tmp_path / "own.jsonl", columns={"question": "q", "answer": "a"}, limit=5, format=gn.tasks.boxed()
-    )
-    assert len(held.holdout) == 5 and held.holdout[0]["prompt"][0]["content"] == gn.tasks.boxed().system_prompt()
-    with pytest.raises(ValueError, match="limit = 0"):
-        gn.evaluation.load_holdout(tmp_path / "own.jsonl", limit=0)
+    pandas.DataFrame({"q": [f"Is {i} even?" for i in range(20)], "a": "no"}).to_csv(tmp_path / "own.csv", index=False)
+    columns = {"question": "q", "answer": "a"}
+    held = gn.evaluation.load_holdout(tmp_path / "own.csv", columns=columns, limit=5, format=gn.tasks.boxed())
+    assert len(held.holdout) == 5 and "\\boxed{" in held.holdout[0]["prompt"][0]["content"]
+    again = gn.evaluation.load_holdout(tmp_path / "own.csv", columns=columns, limit=5, format=gn.tasks.boxed())
+    assert list(again.holdout) == list(held.holdout) and "5 questions" in repr(held)
 
 
-def test_gsm8k_by_its_name_is_read_as_it_is_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its test part, with the answer behind `####`, in the format that a model was trained on."""
-    import datasets
+def test_right_is_what_the_reward_pays_in_full() -> None:
+    said = [
+        "<answer>\n17.4\n</answer>",
+        "<answer>\n19\n</answer>",
+        "17.4",
+        "<answer>17</answer>",
+        "<answer>17</answer>!?",
+    ]
+    rows, form = [{"question": "?", "answer": "17"}] * len(said), gn.tasks.xml()
+    completions = [Completion(text, 5, False) for text in said]
 
-    asked = []
+    def right(reward: gn.rewards.correctness | None = None) -> list[bool]:
+        return [row["is_correct"] for row in read_answers(rows, completions, form, reward=reward)]
 
-    def fake_load_dataset(*args: object, **named: object) -> datasets.Dataset:
-        asked.append((*args, named.get("split")))
-        return datasets.Dataset.from_list(
-            [{"question": f"Test {i}?", "answer": f"It is {i}.\n#### 1,{i:03}"} for i in range(9)]
-        )
-
-    monkeypatch.setattr(datasets, "load_dataset", fake_load_dataset)
-    held = gn.evaluation.load_holdout("gsm8k", limit=4, format=gn.tasks.xml())
-    assert asked == [("openai/gsm8k", "main", "test")] and len(held.holdout) == 4
-    assert all(answer.startswith("1") and "#" not in answer for answer in held.holdout["answer"])
+    assert right() == [False, False, False, True, False]
+    assert right(gn.rewards.correctness(tolerance=0.5)) == [True, False, False, True, False]
+    json = [Completion(f"<answer>{text}</answer>", 5, False) for text in ('{"a":1.0}', '{"a": 2}')]
+    read = read_answers([{"question": "?", "answer": '{"a": 1}'}] * 2, json, form)
+    assert [row["is_correct"] for row in read] == [True, False] and read[0]["given"] == '{"a":1.0}'
 
 
 @pytest.mark.parametrize(
@@ -48,37 +46,18 @@ def test_gsm8k_by_its_name_is_read_as_it_is_on_the_hub(monkeypatch: pytest.Monke
     [
         ("What is 2 + 2?", "What is  2+2", True),
         ("A total of 1,000 cows.", "A total of 1000 cows", True),
-        ("He said \u201cwait\u201d.", 'He said "wait"', True),
-        ("What is 3\u200b + 4?", "\ufeffWhat is 3 + 4?", True),
-        ("What is 3 \u2212 4?", "What is 3 - 4?", True),
-        ("What is 3 \u00d7 4 \u00f7 2?", "What is 3 * 4 / 2?", True),
-        ("What is $3 + 4$?", "What is 3 + 4?", True),
+        ("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True),
         ("What is 7.0 + 2.50?", "What is 7 + 2.5?", True),
         ("( 3 + 4 ) * 2", "(3+4)*2", True),
         ("How many capitals has aB?", "How many capitals has ab?", False),
         ("What is 3.4?", "What is 34?", False),
-        ("What is 100?", "What is 1?", False),
-        ("What is 3.04?", "What is 3.4?", False),
         ("What came in 1.10.0?", "What came in 1.1?", False),
         ("What is 3 - 4?", "What is 3 + 4?", False),
-        ("What is -3?", "What is 3?", False),
-        ("What is 5!?", "What is 5?", False),
         ("2*(3+4)", "2*3+4", False),
-        ("Is 3 < 4?", "Is 3 > 4?", False),
     ],
 )
 def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
     assert (normalized_question(one) == normalized_question(other)) == same
-
-
-def test_contamination_is_counted_whatever_the_writing() -> None:
-    trained = TrainedQuestions.of(["What is 2+2?", "What is 3+3?"], "the training part")
-    assert trained_questions(None, []) is None
-    found = find_contamination(["What is 2+2?", "What is 3 + 3", "What is 3 - 3?"], trained)
-    assert (found.count, found.questions) == (2, 3)
-    with pytest.raises(ValueError, match=r"2 held-out .* 'What is 2\+2\?'.*allow_contaminated=True"):
-        found.require_none()
-    find_contamination(["What is 4+4?"], trained).require_none()
 
 
 def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:

@@ -1,7 +1,6 @@
 """The numbers against their definitions, brute force and simulation."""
 
 import itertools
-import math
 import random
 
 import pytest
@@ -16,16 +15,7 @@ def test_pass_at_k_is_the_share_of_all_choices(correct: int, k: int) -> None:
     draws = [i < correct for i in range(6)]
     chosen = [any(subset) for subset in itertools.combinations(draws, k)]
     assert pass_at_k(6, correct, k) == pytest.approx(sum(chosen) / len(chosen))
-
-
-def test_pass_at_k_is_unbiased_and_does_not_overflow() -> None:
-    share, n, k = 0.1, 10, 4
-    expected = sum(math.comb(n, c) * share**c * (1 - share) ** (n - c) * pass_at_k(n, c, k) for c in range(n + 1))
-    assert expected == pytest.approx(1 - (1 - share) ** k)
-    assert 0 < pass_at_k(100_000, 3, 5_000) < 1
-    for numbers in ((4, 5, 1), (4, 1, 5), (4, 1, 0), (4, -1, 1)):
-        with pytest.raises(ValueError, match="cannot be estimated"):
-            pass_at_k(*numbers)
+    assert 0 < pass_at_k(100_000, 3, 5_000) < 1, "and nothing overflows"
 
 
 @pytest.mark.parametrize(("right", "count"), ((0, 20), (3, 20), (20, 20), (1, 1), (50, 96)))
@@ -33,18 +23,6 @@ def test_one_sample_each_is_wilsons_interval(right: int, count: int) -> None:
     expected = binomtest(right, count).proportion_ci(0.95, method="wilson")
     low, high = share_interval([1.0] * right + [0.0] * (count - right))
     assert (low, high) == pytest.approx((expected.low, expected.high))
-
-
-def test_samples_of_a_question_are_counted_for_what_they_are_worth() -> None:
-    apart = share_interval([0.0, 1.0] * 20, samples=8)
-    assert apart == pytest.approx(share_interval([0.0, 1.0] * 20), abs=0.01), (
-        "questions all or nothing: as one sample each"
-    )
-    alike = share_interval([0.375, 0.625] * 20, samples=8)
-    assert alike[1] - alike[0] < 0.6 * (apart[1] - apart[0]), "questions alike: each sample tells something"
-    assert share_interval([0.0] * 20, samples=8) == share_interval([0.0] * 20), (
-        "no spread says nothing about the spread"
-    )
 
 
 def test_intervals_hold_what_they_promise_for_clusters() -> None:
@@ -58,24 +36,38 @@ def test_intervals_hold_what_they_promise_for_clusters() -> None:
     assert inside >= 0.91 * 300
 
 
+@pytest.mark.parametrize(
+    ("count", "gain", "loss"), [(16, 0.2, 0.1), (48, 0.3, 0.02), (96, 0.05, 0.05), (400, 0.25, 0.1)]
+)
+def test_the_interval_of_a_difference_covers_it(count: int, gain: float, loss: float) -> None:
+    draw, inside = random.Random(2), 0
+    for _ in range(400):
+        drawn = [draw.random() for _ in range(count)]
+        change = [1.0 if d < gain else -1.0 if d < gain + loss else 0.0 for d in drawn]
+        low, high = paired_result([0.0] * count, change).interval
+        inside += low <= gain - loss <= high
+    assert 0.93 * 400 <= inside <= 0.995 * 400
+
+
 def test_nothing_is_found_where_nothing_is_more_often_than_promised() -> None:
-    """200 comparisons of a model with itself, drawn anew: p < 0.05 in no more than about 5 % of them."""
+    """150 comparisons of a model with itself, drawn anew: p < 0.05 in no more than about 5 % of them."""
     draw, found = random.Random(2), 0
-    for _ in range(200):
+    for _ in range(150):
         rates = [draw.betavariate(0.5, 0.5) for _ in range(20)]
         sides = [[sum(draw.random() < rate for _ in range(4)) / 4 for rate in rates] for _ in range(2)]
         found += paired_result(*sides, samples=4).p_value < 0.05
-    assert found <= 0.09 * 200
+    assert found <= 0.09 * 150
 
 
 def test_the_tests_agree_where_they_are_the_same() -> None:
     before, after = [0.0] * 9 + [1.0] * 3, [1.0] * 9 + [0.0] * 2 + [1.0]
     exact = paired_result(before, after)
+    assert exact.p_value == pytest.approx(binomtest(9, 11).pvalue) and exact.difference == pytest.approx(7 / 12)
     flipped = paired_result(before, after, samples=4)
-    assert (exact.test, flipped.test) == ("exact McNemar", "sign-flip permutation")
-    assert exact.p_value == pytest.approx(binomtest(9, 11).pvalue)
     assert flipped.p_value == pytest.approx(exact.p_value), "sign flips of -1, 0 and 1 are McNemar's test"
     assert paired_result([0.5], [1.0], samples=4).p_value == 1.0
+    with pytest.raises(ValueError, match="cannot be compared in pairs"):
+        paired_result([1.0], [1.0, 0.0])
 
 
 def test_an_interval_always_has_a_width() -> None:
@@ -84,27 +76,14 @@ def test_an_interval_always_has_a_width() -> None:
         assert high - low > 0.05 and low <= after[0] - before[0] <= high
 
 
-def test_the_smallest_difference_is_found_four_times_in_five() -> None:
+@pytest.mark.parametrize("count", (24, 60, 240))
+def test_the_smallest_difference_is_found_about_four_times_in_five(count: int) -> None:
     """Draw studies with the very difference that is said to be found, and count."""
-    before = [0.0] * 40 + [1.0] * 20
-    after = [1.0] * 12 + [0.0] * 28 + [0.0] * 8 + [1.0] * 12
-    change = [b - a for a, b in zip(before, after, strict=True)]
-    smallest = smallest_difference(change)
-    assert smallest is not None
-    changed, draw, found = 20 / 60, random.Random(3), 0
-    gain = (changed + smallest) / 2
-    for _ in range(1500):
-        drawn = [draw.random() for _ in range(60)]
+    smallest = smallest_difference([1.0, -1.0] * (count // 6) + [0.0] * (count - count // 6 * 2))
+    changed = max(1 / 3, smallest)
+    gain, draw, found = (changed + smallest) / 2, random.Random(3), 0
+    for _ in range(1000):
+        drawn = [draw.random() for _ in range(count)]
         gained, moved = sum(d < gain for d in drawn), sum(d < changed for d in drawn)
         found += moved > 0 and binomtest(gained, moved).pvalue < 0.05
-    assert found / 1500 == pytest.approx(0.8, abs=0.04)
-
-
-def test_more_questions_see_smaller_differences_and_few_see_none() -> None:
-    seen = [smallest_difference([1.0, -1.0, 0.0, 0.0] * n) for n in (5, 25, 100, 600)]
-    assert None not in seen and seen == sorted(seen, reverse=True), seen
-    assert smallest_difference([1.0, -1.0] * 4) is None
-    large, exact = smallest_difference([1.0, -1.0, 0.0, 0.0] * 501), smallest_difference([1.0, -1.0, 0.0, 0.0] * 499)
-    assert large == pytest.approx(exact, rel=0.06), "the two formulas meet"
-    with pytest.raises(ValueError, match="cannot be compared in pairs"):
-        paired_result([1.0], [1.0, 0.0])
+    assert 0.76 <= found / 1000 <= 0.88

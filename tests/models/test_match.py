@@ -51,15 +51,6 @@ def test_other_settings_are_refused_by_all_that_use_the_model(
     assert not Path(settings.run_root).exists(), "nothing was written"
 
 
-def test_a_comparison_in_memory_is_made_with_the_settings_of_its_model(
-    loaded: tuple[Any, ...], tiny_run: gn.runs.Run
-) -> None:
-    model, tokenizer, _, settings = loaded
-    held = gn.runs.Run(tiny_run.path, model=model, tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="lora_rank is 4"):
-        gn.compare(held, settings=settings.replace(lora_rank=4))
-
-
 def test_a_model_without_lora_is_refused(loaded: tuple[Any, ...]) -> None:
     model, tokenizer, _, settings = loaded
     with pytest.raises(TypeError, match="no LoRA"):

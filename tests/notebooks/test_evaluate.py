@@ -28,5 +28,5 @@ def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.runs.Ru
     assert "gained" in table and table.count("<tr") == 21
     assert "1 held-out question is also in the training part" in printed(cell_with(notebook, "refused = False"))
     assert printed(cell_with(notebook, "It worked")).startswith("It worked. better: accuracy")
-    for file in ("comparison.json", "comparison.png", "table.csv", "transcripts.parquet"):
+    for file in ("comparison.json", "comparison.png", "transcripts.parquet"):
         assert (run.path / "comparison" / file).is_file()

@@ -673,7 +673,7 @@ def test_the_best_adapter_is_left_with_the_last_beside_it(fresh, back, settings,
     assert whole.best.step == 3 and whole.info["adapter_step"] == 3 and "The adapter is that of step 3." in repr(whole)
     assert sorted(p.name for p in (whole.path / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-5"]
     comparison = gn.compare(whole)  # from memory, which is refused for a model that is not the run's
-    assert any("is the best of 5" in note for note in comparison.notes)
+    assert "is the best of 5" in comparison.after.subject
     # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")

@@ -43,7 +43,7 @@ def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn
     ]
     assert table["signs"].tolist() == signs([[{"content": text}] for text in table["completion"]])
     assert (came.path / "README.md").read_text().partition("# ")[2].startswith("a-run\n")
-    assert came.plot() is not None and (came.path / "figures" / "training.png").is_file()
+    assert came.plot() is not None
     assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
     assert "finished" in repr(gn.open_run(came.path)) and gn.runs.compare(run, came) is not None
     assert back.run.path == came.path
@@ -55,49 +55,34 @@ def rewritten(file: Path, **changes: object) -> None:
 
 def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.Project, tmp_path: Path) -> None:
     """Opened by its maker, `.run` replaces what is at its place: the place is not theirs to choose."""
-    mine = tmp_path / "mine"
-    mine.mkdir()
+    (mine := tmp_path / "mine").mkdir()
     (mine / "thesis.txt").write_text("three years")
-    sent = Path(shutil.copytree(back.path, tmp_path / "sent"))
+    sent = Path(shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back")))
     for name in (str(mine), "../../mine", "..", "", "C:\\mine", "a/../../../mine"):
         rewritten(sent / "origin.json", run=name)
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
     rewritten(sent / "origin.json", run="a-run")
-    shutil.rmtree(sent / "back", ignore_errors=True)
     for link, target in (
-        ("back", mine), ("holdout.jsonl", mine / "thesis.txt"), ("result/adapter/adapter_more", mine / "thesis.txt"),
-        ("adapter_init", mine), ("base/more.json", mine / "thesis.txt"), ("chat_template.jinja", Path("../mine/thesis.txt")),
-    ):  # fmt: skip
-        held = sent / link
-        aside = held.rename(tmp_path / "aside") if held.exists() else None
-        held.symlink_to(target)
+        ("back", mine),
+        ("result/adapter/adapter_more", mine / "thesis.txt"),
+        ("base/more.json", mine),
+    ):
+        (sent / link).symlink_to(target)
         with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
             gn.scaleout.open(sent)
-        held.unlink()
-        if aside is not None:
-            aside.rename(held)
-    record = json.loads((sent / "origin.json").read_text())
-    for model in (str(mine), "../mine", None):
-        rewritten(sent / "origin.json", settings={**record["settings"], "model": model})
-        with pytest.raises(ValueError, match=r"origin\.json' names the model .* no name on the Hub"):
-            gn.scaleout.open(sent)
-    rewritten(sent / "origin.json", settings={**record["settings"], "run_root": str(mine)})
+        (sent / link).unlink()
+    settings = json.loads((sent / "origin.json").read_text())["settings"]
+    rewritten(sent / "origin.json", settings={**settings, "model": str(mine)})
+    with pytest.raises(ValueError, match=r"origin\.json' names the model .* no name on the Hub"):
+        gn.scaleout.open(sent)
+    rewritten(sent / "origin.json", settings={**settings, "run_root": str(mine)})
     finished = json.loads((sent / "result" / "finished.json").read_text())
-    finished["run"]["trainer"] |= {"run_root": str(mine), "model": str(mine)}
-    rewritten(sent / "result" / "finished.json", **finished)
-    (sent / "runs" / "a-run").mkdir(parents=True)
-    (sent / "runs" / "a-run" / "run.json").write_text("a run of mine, trained in that folder")
-    project = gn.scaleout.open(sent)
-    settings = project.run.settings
-    assert (settings.run_root, settings.model) == ("runs", str(sent / "base"))
-    assert project.run.path == sent / "back" / "a-run" and (sent / "runs" / "a-run" / "run.json").is_file()
-    (sent / "train.jsonl").unlink()
-    shutil.rmtree(sent / "back")
-    with pytest.raises(ValueError, match=r"train.jsonl' is missing or damaged"):
-        _ = project.run
-    assert [file.name for file in mine.iterdir()] == ["thesis.txt"]
-    assert (mine / "thesis.txt").read_text() == "three years"
+    elsewhere = {**finished["trainer"], "run_root": str(mine), "model": str(mine)}
+    rewritten(sent / "result" / "finished.json", trainer=elsewhere)
+    came = gn.scaleout.open(sent).run
+    assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
+    assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
 def test_it_can_be_compared_and_exported(back: gn.scaleout.Project, tmp_path: Path) -> None:
@@ -124,23 +109,16 @@ def test_opening_runs_nothing(run: gn.runs.Run, folder: Path) -> None:
     mark = folder.parent / "was-run"
     (folder / "rewards.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
     project = gn.scaleout.open(folder)
-    assert not project.is_trained and "a-run, to be trained in" in repr(project)
+    assert "a-run, to be trained by" in repr(project)
     with pytest.raises(FileNotFoundError, match=r"start train\.py there"):
         _ = project.run
     assert not mark.exists()
 
 
 def test_what_is_no_such_folder(folder: Path, tmp_path: Path) -> None:
-    for path, told in ((tmp_path / "nothing", "there is no folder"), (tmp_path, "no folder of gn.scaleout.write")):
-        with pytest.raises((FileNotFoundError, ValueError), match=told):
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"origin\.json"):
             gn.scaleout.open(path)
-    record = json.loads((folder / "origin.json").read_text())
-    for text, told in (
-        (json.dumps({**record, "form": 7}), "has the form 7"),
-        ("{", "is damaged"),
-        ("[]", "no folder of"),
-    ):
-        (folder / "origin.json").write_text(text)
-        with pytest.raises(ValueError, match=told):
-            gn.scaleout.open(folder)
-    (folder / "origin.json").write_text(json.dumps(record))
+    rewritten(folder / "origin.json", form=7)
+    with pytest.raises(ValueError, match="has the form 7, this version reads 2: write it again"):
+        gn.scaleout.open(folder)
