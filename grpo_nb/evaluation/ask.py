@@ -4,8 +4,6 @@ The verdict never says more than the data shows: "better" and "worse" need an ex
 Everything else is "no difference shown", with what would have been.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,8 +262,9 @@ class _Asked:
             rows = read_answers(repeated, completions, format, self.judge)
             if self.rewards:
                 texts, ids = zip(*((completion.text, list(completion.ids)) for completion in completions), strict=True)
-                for row, scores in zip(rows, score(self.rewards, texts, repeated, completion_ids=ids), strict=True):
-                    row |= {f"{REWARD}{name}": value for name, value in scores.items()}
+                values = score(self.rewards, texts, repeated, completion_ids=ids).values
+                for place, row in enumerate(rows):
+                    row |= {f"{REWARD}{name}": scores[place] for name, scores in values.items()}
             how = (self.decoding.samples, self.decoding.to_dict(), about, judged_by, found)
             results.append(Evaluation(label, rows, *how))
         return results

@@ -1,7 +1,5 @@
 """The figure of a comparison: both accuracies and their difference, with intervals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -5,8 +5,6 @@ the spread between questions is what counts (arXiv:2411.00640). Not covered: que
 about one passage, which are taken as independent here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Nothing in it is run, and no path or name in it leads out of it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -54,7 +52,7 @@ class Project(Shown):
                 f"nothing was trained to its end in {str(shown_path(self.path))!r}: start train.py there, see its README.md."
             )
         # A folder of its own, in which nobody else trains: what is there is replaced.
-        target = inside(self.path, f"back/{self.recorded['run']}")
+        target = inside(inside(self.path, "back"), self.recorded["run"])
         if not (target / "run.json").is_file() or (target / "run.json").stat().st_mtime < finished.stat().st_mtime:
             with staged_folder(target) as staged:
                 _make_run(staged, self.path, self.recorded)

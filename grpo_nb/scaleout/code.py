@@ -4,8 +4,6 @@ What can be written is written, and `project` tries it in a fresh process, which
 outer function, a file beside the notebook. Only what has no source, or is no plain data, is refused before.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import dis

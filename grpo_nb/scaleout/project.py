@@ -4,8 +4,6 @@ What cannot be the same there is changed with a sentence (`Project.changes`, REA
 The rewards are tried in a process of their own before the folder is there: same scores on the recorded completions, or none.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

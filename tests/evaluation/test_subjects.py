@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Evaluation
@@ -71,7 +71,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
     for subject, problem, said in (
         ("base", ValueError, "'base' is the model that a run started from"),
         (tmp_path, FileNotFoundError, "is no model folder"),
-        ("./nowhere", FileNotFoundError, "'./nowhere' is no model folder"),
+        ("./nowhere", HFValidationError, "'./nowhere'"),
         ("nowhere.gguf", FileNotFoundError, "there is no file 'nowhere.gguf'"),
         ("my-modle", LocalEntryNotFoundError, ""),
     ):
