@@ -61,7 +61,8 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
 
 
 def controls(row: int, layout: Layout, gold: str, wrong: Sequence[str]) -> Iterator[Probe]:
-    """The right answer and wrong ones in the same words and layout."""
+    """Prose without an answer; the right answer and wrong ones in the same words and layout."""
+    yield Probe("prose", PLAIN, row, "control")
     yield Probe("right", layout.write(PLAIN, gold), row, "control", gold, layout.name)
     yield from (Probe("wrong", layout.write(PLAIN, answer), row, "control", answer, layout.name) for answer in wrong)
 
@@ -82,8 +83,11 @@ def harmless(row: int, layout: Layout, gold: str, wrong: str, kind: str) -> Iter
             yield Probe("number form refused", text, row, "pay", "in another form of the same number", layout.name)
 
 
-def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], question: str) -> Iterator[Probe]:
-    """Completions that must not be paid as the right answer, though they may name it."""
+def cheats(
+    row: int, layout: Layout, accepted: Sequence[str], bad: str, golds: Sequence[str], question: str
+) -> Iterator[Probe]:
+    """Completions that must not be paid as the right answers, of which the first is tried, though they may name it."""
+    gold = accepted[0]
     number, write, doubt = number_of(gold), layout.write, f"It might be {gold}, but I do not think so."
     is_small = number is not None and number.denominator == 1 and 0 <= number <= 1000
     everything = [str(n) for n in range(int(number) + 60)] if is_small else [*dict.fromkeys([*golds[:40], gold])]
@@ -120,7 +124,7 @@ def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], 
         tries.append((kind, how, write(PLAIN, near)))
     for kind, how, text in tries:
         # Without a slot, some of these are the plain right or wrong answer.
-        if text not in (right, false):
+        if text not in (false, *(write(PLAIN, answer) for answer in accepted)):
             yield Probe(kind, text, row, how=how, layout=layout.name)
 
 
