@@ -131,7 +131,8 @@ def _of_scores(seen: Seen) -> Iterator[Finding]:
         yield found("no score", seen.name, what, unscored)
     values = defaultdict(set)
     for probe, score in seen.scores.items():
-        values[probe.row].add(str(score))
+        if probe.layout in ("", seen.layout.name):
+            values[probe.row].add(str(score))
     if seen.finite and all(len(of_row) == 1 for of_row in values.values()):
         what = f"the same on a row, such as {seen.finite[0]:g}, for right, wrong and nonsense"
         yield found("constant", seen.name, what)
@@ -163,19 +164,19 @@ def _of_parts(seen: Seen, as_expected: Collection[Probe]) -> Iterator[Finding]:
 
 def _of_growth(seen: Seen) -> Iterator[Finding]:
     """Scores that rise with every repetition, and above that of the plain right completion."""
-    series, grown = defaultdict(list), []
+    series, grown = defaultdict(list), {}
     for probe in seen.scores:
         if probe.kind == "more pays":
             series[probe.how].append(probe)
-    for probes in series.values():
+    for what, probes in series.items():
         scores = [seen.scores[probe] for probe in probes]
         rises = [b - a for a, b in itertools.pairwise(scores)]
         is_more = scores[-1] > seen.best("right", probes[0].row, seen.layout.name) + seen.least
         if is_more and min(rises, default=0.0) > seen.least and rises[-1] > 0.2 * sum(rises):
-            grown.append(probes[0])
+            grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = probes[0].text
     if grown:
-        what = f"ever more of the same raises it without end: {_hows(grown)}"
-        yield found("more pays", seen.name, what, [probe.text for probe in grown])
+        what = f"ever more of the same raises it without end ({', '.join(grown)})"
+        yield found("more pays", seen.name, what, [*grown.values()])
 
 
 def judge_set(every: Sequence[Seen], weights: Mapping[str, float], *, asks: bool) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from grpo_nb.checks.layouts import LINES, PLAIN, Layout
 from grpo_nb.tasks.answers import is_same_answer
@@ -147,7 +147,8 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
     elif gold.startswith("{"):
         with contextlib.suppress(ValueError):  # no JSON
             record = json.loads(gold)
-            made = [(f"{key!r} changed", json.dumps({**record, key: other(held)})) for key, held in record.items()]
+            changed = {key: held + 1 if type(held) in (int, float) else f"{held}x" for key, held in record.items()}
+            made = [(f"{key!r} changed", json.dumps({**record, key: held})) for key, held in changed.items()]
     elif len(items) > 1 or gold[-1:] in (")", "]"):
         made = [("an item too few", ",".join(items[:-1])), ("an item too many", f"{gold},{_last_changed(items[-1])}")]
     elif re.fullmatch(r"[^\W\d_]{6,40}", gold):
@@ -164,18 +165,8 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
 
 def _last_changed(text: str) -> str:
     """The text with its last letter or digit changed, what closes it kept."""
-    return re.sub(r"[A-Za-z0-9](?=[^A-Za-z0-9]*$)", lambda found: other(found[0]), text)
-
-
-def other(value: Any) -> Any:
-    """Another value of the same type, a character as a character, of a list or a record one part."""
-    if isinstance(value, str):
-        return {"9": "0", "z": "a", "Z": "A"}.get(value) or (chr(ord(value) + 1) if len(value) == 1 else f"{value}x")
-    if isinstance(value, dict):
-        return {key: other(held) for key, held in value.items()}
-    if isinstance(value, list):
-        return [other(held) for held in value]
-    return value + 1 if type(value) in (int, float) else not value
+    after = {"9": "0", "z": "a", "Z": "A"}
+    return re.sub(r"[A-Za-z0-9](?=[^A-Za-z0-9]*$)", lambda found: after.get(found[0]) or chr(ord(found[0]) + 1), text)
 
 
 def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str]) -> Iterator[Probe]:

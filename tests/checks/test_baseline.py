@@ -37,6 +37,7 @@ def made(groups, rewards=REWARDS, *, cut=lambda text: False, example=True, **set
         empty=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
+        judge=gn.rewards.correctness(),
     )
 
 

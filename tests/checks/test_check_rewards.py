@@ -316,7 +316,7 @@ def test_a_part_of_a_word_and_a_column_of_trl() -> None:
         check(first_letters, rows=rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect")))
     )
     taken = [{**row, "prompts": "x"} for row in ROWS]
-    assert "that TRL passes itself" in repr(check(right, rows=taken))
+    assert "multiple values for keyword argument 'prompts'" in repr(check(right, rows=taken))
 
 
 def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
