@@ -17,6 +17,7 @@ CEILINGS = {
     "sandbox": 420,
     "rewards": 1150,
     "lab": 390,
+    "checks": 1200,
     "health": 480,
 }
 

@@ -71,7 +71,6 @@ class Baseline(Shown):
     """For each group, what a right answer in the format gets, and an empty completion."""
     format: AnswerFormat
     settings: Settings
-    seed: int = 0
     greedy: tuple[str, ...] = ()
     """The likeliest completion of each prompt, which is what held-out comparisons look at."""
     judge: Reward
@@ -199,7 +198,8 @@ class Baseline(Shown):
         """
         count, size, n, settings = len(self.groups), self.num_generations, len(self.scores), self.settings
         wrong, right, differ = (self.counts[kind] for kind in ("all wrong", "all right", "differs"))
-        read, limit, warmth = round(self.slot_share * n), settings.max_completion_length, settings.temperature
+        read, begun = round(self.slot_share * n), self._tagged(self.scores.completions)
+        limit, warmth = settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
         # Of answers that were cut or cannot be read nobody knows how hard they were.
         cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
@@ -215,8 +215,8 @@ class Baseline(Shown):
         change, load = "settings = settings.replace({})", "task = gn.load_task(..., {})  # the rest as before"
         tried = [
             (not has_slots and not self.has_example, "example turn",
-             f"an answer can be read in {read} of {n} completions, and any mark of the format {self.format.name!r} stands in "
-             f"{self._tagged(self.scores.completions)} of {n}. The prompts show no example; a small model needs to see one.",
+             f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
+             f"stands in {begun or 'none'} of {n}. The prompts show no example; a small model needs to see one.",
              load.format('example=("a question", "short reasoning", "its answer")')),
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
@@ -261,16 +261,17 @@ class Baseline(Shown):
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
         size, warmth, limit = self.num_generations, self.settings.temperature, self.settings.max_completion_length
+        count = len(self.scores)
         sampled, greedy = self.right_shares
         right = f"{sampled:.0%} of the sampled completions"
         if not math.isnan(greedy):
             right += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
         facts = [
-            ("sampled", f"{len(self.rows)} prompts x {size} completions, temperature {warmth:g}, seed {self.seed}"),
+            ("sampled", f"{len(self.rows)} prompts x {size} completions at temperature {warmth:g}"),
             ("total, 95 % interval", estimate(in_groups(self.scores.totals, size))),
-            ("answer can be read", f"{self.slot_share:.0%} of the sampled completions"),
+            ("answer can be read", f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})"),
             ("right", f"{right}; right is {judge_in_words(self.judge, self.rows)}"),
-            ("cut at the limit", f"{sum(self.is_cut)} of {len(self.scores)} completions, limit {limit} tokens"),
+            ("cut at the limit", f"{sum(self.is_cut)} of {count} completions, limit {limit} tokens"),
         ]
         if self.floor is not None:
             facts.append(("floor", f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"))
@@ -312,8 +313,6 @@ def baseline(
     settings: Settings | None = None,
     *,
     prompts: int = 8,
-    num_generations: int | None = None,
-    seed: int | None = None,
 ) -> Baseline:
     """Sample some training prompts, a group each, as training would, score them, and say whether GRPO gets a signal.
 
@@ -325,14 +324,12 @@ def baseline(
         tokenizer: Its tokenizer.
         task: Prompts are drawn at random from its `train`; nothing of `holdout` is looked at.
         rewards: As `train` takes them.
-        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit
-            and group size are taken from it.
+        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit,
+            group size and seed are taken from it.
         prompts: How many groups; fewer if there are not as many. More make the intervals narrower.
-        num_generations: Completions in a group, if not those of `settings`.
-        seed: Of the choice of prompts and of the sampling; that of `settings` if not given.
 
     Raises:
-        ValueError, TypeError: Fewer than 1 prompt or 2 completions, rewards that TRL would mix up, or an argument that
+        ValueError, TypeError: Fewer than 1 prompt, rewards that TRL would mix up, or an argument that
             cannot be; nothing has been sampled then.
         RewardError: A reward failed; the message names it and the completion.
 
@@ -342,24 +339,21 @@ def baseline(
     >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
     True
     """
-    if num_generations is not None:
-        require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)
-    size = settings.num_generations if num_generations is None else num_generations
-    seed = settings.seed if seed is None else seed
-    chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
+    size = settings.num_generations
+    chosen = sorted(random.Random(settings.seed).sample(range(len(task.train)), min(prompts, len(task.train))))
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, golds, rows, tokenizer=tokenizer)
     empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
     how = {"chat_template_kwargs": task.chat_template_kwargs}
-    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed, **how)
-    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0, **how)
+    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, **how)
+    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, temperature=0.0, **how)
     scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
     return Baseline(
         scores=scores,
@@ -371,16 +365,13 @@ def baseline(
         empty=empty,
         format=task.format,
         settings=settings,
-        seed=seed,
         greedy=tuple(c.text for c in greedy),
         judge=answer_reward(rewards) or correctness(format=task.format),
         floor=task.answers.floor,
     )
 
 
-def _sample(
-    model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int, **changes: Any
-) -> list[Any]:
+def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, **changes: Any) -> list[Any]:
     import torch
 
     from grpo_nb.generation.sampling import generate
@@ -390,5 +381,5 @@ def _sample(
     how |= {"max_completion_length": settings.max_completion_length, "batch_size": size * max(1, 64 // size)}
     bar = progress_bar(len(prompts), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
-        torch.manual_seed(seed)
+        torch.manual_seed(settings.seed)
         return generate(model, tokenizer, prompts, **how, progress=lambda done: bar.update(done - bar.n))

@@ -24,8 +24,6 @@ from grpo_nb.tasks.task import Task
 
 _FEW = 4
 """Rows that every reward is tried on, however slow, and those for cheats, harmless forms and layouts of other prompts."""
-_QUICK = 500
-"""Completions that a reward scores in the time of one call if it is tried on all rows."""
 
 
 def check_rewards(
@@ -127,10 +125,9 @@ class _Check:
         rows = range(len(self.rows.rows))
         self._try_controls(rows[:_FEW], own)
         # One that is slow says on the first rows what it says.
-        if _QUICK * self.caller.per_completion < self.caller.seconds:
+        if 500 * self.caller.per_completion < self.caller.seconds:
             self._try_controls(rows[_FEW:], own)
-        scored = [row for row in rows if not math.isnan(self.seen.best("right", row))] or rows
-        self._try_controls(scored[:_FEW], others)
+        self._try_controls(rows[:_FEW], others)
         take_role(self.seen, self.layouts)
 
     def _try_controls(self, rows: Iterable[int], layouts: Sequence[Layout]) -> None:

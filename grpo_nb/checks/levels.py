@@ -64,14 +64,12 @@ class LevelChoice(Shown):
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        lines = []
-        for i, task in enumerate(self.levels):
-            found = ("not measured", "", "", "")
-            if i < len(self.baselines):
-                gate, taken = self.baselines[i], bold("taken") if i == self.chosen else ""
-                sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
-                found = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
-            lines.append((i, shorten(task.train[0]["question"], 80), *found))
+        found = [("not measured", "", "", "")] * len(self.levels)
+        for i, gate in enumerate(self.baselines):
+            sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
+            taken = bold("taken") if i == self.chosen else ""
+            found[i] = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
+        lines = [(i, shorten(task.train[0]["question"], 80), *found[i]) for i, task in enumerate(self.levels)]
         yield Table(lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", ""))
 
 

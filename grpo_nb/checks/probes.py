@@ -55,8 +55,8 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
         made += [str(n) if n.denominator == 1 else f"{float(n):.10g}" for n in near]
     others = [one for one in dict.fromkeys(made) if one.strip() and not is_same_answer(one, gold)]
     # Where there is only one gold answer, it turned round, or nearly the same, or not an answer at all.
-    others = others or [gold[::-1], *(answer for _, answer in near_misses(gold)), f"{gold}x", "none of these"]
-    others = [one for one in others if not is_same_answer(one, gold)]
+    turned = [gold[::-1], *(answer for _, answer in near_misses(gold)), f"{gold}x", "none of these"]
+    others = others or [one for one in turned if not is_same_answer(one, gold)]
     return sorted(others, key=lambda one: abs(len(one) - len(gold)))[:count]
 
 
@@ -83,9 +83,7 @@ def harmless(row: int, layout: Layout, gold: str, wrong: str, kind: str) -> Iter
             yield Probe("number form refused", text, row, "pay", "in another form of the same number", layout.name)
 
 
-def cheats(
-    row: int, layout: Layout, accepted: Sequence[str], bad: str, golds: Sequence[str], question: str
-) -> Iterator[Probe]:
+def cheats(row: int, layout: Layout, accepted: list[str], bad: str, golds: list[str], question: str) -> Iterator[Probe]:
     """Completions that must not be paid as the right answers, of which the first is tried, though they may name it."""
     gold = accepted[0]
     number, write, doubt = number_of(gold), layout.write, f"It might be {gold}, but I do not think so."

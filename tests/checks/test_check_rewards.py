@@ -344,6 +344,15 @@ def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
     assert "another format" in kinds(check(strict(lines + "\n$", re.DOTALL)))
 
 
+def test_a_form_that_the_prompt_does_not_ask_for_pays_nothing_here() -> None:
+    @by_text
+    def thought(text, gold):
+        return bool(re.fullmatch(r"<think>.*</think>\s*<answer>.*</answer>\s*", text, re.DOTALL))
+
+    assert check(thought).findings[0].kind == "constant"
+    assert "constant" not in kinds(check(thought, format=formats.think_answer()))
+
+
 def test_numbers_in_another_form_are_a_note() -> None:
     report = check(right)
     assert kinds(report, "note") == {"number form refused"} and report.ok
