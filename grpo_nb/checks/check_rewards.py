@@ -115,9 +115,10 @@ class _Check:
     def limit(self) -> str:
         """What could not be checked; empty where all was."""
         if not self.seen.is_judged:
-            return f"{self.seen.name}: what it pays, for it cannot be called, or gives one completion different scores"
-        slow = f"{self.seen.name}: what follows {self.caller.completions} completions, for it is slow"
-        return slow if self.caller.is_given_up else ""
+            return f"{self.seen.name}: what it pays, for it fails on all completions, or scores one differently"
+        if self.caller.is_given_up or any(outcome.is_late for outcome in self.failed.values()):
+            return f"{self.seen.name}: some of {self.caller.completions} completions or what follows, as it is slow"
+        return ""
 
     def _try_layouts(self) -> None:
         """Try right and wrong answers in every layout, and see which one the reward reads."""
@@ -156,8 +157,8 @@ class _Check:
         for probe in make.hostile(row, self.seen.layout, self.rows.golds[row]):
             self._run([probe])
             if make.EvalTrap.count > sprung:
-                sprung, what = math.inf, "an expression in the answer was evaluated here"
-                yield found("runs the answer as code", self.seen.name, what, [probe.text])
+                sprung = math.inf
+                yield found("runs the answer as code", self.seen.name, "the answer was evaluated here", [probe.text])
 
     def _failures(self) -> Iterator[Finding]:
         """What was changed, what hangs, what is raised: each with its shortest completion."""
@@ -176,6 +177,5 @@ class _Check:
         for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
             raised = [(p, o.error) for p, o in failed if not o.is_late and o.is_unreadable is is_unreadable]
             for probe, error in raised[:1]:
-                what = f"{type(error).__name__}: {error!s:.200}"
-                what = f"on {len(raised)} of {len(self.seen.scores)} completions {what}"
+                what = f"on {len(raised)} of {len(self.seen.scores)} completions {type(error).__name__}: {error!s:.200}"
                 yield found(kind, name, what, [probe.text])
