@@ -16,10 +16,11 @@ CEILINGS = {
     "generation": 830,
     "sandbox": 420,
     "rewards": 1150,
+    "checks": 1200,
     "lab": 390,
+    "health": 480,
     "evaluation": 790,
     "scaleout": 500,
-    "health": 480,
 }
 
 

@@ -17,7 +17,7 @@ from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
-from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
+from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number, shorten
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
@@ -38,7 +38,6 @@ ENOUGH = 0.25
 """Share of groups that must differ, at the interval's lower end, for "signal": at most four sampled for one that teaches."""
 _MANY_CUT, _MOSTLY_CUT, _FEW_SLOTS, _FEWEST_READ = 0.1, 0.5, 0.05, 8
 _SHOWN_GROUPS = 12
-_CODE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:14em"
 
 
 class Advice(NamedTuple):
@@ -72,11 +71,10 @@ class Baseline(Shown):
     """For each group, what a right answer in the format gets, and an empty completion."""
     format: AnswerFormat
     settings: Settings
-    seed: int = 0
     greedy: tuple[str, ...] = ()
     """The likeliest completion of each prompt, which is what held-out comparisons look at."""
-    judge: Reward | None = None
-    """The reward whose opinion says what is right; None where it is the gold answer as `correctness` reads it."""
+    judge: Reward
+    """The reward whose opinion says what is right."""
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""
 
@@ -200,7 +198,8 @@ class Baseline(Shown):
         """
         count, size, n, settings = len(self.groups), self.num_generations, len(self.scores), self.settings
         wrong, right, differ = (self.counts[kind] for kind in ("all wrong", "all right", "differs"))
-        read, limit, warmth = round(self.slot_share * n), settings.max_completion_length, settings.temperature
+        read, begun = round(self.slot_share * n), self._tagged(self.scores.completions)
+        limit, warmth = settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
         # Of answers that were cut or cannot be read nobody knows how hard they were.
         cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
@@ -216,21 +215,21 @@ class Baseline(Shown):
         change, load = "settings = settings.replace({})", "task = gn.load_task(..., {})  # the rest as before"
         tried = [
             (not has_slots and not self.has_example, "example turn",
-             f"an answer can be read in {_of(read, n)} completions, and any mark of the format {self.format.name!r} stands in "
-             f"{_of(self._tagged(self.scores.completions), n)}. The prompts show no example; a small model needs to see one.",
+             f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
+             f"stands in {begun or 'none'} of {n}. The prompts show no example; a small model needs to see one.",
              load.format('example=("a question", "short reasoning", "its answer")')),
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
-             f"the questions are too hard to begin with: in {_of(wrong, count)} groups none earned more than an empty one",
+             f"the questions are too hard to begin with: in {wrong} of {count} groups none earned more than an empty one",
              load.format("keep=lambda row: ...")),
-            (is_easy, "harder data", f"in {_of(right, count)} groups every completion is right: nothing is left to learn",
+            (is_easy, "harder data", f"in {right} of {count} groups every completion is right: nothing is left to learn",
              load.format("keep=lambda row: ...")),
             (is_short, "longer completions",
-             f"{_of(len(cut), n)} completions were cut at {limit} tokens, {self._tagged(cut)} of them with the format begun: "
+             f"{len(cut)} of {n} completions were cut at {limit} tokens, {self._tagged(cut)} of them with the format begun: "
              "what they would have answered is not seen. The model has to be loaded again for a longer limit.",
              change.format(f"max_completion_length={2 * limit}")),
             (is_rare and (is_alike or differ > 0), "larger group or warmer",
-             f"{_of(differ, count)} groups differ, and one of {size} holds {distinct:.1f} different completions at temperature "
+             f"{differ} of {count} groups differ, and one of {size} holds {distinct:.1f} different completions at temperature "
              f"{warmth:g}: {'equal ones score the same' if is_alike else 'a larger one is likelier to hold two scores'}.",
              change.format(f"temperature={1.0 if warmth < 1 else round(warmth + 0.2, 2)}" if is_alike
                            else f"num_generations={2 * size}{more}")),
@@ -261,42 +260,37 @@ class Baseline(Shown):
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        yield Table(list(self._facts.items()), narrow=(0,))
+        size, warmth, limit = self.num_generations, self.settings.temperature, self.settings.max_completion_length
+        count = len(self.scores)
+        sampled, greedy = self.right_shares
+        right = f"{sampled:.0%} of the sampled completions"
+        if not math.isnan(greedy):
+            right += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
+        facts = [
+            ("sampled", f"{len(self.rows)} prompts x {size} completions at temperature {warmth:g}"),
+            ("total, 95 % interval", estimate(in_groups(self.scores.totals, size))),
+            ("answer can be read", f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})"),
+            ("right", f"{right}; right is {judge_in_words(self.judge, self.rows)}"),
+            ("cut at the limit", f"{sum(self.is_cut)} of {count} completions, limit {limit} tokens"),
+        ]
+        if self.floor is not None:
+            facts.append(("floor", f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"))
+        yield Table(facts, narrow=(0,))
         names = ("lowest", "highest", "spread", "groups", "right", "empty")
         each = self.by_reward.iterrows()
         lines = [(f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names)) for name, r in each]
         head = (*names[:2], "spread in a group", "groups that differ", "a right answer gets", "an empty one gets")
         yield Table(lines, ("reward", "mean, 95 % interval", *head), narrow=range(len(names) + 2))
         yield bold("What to change" if self.advice else "Nothing to change before training.")
-        lines = [Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>") for a in self.advice]
-        advised = [(bold(a.kind), a.what, line) for a, line in zip(self.advice, lines, strict=True)]
-        yield Html("\n".join(map(repr, self.advice)), Table(advised).html())
+        advised = [(bold(advice.kind), advice.what, code(advice.line)) for advice in self.advice]
+        yield Html("\n".join(map(repr, self.advice)), Table(advised, wide=(2,)).html())
         best = self.table.sort_values("total", na_position="first").groupby("group").last()[:_SHOWN_GROUPS]
-        asked = [shorten(f"{row.question} ({row.answer})", 200) for row in best.itertuples()]
-        texts = [shorten(text, 300) for text in best["completion"]]
+        shown = [
+            (shorten(f"{row.question} ({row.answer})", 200), kind, shorten(row.completion, 300), as_score(row.total))
+            for row, kind in zip(best.itertuples(), self.groups, strict=False)
+        ]
         head = (f"the first {len(best)} of {len(self.groups)} groups", "totals", "best completion", "its total")
-        shown = [*zip(asked, self.groups, texts, map(as_score, best["total"]), strict=False)]
         yield Html("", Table(shown, head).html())
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        count, groups, size, settings = len(self.scores), len(self.groups), self.num_generations, self.settings
-        (sampled, greedy), read = self.right_shares, round(self.slot_share * count)
-        right = f"{sampled:.0%} of the sampled completions"
-        if not math.isnan(greedy):
-            right += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
-        if self.judge is not None:
-            right += f"; right is {judge_in_words(self.judge, self.rows)}"
-        said = {
-            "sampled": f"{groups} prompts x {size} completions, temperature {settings.temperature:g}, seed {self.seed}",
-            "total, 95 % interval": estimate(in_groups(self.scores.totals, size)),
-            "answer can be read": f"{_of(read, count)} completions ({self.slot_share:.0%})",
-            "right": right,
-            "cut at the limit": f"{sum(self.is_cut)} of {count} completions, limit {settings.max_completion_length} tokens",
-        }
-        if self.floor is not None:
-            said["floor"] = f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"
-        return said
 
 
 def _kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
@@ -311,10 +305,6 @@ def _kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
     return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
 
 
-def _of(number: int, count: int) -> str:
-    return f"{number or 'none'} of {count}" if number != count else f"all {count}"
-
-
 def baseline(
     model: Any,
     tokenizer: Any,
@@ -323,8 +313,6 @@ def baseline(
     settings: Settings | None = None,
     *,
     prompts: int = 8,
-    num_generations: int | None = None,
-    seed: int | None = None,
 ) -> Baseline:
     """Sample some training prompts, a group each, as training would, score them, and say whether GRPO gets a signal.
 
@@ -336,14 +324,12 @@ def baseline(
         tokenizer: Its tokenizer.
         task: Prompts are drawn at random from its `train`; nothing of `holdout` is looked at.
         rewards: As `train` takes them.
-        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit
-            and group size are taken from it.
+        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit,
+            group size and seed are taken from it.
         prompts: How many groups; fewer if there are not as many. More make the intervals narrower.
-        num_generations: Completions in a group, if not those of `settings`.
-        seed: Of the choice of prompts and of the sampling; that of `settings` if not given.
 
     Raises:
-        ValueError, TypeError: Fewer than 1 prompt or 2 completions, rewards that TRL would mix up, or an argument that
+        ValueError, TypeError: Fewer than 1 prompt, rewards that TRL would mix up, or an argument that
             cannot be; nothing has been sampled then.
         RewardError: A reward failed; the message names it and the completion.
 
@@ -353,24 +339,21 @@ def baseline(
     >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
     True
     """
-    if num_generations is not None:
-        require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)
-    size = settings.num_generations if num_generations is None else num_generations
-    seed = settings.seed if seed is None else seed
-    chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
+    size = settings.num_generations
+    chosen = sorted(random.Random(settings.seed).sample(range(len(task.train)), min(prompts, len(task.train))))
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, golds, rows, tokenizer=tokenizer)
     empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
     how = {"chat_template_kwargs": task.chat_template_kwargs}
-    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed, **how)
-    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0, **how)
+    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, **how)
+    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, temperature=0.0, **how)
     scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
     return Baseline(
         scores=scores,
@@ -382,16 +365,13 @@ def baseline(
         empty=empty,
         format=task.format,
         settings=settings,
-        seed=seed,
         greedy=tuple(c.text for c in greedy),
         judge=answer_reward(rewards) or correctness(format=task.format),
         floor=task.answers.floor,
     )
 
 
-def _sample(
-    model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int, **changes: Any
-) -> list[Any]:
+def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, **changes: Any) -> list[Any]:
     import torch
 
     from grpo_nb.generation.sampling import generate
@@ -401,5 +381,5 @@ def _sample(
     how |= {"max_completion_length": settings.max_completion_length, "batch_size": size * max(1, 64 // size)}
     bar = progress_bar(len(prompts), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
-        torch.manual_seed(seed)
+        torch.manual_seed(settings.seed)
         return generate(model, tokenizer, prompts, **how, progress=lambda done: bar.update(done - bar.n))

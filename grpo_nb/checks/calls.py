@@ -6,7 +6,7 @@ import inspect
 import io
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,6 @@ class Outcome:
     is_unreadable: bool = False
     """It returned something that is no list of scores."""
     is_late: bool = False
-    seconds: float = 0.0
 
 
 @dataclass
@@ -68,15 +67,15 @@ class Caller:
         except (Exception, SystemExit) as error:
             outcome.error = error
             outcome.is_unreadable = raw is not None or str(error).startswith("it returned ")
-        outcome.seconds = time.perf_counter() - start
-        outcome.is_late = outcome.seconds >= limit  # stopped, or come back late where nothing stops it
+        spent = time.perf_counter() - start
+        outcome.is_late = spent >= limit  # stopped, or come back late where nothing stops it
         self.late += outcome.is_late
         if outcome.is_late and (self.late_on is None or len(batch) < len(self.late_on)):
             self.late_on = batch
         self.completions += len(batch)
-        self.spent += outcome.seconds
+        self.spent += spent
         if outcome.scores is not None:
-            self.per_completion = min(self.per_completion or math.inf, outcome.seconds / len(batch))
+            self.per_completion = min(self.per_completion or math.inf, spent / len(batch))
         before, after = (batch.completions, batch.columns), (own.completions, own.columns)
         if not self.changed and not all(map(_is_same, before, after)):
             self.changed = min(map(completion_text, batch.completions), key=len)
@@ -105,17 +104,16 @@ def _is_same(before: Any, after: Any) -> bool:
         return repr(before) == repr(after)
 
 
-def check_arguments(caller: Caller, columns: Sequence[str]) -> Iterator[Finding]:
+def check_arguments(caller: Caller, row: Mapping[str, Any]) -> Iterator[Finding]:
     """Compare the signature with what TRL passes: its own arguments and every data column, by name."""
-    passed = [*TRL_ARGUMENTS, *columns]
-    if taken := sorted({*columns} & {*TRL_ARGUMENTS}):
-        yield found("breaks the contract", caller.name, f"the data has columns that TRL passes itself: {taken}")
+    columns = [name for name in row if name not in ("prompt", "completion", "completion_ids")]
     with contextlib.suppress(ValueError):  # a builtin without a signature: calling it will tell
         signature = inspect.signature(caller.reward)
         try:
-            signature.bind(**dict.fromkeys(passed))
+            signature.bind(**dict.fromkeys(TRL_ARGUMENTS), **dict.fromkeys(columns))
         except TypeError as error:
-            yield found("breaks the contract", caller.name, f"{error}; a trainer passes {', '.join(passed)}")
+            what = f"{error}; a trainer passes {', '.join([*TRL_ARGUMENTS, *columns])}"
+            yield found("breaks the contract", caller.name, what)
 
 
 def check_steadiness(caller: Caller, batch: Batch) -> Iterator[Finding]:

@@ -11,22 +11,14 @@ from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
-from grpo_nb.checks.judge import ANSWER, FORM, Seen, judge, judge_set, take_role
-from grpo_nb.checks.kinds import found
-from grpo_nb.checks.layouts import PLAIN, Layout, layouts_of
+from grpo_nb.checks.judge import FORM, Seen, judge, judge_set, take_role
+from grpo_nb.checks.kinds import Finding, found
+from grpo_nb.checks.layouts import Layout, layouts_of
 from grpo_nb.checks.phrases import phrases_of, texts_in
-from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
-from grpo_nb.core.words import excerpt, require_number
-from grpo_nb.rewards.base import (
-    RewardFunction,
-    changed_weights,
-    completion_text,
-    reward_list,
-    reward_name,
-    weights_by_name,
-)
+from grpo_nb.core.words import require_number
+from grpo_nb.rewards import base
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -35,7 +27,7 @@ _FEW = 4
 
 
 def check_rewards(
-    rewards: RewardFunction | Sequence[RewardFunction],
+    rewards: base.RewardFunction | Sequence[base.RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],
     *,
     format: AnswerFormat | None = None,
@@ -67,23 +59,19 @@ def check_rewards(
     >>> check_rewards([correctness(), xml_format()], rows).ok
     True
     """
-    rewards = reward_list(rewards)
-    by_weight = changed_weights(weights_by_name(rewards), {} if weights is None else weights)
+    rewards = base.reward_list(rewards)
+    by_weight = base.changed_weights(base.weights_by_name(rewards), weights or {})
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     layouts = layouts_of(format or (task.format if isinstance(task, Task) else xml()))
     rows = Rows.take(task, answer, tokenizer)
-    checks = [_Check(Caller(reward, reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]
-    for check in checks:
-        check.find_layout()
+    checks = [_Check(Caller(reward, base.reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]
+    findings = [finding for check in checks for finding in check.findings()]
+    limits = [check.limit for check in checks if check.limit]
     every = [check.seen for check in checks]
-    of_set = next((one.layout for one in every if one.role == ANSWER and one.layout.is_own), layouts[0])
-    for check in checks:
-        check.try_everything(of_set)
-    findings, limits = ([one for check in checks for one in getattr(check, what)] for what in ("findings", "limits"))
     if all(one.is_judged for one in every):
         gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
         asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
-        findings += judge_set(every, by_weight, of_set, asks=asks)
+        findings += judge_set(every, by_weight, asks=asks)
     else:
         limits.append("the weighted total: each reward has to be mended first")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
@@ -104,68 +92,58 @@ class _Check:
 
     def __init__(self, caller: Caller, rows: Rows, layouts: Sequence[Layout]) -> None:
         self.caller, self.rows, self.layouts = caller, rows, layouts
-        self.seen, self.findings, self.limits = Seen(caller.name), [], []
-        self.failed: dict[Probe, Outcome] = {}
+        self.seen = Seen(caller.name, layouts[0])
+        self.failed: dict[make.Probe, Outcome] = {}
 
-    def find_layout(self) -> None:
+    def findings(self) -> Iterator[Finding]:
+        """Find the layout that the reward reads, try everything in that one, and judge it."""
+        seen, broken = self.seen, [*check_arguments(self.caller, self.rows.rows[0])]
+        if not broken:
+            self._try_layouts()
+            rows = [*dict.fromkeys([*seen.pairs, *range(len(self.rows.rows))])][:_FEW]
+            scored = [p for p in seen.scores if p.layout == seen.layout.name and p not in self.failed]
+            pairs = {(p.row, p.kind): p for p in reversed(scored) if p.row in rows}
+            broken += check_steadiness(self.caller, self.rows.batch([*pairs.values()])) if pairs else []
+        seen.is_judged = not broken and len(self.failed) < len(seen.scores)
+        if seen.is_judged:
+            self._run(probe for row in rows for probe in self._of_row(row, is_first=row == rows[0]))
+            yield from self._try_hostile(rows[0])
+            yield from judge(seen, self.layouts)
+        yield from [*broken, *self._failures()]
+
+    @property
+    def limit(self) -> str:
+        """What could not be checked; empty where all was."""
+        if not self.seen.is_judged:
+            return f"{self.seen.name}: what it pays, for it fails on all completions, or scores one differently"
+        if self.caller.is_given_up or any(outcome.is_late for outcome in self.failed.values()):
+            return f"{self.seen.name}: some of {self.caller.completions} completions or what follows, as it is slow"
+        return ""
+
+    def _try_layouts(self) -> None:
         """Try right and wrong answers in every layout, and see which one the reward reads."""
-        columns = [name for name in self.rows.rows[0] if name not in ("prompt", "completion", "completion_ids")]
-        self.findings += check_arguments(self.caller, columns)
-        if self.findings:
-            self._leave("it cannot be called")
-            return
-        numbers = range(len(self.rows.rows))
         own, others = ([one for one in self.layouts if one.is_own is is_own] for is_own in (True, False))
-        self._run(probe for row in numbers[:_FEW] for probe in self._controls(row, own))
-        more = [probe for row in numbers[_FEW:] for probe in self._controls(row, own)]
+        rows = range(len(self.rows.rows))
+        self._try_controls(rows[:_FEW], own)
         # One that is slow says on the first rows what it says.
-        if len(more) * self.caller.per_completion < 0.5 * self.caller.seconds:
-            self._run(more)
-        scored = [row for row in numbers if not math.isnan(self.seen.best("right", row))] or numbers
-        self._run(probe for row in scored[:_FEW] for probe in self._controls(row, others))
+        if 500 * self.caller.per_completion < self.caller.seconds:
+            self._try_controls(rows[_FEW:], own)
+        self._try_controls(rows[:_FEW], others)
         take_role(self.seen, self.layouts)
 
-    def try_everything(self, of_set: Layout) -> None:
-        """Try the rest in the layout that the reward reads, and judge it; what the set needs, in that of the set too."""
-        seen = self.seen
-        if not seen.is_judged:
-            return
-        seen.layout = seen.layout or of_set
-        rows = list(dict.fromkeys([*seen.pairs, *range(len(self.rows.rows))]))[:_FEW]
-        pairs = self._pairs(rows)
-        self.findings += check_steadiness(self.caller, self.rows.batch(pairs)) if pairs else []
-        if self.findings or len(self.failed) == len(seen.scores):
-            self._leave("what it pays, for it fails on every completion, or scores the same one differently")
-        else:
-            for layout in dict.fromkeys((seen.layout, of_set)):
-                self._run(probe for row in rows for probe in self._of_row(row, layout, is_first=row == rows[0]))
-            self._try_hostile(rows[0])
-            self.findings += judge(seen, self.layouts)
-        self._say_failures()
+    def _try_controls(self, rows: Iterable[int], layouts: Sequence[Layout]) -> None:
+        golds, wrong = self.rows.golds, self.rows.wrong
+        self._run(p for row in rows for layout in layouts for p in make.controls(row, layout, golds[row], wrong(row)))
 
-    def _pairs(self, rows: Iterable[int]) -> list[Probe]:
-        """A right completion and a wrong one of each row."""
-        scored = [p for p in self.seen.scores if p.layout == self.seen.layout.name and p not in self.failed]
-        first = {(p.row, p.kind): p for p in reversed(scored)}
-        return [first[row, kind] for row in rows for kind in ("right", "wrong") if (row, kind) in first]
-
-    def _controls(self, row: int, layouts: Sequence[Layout]) -> Iterator[Probe]:
-        yield Probe("prose", PLAIN, row, "control")
-        for layout in layouts:
-            yield from make.controls(row, layout, self.rows.golds[row], self.rows.wrong(row))
-
-    def _of_row(self, row: int, layout: Layout, *, is_first: bool) -> Iterator[Probe]:
-        rows, gold, bad = self.rows, self.rows.golds[row], self.rows.wrong(row)[0]
-        yield from make.harmless(
-            row, layout, gold, bad, "format refused" if self.seen.role == FORM else "right answer refused"
-        )
-        right = {layout.write(PLAIN, answer) for answer in rows.accepted[row]}
-        cheats = make.cheats(row, layout, gold, bad, rows.every_gold, rows.question(row))
-        yield from (probe for probe in cheats if probe.text not in right)
+    def _of_row(self, row: int, *, is_first: bool) -> Iterator[make.Probe]:
+        rows, layout, gold, bad = self.rows, self.seen.layout, self.rows.golds[row], self.rows.wrong(row)[0]
+        kind = "format refused" if self.seen.role == FORM else "right answer refused"
+        yield from make.harmless(row, layout, gold, bad, kind)
+        yield from make.cheats(row, layout, rows.accepted[row], bad, rows.every_gold, rows.question(row))
         if is_first:
             yield from make.growing(row, layout, gold, bad, phrases_of(self.caller.reward))
 
-    def _run(self, probes: Iterable[Probe]) -> None:
+    def _run(self, probes: Iterable[make.Probe]) -> None:
         """Try probes that have not been tried, until the reward is given up."""
         probes = [probe for probe in dict.fromkeys(probes) if probe not in self.seen.scores]
         for i, outcome in self.caller.each(self.rows.batch(probes)) if probes else ():
@@ -173,40 +151,31 @@ class _Check:
             if outcome.scores is None:
                 self.failed[probes[i]] = outcome
 
-    def _try_hostile(self, row: int) -> None:
+    def _try_hostile(self, row: int) -> Iterator[Finding]:
         """Each alone; a reward is left after two that took too long."""
-        sprung = EvalTrap.count
+        sprung = make.EvalTrap.count
         for probe in make.hostile(row, self.seen.layout, self.rows.golds[row]):
             self._run([probe])
-            if EvalTrap.count > sprung:
+            if make.EvalTrap.count > sprung:
                 sprung = math.inf
-                self._find("runs the answer as code", "an expression in the answer was evaluated here", probe.text)
+                yield found("runs the answer as code", self.seen.name, "the answer was evaluated here", [probe.text])
 
-    def _say_failures(self) -> None:
+    def _failures(self) -> Iterator[Finding]:
         """What was changed, what hangs, what is raised: each with its shortest completion."""
-        caller, failed = self.caller, sorted(self.failed.items(), key=lambda item: len(item[0].text))
+        caller, name = self.caller, self.seen.name
         if caller.changed:
-            self._find("changes its inputs", "after a call its completions or columns are different", caller.changed)
+            what = "after a call its completions or columns are different"
+            yield found("changes its inputs", name, what, [caller.changed])
         if caller.late_on is not None:
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
             batch = caller.late_on.select([0])
-            again, text = caller.call(batch, 4 * caller.seconds), completion_text(batch.completions[0])
-            if again.is_late:
+            text = base.completion_text(batch.completions[0])
+            if caller.call(batch, 4 * caller.seconds).is_late:
                 what = f"a completion of {len(text):,} characters had not ended after {4 * caller.seconds:g} s"
-                self._find("hangs", what, text)
-            elif len(caller.late_on) == 1:
-                self.limits.append(f"{caller.name}: all hostile text; {again.seconds:.1f} s took {excerpt(text, 80)}")
-        if caller.is_given_up:
-            self.limits.append(f"{caller.name}: what follows {caller.completions} completions, for it is slow")
+                yield found("hangs", name, what, [text])
+        failed = sorted(self.failed.items(), key=lambda item: len(item[0].text))
         for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
             raised = [(p, o.error) for p, o in failed if not o.is_late and o.is_unreadable is is_unreadable]
             for probe, error in raised[:1]:
-                what = f"{type(error).__name__}: {error!s:.200}"
-                self._find(kind, f"on {len(raised)} of {len(self.seen.scores)} completions {what}", probe.text)
-
-    def _find(self, kind: str, what: str, text: str) -> None:
-        self.findings.append(found(kind, self.caller.name, what, [text]))
-
-    def _leave(self, why: str) -> None:
-        self.seen.is_judged = False
-        self.limits.append(f"{self.caller.name}: {why}")
+                what = f"on {len(raised)} of {len(self.seen.scores)} completions {type(error).__name__}: {error!s:.200}"
+                yield found(kind, name, what, [probe.text])

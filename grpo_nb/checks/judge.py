@@ -26,11 +26,11 @@ class Seen:
     """What one reward gave for every probe, and what it does on the controls."""
 
     name: str
+    layout: Layout
+    """The one that it reads, or the first of the task; everything else is tried in it."""
     scores: dict[Probe, float] = field(default_factory=dict)
     """NaN where it gave None, or failed."""
     role: str = OTHER
-    layout: Layout | None = None
-    """The one that it reads; everything else is tried in it."""
     pairs: Pairs = field(default_factory=dict)
     """Held against the best wrong answer (`ANSWER`) or prose (`FORM`)."""
     is_judged: bool = True
@@ -85,11 +85,6 @@ def take_role(seen: Seen, layouts: Sequence[Layout]) -> None:
         seen.pairs = told[seen.layout]
         return
     own = _first({k: v for k, v in formed.items() if k.is_own}, 0.9)
-    # Prose and all the task's own layouts get the same: then another one pays for its form, and not for its length.
-    names = {layout.name for layout in layouts if layout.is_own}
-    plain = {s for p, s in seen.scores.items() if p.kind == "prose" or (p.kind == "right" and p.layout in names)}
-    if own is None and len(plain) == 1:
-        own = _first({layout: pairs for layout, pairs in formed.items() if layout.tags}, 1.0)
     if own is not None:
         seen.role, seen.layout, seen.pairs = FORM, own, formed[own]
 
@@ -136,7 +131,8 @@ def _of_scores(seen: Seen) -> Iterator[Finding]:
         yield found("no score", seen.name, what, unscored)
     values = defaultdict(set)
     for probe, score in seen.scores.items():
-        values[probe.row].add(str(score))
+        if probe.layout in ("", seen.layout.name):
+            values[probe.row].add(str(score))
     if seen.finite and all(len(of_row) == 1 for of_row in values.values()):
         what = f"the same on a row, such as {seen.finite[0]:g}, for right, wrong and nonsense"
         yield found("constant", seen.name, what)
@@ -167,40 +163,39 @@ def _of_parts(seen: Seen, as_expected: Collection[Probe]) -> Iterator[Finding]:
 
 
 def _of_growth(seen: Seen) -> Iterator[Finding]:
-    """Scores that rise with every repetition, beyond the plain right completion."""
-    series = defaultdict(list)
-    for probe, score in seen.scores.items():
-        if probe.kind == "more pays" and probe.layout == seen.layout.name:
-            series[probe.row, probe.how].append((score, probe.text))
-    grown = {}
-    for (row, what), entries in series.items():
-        scores = [score for score, _ in entries]
+    """Scores that rise with every repetition, and above that of the plain right completion."""
+    series, grown = defaultdict(list), {}
+    for probe in seen.scores:
+        if probe.kind == "more pays":
+            series[probe.how].append(probe)
+    for what, probes in series.items():
+        scores = [seen.scores[probe] for probe in probes]
         rises = [b - a for a, b in itertools.pairwise(scores)]
-        is_more = rises and scores[-1] > seen.best("right", row, seen.layout.name) + seen.least
-        if is_more and min(rises) > seen.least and rises[-1] > 0.2 * sum(rises):
-            grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = entries[0][1]
+        is_more = scores[-1] > seen.best("right", probes[0].row, seen.layout.name) + seen.least
+        if is_more and min(rises, default=0.0) > seen.least and rises[-1] > 0.2 * sum(rises):
+            grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = probes[0].text
     if grown:
         what = f"ever more of the same raises it without end ({', '.join(grown)})"
         yield found("more pays", seen.name, what, [*grown.values()])
 
 
-def judge_set(every: Sequence[Seen], weights: Mapping[str, float], layout: Layout, *, asks: bool) -> Iterator[Finding]:
+def judge_set(every: Sequence[Seen], weights: Mapping[str, float], *, asks: bool) -> Iterator[Finding]:
     """What the weighted total pays: GRPO learns from nothing else.
 
     Args:
         every: Of all rewards what they gave.
         weights: Of all, by name.
-        layout: In which all of them were tried.
         asks: Whether the set is meant for answers: several rewards, or one that reads the gold answer.
     """
     telling = [seen for seen in every if seen.role == ANSWER and weights[seen.name] and seen.layout.is_own]
-    whole = Seen(WHOLE_SET, layout=layout)
+    whole = Seen(WHOLE_SET, telling[0].layout if telling else every[0].layout)
     for probe in every[0].scores:
         if all(probe in seen.scores for seen in every):
             parts = [weights[seen.name] * seen.scores[probe] for seen in every if not math.isnan(seen.scores[probe])]
             whole.scores[probe] = sum(parts) if parts else math.nan
     rows = sorted({row for seen in telling for row in seen.pairs})
-    pairs = {row: (whole.best("right", row, layout.name), whole.best("wrong", row, layout.name)) for row in rows}
+    name = whole.layout.name
+    pairs = {row: (whole.best("right", row, name), whole.best("wrong", row, name)) for row in rows}
     whole.pairs = {row: (right, wrong) for row, (right, wrong) in pairs.items() if right > wrong}
     if 2 * len(whole.pairs) <= len(rows):
         causes = [seen.name for seen in every if seen not in telling] or ["the weights and their signs"]

@@ -4,12 +4,10 @@ What it can do already teaches it nothing, and what it never gets right neither;
 model. Not covered: which questions of a task to take, which is `Task.curriculum`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.checks.baseline import Baseline, baseline
 from grpo_nb.core.tables import Shown, Table, bold
@@ -17,9 +15,6 @@ from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MASTERED = 2 / 3
 """Share of right answers from which on a level counts as done: what is left would be hard to show on held-out questions."""
@@ -69,14 +64,12 @@ class LevelChoice(Shown):
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        lines = []
-        for i, task in enumerate(self.levels):
-            found = ("not measured", "", "", "")
-            if i < len(self.baselines):
-                gate, taken = self.baselines[i], bold("taken") if i == self.chosen else ""
-                sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
-                found = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
-            lines.append((i, shorten(task.train[0]["question"], 80), *found))
+        found = [("not measured", "", "", "")] * len(self.levels)
+        for i, gate in enumerate(self.baselines):
+            sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
+            taken = bold("taken") if i == self.chosen else ""
+            found[i] = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
+        lines = [(i, shorten(task.train[0]["question"], 80), *found[i]) for i, task in enumerate(self.levels)]
         yield Table(lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", ""))
 
 
@@ -86,8 +79,8 @@ def _gives_signal(gate: Baseline) -> bool:
 
 
 def choose_level(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: Any,
+    tokenizer: Any,
     levels: Iterable[Task],
     rewards: RewardFunction | Sequence[RewardFunction],
     settings: Settings | None = None,

@@ -11,27 +11,26 @@ from typing import Any
 
 def texts_in(held: Any, depth: int = 5) -> Iterator[str]:
     """The texts of a function's code, defaults, closure and globals, and of the attributes of a reward that is an object."""
+    parts = []
     if isinstance(held, (str, re.Pattern)):
         yield getattr(held, "pattern", held)
+    elif isinstance(held, (list, tuple, set, frozenset)):
+        parts = [*held]
     elif isinstance(held, dict):
-        yield from texts_in([*held, *held.values()], depth)
-    elif isinstance(held, (list, tuple, set, frozenset)) and depth:
-        for part in list(held)[:100]:
-            yield from texts_in(part, depth - 1)
+        parts = [*held, *held.values()]
     elif isinstance(held, types.CodeType):
-        yield from texts_in([*held.co_varnames[: held.co_argcount], *held.co_consts], depth)
+        parts = [*held.co_varnames[: held.co_argcount], *held.co_consts]
     elif isinstance(held, functools.partial):
-        yield from texts_in([held.func, held.args, held.keywords], depth)
+        parts = [held.func, held.args, held.keywords]
     elif isinstance(held, types.FunctionType):
-        used = {}
         with contextlib.suppress(ValueError):  # a variable of the closure that has no value yet
-            closure = inspect.getclosurevars(held)
-            used = {**closure.nonlocals, **closure.globals}
-        yield from texts_in([held.__code__, held.__defaults__, *used.values()], depth)
+            used = inspect.getclosurevars(held)
+            parts = [held.__code__, held.__defaults__, *used.nonlocals.values(), *used.globals.values()]
     elif depth >= 4 and hasattr(held, "__dict__") and not isinstance(held, (type, types.ModuleType)):
-        call = [vars(type(held)).get("__call__")]
         shared = [part for part in vars(type(held)).values() if isinstance(part, (str, list, tuple, set, frozenset))]
-        yield from texts_in([*call, *shared, *vars(held).values()], depth)
+        parts = [vars(type(held)).get("__call__"), *shared, *vars(held).values()]
+    for part in parts[:100] if depth else ():
+        yield from texts_in(part, depth - 1)
 
 
 def phrases_of(reward: Any, limit: int = 40) -> list[str]:

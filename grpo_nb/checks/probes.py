@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from grpo_nb.checks.layouts import LINES, PLAIN, Layout
 from grpo_nb.tasks.answers import is_same_answer
@@ -55,13 +55,14 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
         made += [str(n) if n.denominator == 1 else f"{float(n):.10g}" for n in near]
     others = [one for one in dict.fromkeys(made) if one.strip() and not is_same_answer(one, gold)]
     # Where there is only one gold answer, it turned round, or nearly the same, or not an answer at all.
-    others = others or [gold[::-1], *(answer for _, answer in near_misses(gold)), f"{gold}x", "none of these"]
-    others = [one for one in others if not is_same_answer(one, gold)]
+    turned = [gold[::-1], *(answer for _, answer in near_misses(gold)), f"{gold}x", "none of these"]
+    others = others or [one for one in turned if not is_same_answer(one, gold)]
     return sorted(others, key=lambda one: abs(len(one) - len(gold)))[:count]
 
 
 def controls(row: int, layout: Layout, gold: str, wrong: Sequence[str]) -> Iterator[Probe]:
-    """The right answer and wrong ones in the same words and layout."""
+    """Prose without an answer; the right answer and wrong ones in the same words and layout."""
+    yield Probe("prose", PLAIN, row, "control")
     yield Probe("right", layout.write(PLAIN, gold), row, "control", gold, layout.name)
     yield from (Probe("wrong", layout.write(PLAIN, answer), row, "control", answer, layout.name) for answer in wrong)
 
@@ -82,8 +83,9 @@ def harmless(row: int, layout: Layout, gold: str, wrong: str, kind: str) -> Iter
             yield Probe("number form refused", text, row, "pay", "in another form of the same number", layout.name)
 
 
-def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], question: str) -> Iterator[Probe]:
-    """Completions that must not be paid as the right answer, though they may name it."""
+def cheats(row: int, layout: Layout, accepted: list[str], bad: str, golds: list[str], question: str) -> Iterator[Probe]:
+    """Completions that must not be paid as the right answers, of which the first is tried, though they may name it."""
+    gold = accepted[0]
     number, write, doubt = number_of(gold), layout.write, f"It might be {gold}, but I do not think so."
     is_small = number is not None and number.denominator == 1 and 0 <= number <= 1000
     everything = [str(n) for n in range(int(number) + 60)] if is_small else [*dict.fromkeys([*golds[:40], gold])]
@@ -120,7 +122,7 @@ def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], 
         tries.append((kind, how, write(PLAIN, near)))
     for kind, how, text in tries:
         # Without a slot, some of these are the plain right or wrong answer.
-        if text not in (right, false):
+        if text not in (false, *(write(PLAIN, answer) for answer in accepted)):
             yield Probe(kind, text, row, how=how, layout=layout.name)
 
 
@@ -143,7 +145,8 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
     elif gold.startswith("{"):
         with contextlib.suppress(ValueError):  # no JSON
             record = json.loads(gold)
-            made = [(f"{key!r} changed", json.dumps({**record, key: other(held)})) for key, held in record.items()]
+            changed = {key: held + 1 if type(held) in (int, float) else f"{held}x" for key, held in record.items()}
+            made = [(f"{key!r} changed", json.dumps({**record, key: held})) for key, held in changed.items()]
     elif len(items) > 1 or gold[-1:] in (")", "]"):
         made = [("an item too few", ",".join(items[:-1])), ("an item too many", f"{gold},{_last_changed(items[-1])}")]
     elif re.fullmatch(r"[^\W\d_]{6,40}", gold):
@@ -160,18 +163,8 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
 
 def _last_changed(text: str) -> str:
     """The text with its last letter or digit changed, what closes it kept."""
-    return re.sub(r"[A-Za-z0-9](?=[^A-Za-z0-9]*$)", lambda found: other(found[0]), text)
-
-
-def other(value: Any) -> Any:
-    """Another value of the same type, a character as a character, of a list or a record one part."""
-    if isinstance(value, str):
-        return {"9": "0", "z": "a", "Z": "A"}.get(value) or (chr(ord(value) + 1) if len(value) == 1 else f"{value}x")
-    if isinstance(value, dict):
-        return {key: other(held) for key, held in value.items()}
-    if isinstance(value, list):
-        return [other(held) for held in value]
-    return value + 1 if type(value) in (int, float) else not value
+    after = {"9": "0", "z": "a", "Z": "A"}
+    return re.sub(r"[A-Za-z0-9](?=[^A-Za-z0-9]*$)", lambda found: after.get(found[0]) or chr(ord(found[0]) + 1), text)
 
 
 def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str]) -> Iterator[Probe]:

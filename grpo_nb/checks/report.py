@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.judge import Seen
 from grpo_nb.checks.kinds import KINDS, WHOLE_SET, Finding
-from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
+from grpo_nb.core.tables import Html, Shown, Table, as_written, bold
 from grpo_nb.core.words import displayable
 
 if TYPE_CHECKING:
     import pandas
 
-_EXAMPLE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:15em"
 _HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
 _SEVERITIES = ("critical", "warning", "note")
 
@@ -83,11 +82,10 @@ class RewardReport(Shown):
     def _parts(self) -> Iterable[Any]:
         rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
         for f in self.findings:
-            example = Html(f.example, f"<div style='{_EXAMPLE_STYLE}'>{escaped(f.example)}</div>")
-            rows.append((f.reward, bold(f.severity), f"{f.kind}: {f.what}", example, f.effect, f.fix))
+            rows.append((f.reward, bold(f.severity), f"{f.kind}: {f.what}", as_written(f.example), f.effect, f.fix))
         lines = [f"  {name}: {role}" for name, role in self.roles.items()]
         yield bold(self.summary)
-        yield Html("\n".join([*lines, *map(repr, self.findings)]), Table(rows, head=_HEAD, wide=(2,)).html())
+        yield Html("\n".join([*lines, *map(repr, self.findings)]), Table(rows, head=_HEAD, wide=(2, 3)).html())
         yield from (f"not checked: {limit}" for limit in self.limits)
 
 

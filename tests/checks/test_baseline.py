@@ -37,6 +37,7 @@ def made(groups, rewards=REWARDS, *, cut=lambda text: False, example=True, **set
         empty=gn.score(rewards, [""] * len(groups), rows),
         format=FORMAT,
         settings=gn.preset("cpu", **settings),
+        judge=gn.rewards.correctness(),
     )
 
 
@@ -188,13 +189,13 @@ class TestSampling:
         modes = [module.training for module in model.modules()]
         torch.manual_seed(5)
         state = torch.get_rng_state()
-        first = gn.baseline(model, tokenizer, task, REWARDS, settings, prompts=3, seed=1)
+        first = gn.baseline(model, tokenizer, task, REWARDS, settings.replace(seed=1), prompts=3)
         assert torch.equal(torch.get_rng_state(), state)
         assert [module.training for module in model.modules()] == modes
         assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
-        again = gn.baseline(model, tokenizer, task, REWARDS, settings, prompts=3, seed=1)
+        again = gn.baseline(model, tokenizer, task, REWARDS, settings.replace(seed=1), prompts=3)
         assert again.scores.completions == first.scores.completions and repr(again) == repr(first)
-        other = gn.baseline(model, tokenizer, task, REWARDS, settings, prompts=3, seed=2)
+        other = gn.baseline(model, tokenizer, task, REWARDS, settings.replace(seed=2), prompts=3)
         assert other.rows != first.rows and first.has_example and len(first.greedy) == 3
 
     def test_what_is_sampled_is_what_training_would_sample(self, tiny, monkeypatch) -> None:
@@ -222,8 +223,8 @@ class TestSampling:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"num_generations": 1}, "num_generations = 1 must be at least 2"), ({"prompts": 0}, "prompts = 0"),
-            ({"rewards": []}, "reward"), ({"rewards": lambda completions, solution, **columns: [0.0]}, "solution"),
+            ({"prompts": 0}, "prompts = 0"), ({"rewards": []}, "reward"),
+            ({"rewards": lambda completions, solution, **columns: [0.0]}, "solution"),
         ],
     )  # fmt: skip
     def test_what_cannot_be_is_told_before_anything_is_sampled(self, tiny, monkeypatch, given, said) -> None:

@@ -316,7 +316,7 @@ def test_a_part_of_a_word_and_a_column_of_trl() -> None:
         check(first_letters, rows=rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect")))
     )
     taken = [{**row, "prompts": "x"} for row in ROWS]
-    assert "that TRL passes itself" in repr(check(right, rows=taken))
+    assert "multiple values for keyword argument 'prompts'" in repr(check(right, rows=taken))
 
 
 def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
@@ -342,6 +342,15 @@ def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
     assert check(strict(lines + r"\s*$", re.DOTALL)).findings[0].kind == "nothing tells right from wrong"
     assert "format refused" in kinds(check(strict(lines + "$")))
     assert "another format" in kinds(check(strict(lines + "\n$", re.DOTALL)))
+
+
+def test_a_form_that_the_prompt_does_not_ask_for_pays_nothing_here() -> None:
+    @by_text
+    def thought(text, gold):
+        return bool(re.fullmatch(r"<think>.*</think>\s*<answer>.*</answer>\s*", text, re.DOTALL))
+
+    assert check(thought).findings[0].kind == "constant"
+    assert "constant" not in kinds(check(thought, format=formats.think_answer()))
 
 
 def test_numbers_in_another_form_are_a_note() -> None:
