@@ -67,7 +67,7 @@ def of_weights(folder: Path, name: str) -> object:
 
 def of_an_export(folder: Path, name: str) -> object:
     """verification.json"""
-    values = dict.fromkeys(("sentence", "run", "adapter"), "") | dict.fromkeys(("checks", "measured"), {})
+    values = {"sentence": "", "run": "", "adapter": "", "checks": {}, "measured": {}}
     values |= {"kind": "gguf", "file": name, "files": {name: {"bytes": 4, "sha256": "0" * 64}}}
     (folder / "verification.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match="leads out"):
