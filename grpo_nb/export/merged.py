@@ -107,6 +107,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         write_json(staged / "adapter_config.json", config)
         tokenizer_for(run.path, base).save_pretrained(staged)
         checks = same_base(run, base) | {
+            "every byte is the run's": sha256_of(staged / ADAPTER) == sha256_of(run.adapter_path / ADAPTER),
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
             "the adapter changes the model": any(bool(t.any()) for name, t in tensors.items() if ".lora_B" in name),
         }

@@ -72,8 +72,8 @@ def test_files_that_are_something_else(
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0", converter, None)
     with pytest.raises(ExportError, match="is not the trained one") as caught:
         gguf_export.verify_gguf(tiny_run, merged.path, base, "q8_0", silent)
-    assert "at most 0.1 nats apart" in str(caught.value) and "same tokens" not in str(caught.value)
-    assert re.search(r"0\.5 to 1\.5 times the training's effect \(-?0\.0\d+ times", str(caught.value))
+    assert "at most 0.05 nats apart" in str(caught.value) and "same tokens" not in str(caught.value)
+    assert re.search(r"0\.7 to 1\.3 times the training's effect \(-?0\.0\d+ times", str(caught.value))
 
 
 def test_digits_and_signs_are_read_as_the_model_reads_them(exported: Export, merged: Export) -> None:
@@ -91,7 +91,7 @@ def test_doctored_answers_are_seen(
     answered = llama_cpp.answer(exported.file, prompts, max_completion_length=limit)
     answers = json.loads(json.dumps([dataclasses.asdict(a) for a in answered]))  # as they travel
     request = {"check": "gguf", "merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts}
-    request |= {"chat_template_kwargs": {}, "limits": gguf_export.LIMITS["q8_0"], "free_memory": 10**9}
+    request |= {"chat_template_kwargs": {}, "limits": gguf_export.LIMITS["q8_0"], "free_memory": 10**11}
 
     def failed(**changes: object) -> list[str]:
         changed = [{**copy.deepcopy(a), **{k: v(a) for k, v in changes.items()}} for a in answers]
@@ -103,7 +103,7 @@ def test_doctored_answers_are_seen(
     assert any("log-probabilities" in f for f in failed(log_probs=lambda a: [x - 0.5 for x in a["log_probs"]]))
     assert failed(log_probs=lambda a: [None, *a["log_probs"][1:]]) == [], "within a character llama.cpp tells none"
     other = failed(ids=lambda a: [5000 + i for i in range(len(a["ids"]))])
-    assert "words: at 90% of the places alike" in other
+    assert "words: at 95% of the places alike" in other
     monkeypatch.setattr(verify, "place", lambda *_: None)
     assert verify.answer({**request, "answers": answers})["checks"]["words"] is None
 

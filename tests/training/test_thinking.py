@@ -181,7 +181,7 @@ def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, mo
     for ask in (
         lambda: gn.evaluate(tmp_path / "model.gguf", trained.task),
         lambda: gn.evaluate(tmp_path / "model.gguf", run=gn.open_run(trained.run.path)),
-        lambda: gguf._verify(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
+        lambda: gguf.verify_gguf(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
     ):
         with pytest.raises(InterruptedError):
             ask()
