@@ -73,25 +73,25 @@ def tensor_of(files: Mapping[str, Path], name: str) -> torch.Tensor:
 
 
 def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain: bool) -> list[str]:
-    """Tensors that differ from base plus adapter by more than one rounding, and files that do not belong there.
+    """Tensors that are missing or unexpected, or differ from base plus adapter by more than one rounding.
 
     What the adapter adds is peft's own answer, layer by layer, and not the formula that merged. Where more was trained than A
     and B matrices, it is peft's merge of the model in float32, which takes the adapter out of the reference.
     """
     model = reference.get_base_model()
     layers = {f"{n}.weight": layer for n, layer in model.named_modules() if isinstance(layer, LoraLayer)}
-    mine, starts, merged_there = files_of(merged), files_of(base), {}
+    mine, starts, sums = files_of(merged), files_of(base) if is_plain else {}, {}
     if not is_plain:
         model, layers = reference.merge_and_unload(), {}
         tied = getattr(model, "all_tied_weights_keys", None) or {}
         kept = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
         # Experts are joined while they load and taken apart again when they are saved.
-        starts = merged_there = revert_weight_conversion(model, kept)
+        starts = sums = revert_weight_conversion(model, kept)
     problems = [f"{name} is missing" for name in sorted((starts.keys() | layers.keys()) - mine.keys())]
     problems += [f"{name} is unexpected" for name in sorted(mine.keys() - starts.keys())]
     for name in sorted(mine.keys() & starts.keys()):
         step()
-        found, start = tensor_of(mine, name), merged_there[name] if merged_there else tensor_of(starts, name)
+        found, start = tensor_of(mine, name), sums[name] if sums else tensor_of(starts, name)
         more = layers[name].get_delta_weight("default").detach() if name in layers else None
         if found.shape != start.shape:
             problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(start.shape)}")
