@@ -110,9 +110,10 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
         tensors = load_file(file)
         for name, weight in tensors.items():
             if weight.is_floating_point():
-                whole = lora.change(name).add_(weight) if name in lora else weight
-                tensors[name] = whole.to(getattr(torch, chosen))
+                weight = lora.change(name).add_(weight) if name in lora else weight
+                tensors[name] = weight.to(getattr(torch, chosen))
         save_file(tensors, target / file.name, metadata={"format": "pt"})
+        tensors.clear()  # before the next file is read
     # As they are: transformers refuses to write some of what it reads (5.17).
     for name in ("generation_config.json", "model.safetensors.index.json"):
         if (base / name).is_file():

@@ -173,7 +173,7 @@ def test_the_cells(merged: Export, tiny_run: gn.runs.Run, tmp_path: Path) -> Non
     assert run_cell(merged.usage).strip() == answer.strip() != ""
     assert run_cell(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1)).strip()
     base = shlex.quote(tiny_run.settings.model)
-    lora = f"--enable-lora --max-lora-rank 16 --lora-modules mine={adapter.path}"
+    lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
     assert f"# vllm serve {base} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
     assert f"# vllm serve {shlex.quote(str(merged.path))} --host" in merged.usage
 

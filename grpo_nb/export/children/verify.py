@@ -78,8 +78,7 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain:
     What the adapter adds is peft's own answer, layer by layer, and not the formula that merged. Where more was trained than A
     and B matrices, it is peft's merge of the model in float32, which takes the adapter out of the reference.
     """
-    model = reference.get_base_model()
-    layers = {f"{n}.weight": layer for n, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    layers = {f"{n}.weight": m for n, m in reference.get_base_model().named_modules() if isinstance(m, LoraLayer)}
     mine, starts, sums = files_of(merged), files_of(base) if is_plain else {}, {}
     if not is_plain:
         model, layers = reference.merge_and_unload(), {}
