@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "grpo_nb"
 #: Code lines at most: no blank lines, comments or docstrings. A room gets its line here once it is below it.
-CEILINGS = {"settings": 780, "generation": 830, "sandbox": 420, "lab": 390, "health": 480}
+CEILINGS = {"settings": 780, "generation": 830, "sandbox": 420, "lab": 390, "health": 480, "export": 790}
 
 
 def code_lines(source: str) -> int:
