@@ -37,8 +37,7 @@ def push_problems(export: Export | str | Path) -> list[str]:
 
     folder = Path(getattr(export, "path", export))
     try:
-        verification = export_of(folder).verification
-        files, found = files_of(folder), recorded_files(folder)
+        verification, files, found = export_of(folder).verification, files_of(folder), recorded_files(folder)
     except (ExportError, ValueError) as error:
         return [str(error)]
     recorded = verification["files"]

@@ -73,18 +73,20 @@ class Export(Shown):
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
-        run, folder, at = self.run, str(self.path), "--host 127.0.0.1 --port"
-        base = self.verification.get("base", folder)
-        base = resolve_model(base) if base == EMBEDDED_MODEL else base
+        run, folder, base, at = self.run, str(self.path), str(self.path), "--host 127.0.0.1 --port"
+        if self.kind == "adapter":
+            base = json.loads((self.path / "adapter_config.json").read_text())["base_model_name_or_path"]
+            base = resolve_model(base) if base == EMBEDDED_MODEL else base
         messages = run.holdout[0]["prompt"] if run is not None else [{"role": "user", "content": "Hello"}]
         limit = run.settings.max_completion_length if run is not None else 256
         chat = run.chat_template_kwargs if run is not None else {}
         how = f"max_new_tokens={limit}, do_sample=False" + (f", tokenizer_encode_kwargs={chat!r}" if chat else "")
         cell = ["from transformers import pipeline", "", "messages = [", *(f"    {m!r}," for m in messages), "]"]
         cell.append(f'chat = pipeline("text-generation", model={base!r}, tokenizer={folder!r})')
+        cell.append(f'print(chat(messages, {how})[0]["generated_text"][-1]["content"])')
         file, quoted = shlex.quote(str(self.file)), shlex.quote(folder)
         if self.kind == "adapter":
-            cell.append(f"chat.model.load_adapter({folder!r})")
+            cell.insert(-1, f"chat.model.load_adapter({folder!r})")
             # vLLM takes powers of two from 8 on, and refuses what is above its default of 16 (0.31, config/lora.py).
             rank = max(8, 2 ** (self.verification["rank"] - 1).bit_length())
             lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={quoted}"
@@ -92,13 +94,11 @@ class Export(Shown):
         elif self.kind == "merged":
             shell = [f"transformers serve {quoted} {at} 8000", f"vllm serve {quoted} {at} 8000"]
         else:
-            shell = [f"llama-server -m {file} {at} 8080 --jinja"]
-            shell += [f"cd {quoted} && ollama create mine -f Modelfile && ollama run mine"]
-        cell.append(f'print(chat(messages, {how})[0]["generated_text"][-1]["content"])')
-        if self.kind == "gguf":
             cell = ["import xllamacpp", "", "params = xllamacpp.CommonParams()", "params.use_jinja = True"]
             cell += [f"params.model.path = {str(self.file)!r}", "params.hostnames, params.port = ['127.0.0.1'], 8080"]
             cell += ["server = xllamacpp.Server(params)  # answers as long as this object is there"]
+            shell = [f"llama-server -m {file} {at} 8080 --jinja"]
+            shell += [f"cd {quoted} && ollama create mine -f Modelfile && ollama run mine"]
         return "\n".join([*cell, "", "# As a program of its own, from a shell:", *(f"# {line}" for line in shell)])
 
     def _parts(self) -> Iterable[Part]:

@@ -179,8 +179,9 @@ def test_the_cells(merged: Export, tiny_run: gn.runs.Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("rank", "taken"), [(4, 8), (8, 8), (12, 16), (32, 32), (33, 64)])
-def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int) -> None:
-    export = Export(Path("exports/mine"), {"kind": "adapter", "base": "Qwen/Qwen3-0.6B", "rank": rank})
+def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
+    export = Export(tmp_path, {"kind": "adapter", "rank": rank})
     assert f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in export.usage
 
 
