@@ -26,9 +26,8 @@ SHARD = "500MB"
 WAYS = {
     "imports": "Python with torch, unsloth, transformers and peft, no model",
     "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
-    "memory": "the kit, `low_memory=False`",
-    "tensor": "the kit, tensor by tensor (the default)",
-    "tensor_auto": 'the same, and the number type measured (`dtype="auto"`)',
+    "file": "the kit, file by file of the base",
+    "file_auto": 'the same, and the number type measured (`dtype="auto"`)',
     "verify": "the verification of an export, a process of its own",
 }
 
@@ -67,6 +66,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
 
     import torch
     from peft import PeftModel
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
     from grpo_nb.export.merge import merge
@@ -76,24 +76,25 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     start = time.perf_counter()
     if way == "verify":
         from grpo_nb.export.children.verify import verify_merged
+        from grpo_nb.export.merged import LIMITS
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
-        request = {"base": base, "tokenizer": base, "adapter": str(folder / "adapter"), "merged": str(target)}
-        found = verify_merged({**request, "prompts": chats, "max_new_tokens": 8, "seconds": 3600})
-        assert found["checks"]["every weight is base plus adapter, rounded once"], found["problems"]
+        request = {"base": base, "adapter": str(folder / "adapter"), "merged": str(target), "is_plain": True}
+        request |= {"prompts": chats, "max_new_tokens": 8, "chat_template": None, "chat_template_kwargs": {}}
+        found = verify_merged({**request, "limits": LIMITS, "free_memory": 10**11})
+        assert all(passed for passed, _ in found.values()), found
     elif way == "peft":
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")
         model.merge_and_unload().save_pretrained(target, max_shard_size=SHARD)
     elif way != "imports":
-        merge(
-            folder / "base", folder / "adapter", target, dtype="auto" if way == "tensor_auto" else "bfloat16",
-            low_memory=way != "memory", shard_size=SHARD, report=lambda line: None,
-        )  # fmt: skip
+        dtype = "auto" if way == "file_auto" else "bfloat16"
+        merge(folder / "base", folder / "adapter", target, dtype=dtype, report=lambda line: None)
     seconds, peak = time.perf_counter() - start, peak_gb() * 1e9
     digest = hashlib.sha256()
-    for file in sorted(target.glob("model*")):
-        digest.update(file.name.encode() + file.read_bytes())
+    tensors = {name: t for file in target.glob("model*.safetensors") for name, t in load_file(file).items()}
+    for name in sorted(tensors):  # which file holds which is the base's order, or transformers' own
+        digest.update(name.encode() + tensors[name].view(torch.uint8).numpy().tobytes())
     tell({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]})
 
 
@@ -120,15 +121,15 @@ def main() -> None:
                 target = folder / f"{way}{count}"
                 if way == "verify":
                     # What it looks at: a merged model with its tokenizer.
-                    target = folder / f"tensor{count}"
+                    target = folder / f"file{count}"
                     for file in (folder / "base").glob("*token*"):
                         shutil.copy(file, target)
                     shutil.copy(folder / "base" / "chat_template.jinja", target)
                 found[way].append(ask(__file__, "--one", way, work, target))
-                if way != "tensor":
+                if way != "file":
                     shutil.rmtree(target)
     print(f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n")
-    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | files |")
+    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | tensors |")
     print("| --- | --- | --- | --- | --- | --- |")
     middle = {
         way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}

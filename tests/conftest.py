@@ -141,11 +141,10 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests of what a check says, and several times over. That it is made apart is tested by the exports of other tests.
     """
-    from grpo_nb.export import gguf, merged
-    from tests.support.checks import run_check_here
+    from grpo_nb.export import merged
+    from tests.support.checks import run_script_here
 
-    for module in (merged, gguf):
-        monkeypatch.setattr(module, "run_check", run_check_here)
+    monkeypatch.setattr(merged, "run_script", run_script_here)
 
 
 @pytest.fixture(scope="session")

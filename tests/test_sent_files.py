@@ -67,13 +67,11 @@ def of_weights(folder: Path, name: str) -> object:
 
 def of_an_export(folder: Path, name: str) -> object:
     """verification.json"""
-    values = {"checks": {}, "passed": True, "file": name, "bytes": 4, "quantization": "q8_0", "prompts": 2}
-    values |= dict.fromkeys(
-        ("equal_greedy_text", "equal_greedy_text_near_ties_aside", "mean_logp_difference_to_merged"), 1.0
-    )
+    values = {"sentence": "", "run": "", "adapter": "", "checks": {}, "measured": {}}
+    values |= {"kind": "gguf", "file": name, "files": {name: {"bytes": 4, "sha256": "0" * 64}}}
     (folder / "verification.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match="leads out"):
-        _ = Export(folder, values, "gguf").file
+        _ = Export(folder, values).file
     return gn.export.open(folder)
 
 

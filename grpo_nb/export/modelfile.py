@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Ollama's own default on a machine without a large GPU, below which nobody wants to chat.
-_CONTEXT = 4096
-
 
 def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int) -> str:
     """The Modelfile for a GGUF file that lies beside it.
@@ -25,8 +22,9 @@ def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[s
     lines = [f"FROM ./{file_name}", *_beginning(chats)]
     if tokenizer.eos_token:
         lines += [f'PARAMETER stop "{tokenizer.eos_token}"']
-    # The likeliest answer each time, as on the held-out questions; before 0.32.10 Ollama made repeated words less likely.
-    lines += [f"PARAMETER num_ctx {max(context, _CONTEXT)}", "PARAMETER temperature 0", "PARAMETER repeat_penalty 1"]
+    # 4096 is Ollama's own default, below which nobody wants to chat. The likeliest answer each time, as on the held-out
+    # questions; before 0.32.10 Ollama made repeated words less likely.
+    lines += [f"PARAMETER num_ctx {max(context, 4096)}", "PARAMETER temperature 0", "PARAMETER repeat_penalty 1"]
     return "\n".join(lines) + "\n"
 
 

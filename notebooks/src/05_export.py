@@ -84,18 +84,17 @@ run
 # ## One model
 #
 # The adapter is added to the frozen weights. The folder is made under another name and gets its own only after a separate process
-# has compared it with base and adapter: every weight, the tokenizer and template, log-probabilities, answers, the score.
+# has compared it with base and adapter: every weight, the tokenizer and template, and what it says where it fits into memory.
 
 # %%
 merged = gn.export_merged(run, f"{EXPORT_TO}/merged", overwrite=True)
 merged
 
 # %% [markdown]
-# This is all that someone else needs to use it. The first of the ways below, run as printed:
+# This is all that someone else needs to use it. First the cell for elsewhere, with the lines for servers; then the same here:
 
 # %%
-ways = gn.export.inference_commands(merged)
-ways
+print(merged.usage)
 
 # %%
 from transformers import logging, pipeline
@@ -119,8 +118,8 @@ adapter
 # %% [markdown]
 # ## A GGUF file
 #
-# For llama.cpp, Ollama and LM Studio. It is verified by asking it through llama.cpp: the prompt as it renders it, its answers, how
-# likely they are to the merged model. Without the converter or llama.cpp, this cell says what to install, and the rest goes on.
+# For llama.cpp, Ollama and LM Studio. It is verified by asking it through llama.cpp: the prompt as it reads it, and how likely its
+# answers are to the merged model. Without the converter or llama.cpp, this cell says what to install, and the rest goes on.
 
 # %%
 gguf = None
@@ -161,8 +160,8 @@ if gguf is not None:
 # ## To the Hub, if you want
 #
 # The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.
-# What speaks against a push stands here first: an empty list. A push is private unless you say `private=False`, one commit, and
-# compared by hash afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a
+# What speaks against a push stands here first: an empty list. A push is private unless you say `private=False`, and compared by
+# hash afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a
 # notebook.
 
 # %%
@@ -203,5 +202,5 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 #
 # * All about cards and pushing: docs/guide/publish.md.
 # * Train it again elsewhere, on many processes: notebook 06.
-# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.export.inference_commands(merged)`.
+# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `merged.usage`.
 # * Is it better than the base? Notebook 04 compares on held-out questions.

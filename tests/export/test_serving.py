@@ -1,13 +1,18 @@
-"""The held-out answers of a run are the same from every server that its exports are for, asked by the real `openai` client.
+"""What `Export.usage` prints works as it stands: cells are run, servers started and asked by the real `openai` client.
 
-The quickstart's model, in float32 where a server can be told so: then the texts are equal to the letter. llama.cpp computes in
-types of its own, so that of its answers it is counted how many are the same.
+The held-out answers of the quickstart's model are the same from every server, in float32 where one can be told so: then the
+texts are equal to the letter. llama.cpp computes in types of its own: of its answers those that are the same are counted.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
+import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,52 +22,91 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export.result import Export
-from grpo_nb.export.use import PORTS
-from tests.export.test_use import ENVIRONMENT, free_port, run_cell, served
 from tests.support.real_vllm import needs_vllm
 
 # After the notebook whose run this is.
 pytestmark = pytest.mark.begins(115)
-
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 QUESTIONS = 16
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_cell(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@contextmanager
+def served(command: list[str], address: str, log: Path, *, seconds: float = 240) -> Iterator[None]:
+    """A server's process, from its first answer, which may take so long, to the end of the block."""
+    with log.open("w") as written:
+        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+    try:
+        end = time.monotonic() + seconds
+        while True:
+            assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
+            try:
+                with urllib.request.urlopen(address, timeout=5):
+                    break
+            except OSError:
+                time.sleep(0.3)
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def shell_line(export: Export, program: str, port: int) -> list[str]:
+    """The command of a program as it is printed, on another port and in float32."""
+    (line,) = [line for line in export.usage.splitlines() if line.startswith(f"# {program} ")]
+    command = shlex.split(line.removeprefix("# "))
+    assert command[command.index("--host") + 1] == "127.0.0.1", "not for the whole network"
+    command[command.index("--port") + 1] = str(port)
+    return [str(Path(sys.executable).with_name(command[0])), *command[1:], "--dtype", "float32"]
+
+
 @pytest.fixture(scope="module")
-def merged(quickstart: tuple[Path, gn.runs.Run]) -> Export:
+def quick(quickstart: tuple[Path, gn.runs.Run]) -> Export:
     """The quickstart's merged model."""
     run = quickstart[1]
     return gn.export.open(run.path.parent.parent / run.exports[0].path, run=run.path)
 
 
-def chats(merged: Export) -> list[list[dict[str, str]]]:
+def chats(export: Export) -> list[list[dict[str, str]]]:
     """The first held-out questions, as they were asked in training."""
-    return [row["prompt"] for row in merged.run.holdout[:QUESTIONS]]
+    return [row["prompt"] for row in export.run.holdout[:QUESTIONS]]
 
 
 @pytest.fixture(scope="module")
-def expected(merged: Export) -> list[str]:
+def expected(quick: Export) -> list[str]:
     """What transformers itself answers with the merged folder in float32, question by question."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(merged.path)
-    model = AutoModelForCausalLM.from_pretrained(merged.path, dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(quick.path)
+    model = AutoModelForCausalLM.from_pretrained(quick.path, dtype="float32")
     texts = []
-    for chat in chats(merged):
+    for chat in chats(quick):
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        out = model.generate(**ids, max_new_tokens=merged.run.settings.max_completion_length, do_sample=False)
+        out = model.generate(**ids, max_new_tokens=quick.run.settings.max_completion_length, do_sample=False)
         texts.append(tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
     return texts
 
 
-def answers_of(port: int, model: str, merged: Export) -> list[str]:
+def answers_of(port: int, model: str, quick: Export) -> list[str]:
     """What a server answers greedily, through the client that its users have."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="not needed", max_retries=0)
-    limit = merged.run.settings.max_completion_length
+    limit = quick.run.settings.max_completion_length
     said = [
         client.chat.completions.create(model=model, messages=chat, max_tokens=limit, temperature=0)
-        for chat in chats(merged)
+        for chat in chats(quick)
     ]
     return [answer.choices[0].message.content for answer in said]
 
@@ -71,56 +115,81 @@ def same(found: list[str], expected: list[str]) -> int:
     return sum(a == b for a, b in zip(found, expected, strict=True))
 
 
-def test_the_folder_answers_as_base_and_adapter_did(merged: Export, expected: list[str]) -> None:
+def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: list[str]) -> None:
     """The kit's own comparison, stored with the run: rounding to 16 bit is all that lies between."""
-    stored = gn.evaluation.open_comparison(merged.run.path)
+    stored = gn.evaluation.open_comparison(quick.run.path)
     told = {row["question"]: row["completion"] for row in stored.after.rows}
-    asked = [row["question"] for row in merged.run.holdout[:QUESTIONS]]
+    asked = [row["question"] for row in quick.run.holdout[:QUESTIONS]]
     assert same([told[question] for question in asked], expected) >= QUESTIONS - 2
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"
 
 
-def test_transformers_serve(merged: Export, expected: list[str], tmp_path: Path) -> None:
-    with started(merged, "transformers serve", tmp_path) as port:
-        assert answers_of(port, str(merged.path), merged) == expected
+def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) -> None:
+    port = free_port()
+    with served(shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"):
+        assert answers_of(port, str(quick.path), quick) == expected
 
 
 @needs_vllm
-def test_vllm_serve(merged: Export, expected: list[str], tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["merged", "adapter"])
+def test_vllm_serve(
+    kind: str, quick: Export, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
         monkeypatch.setitem(ENVIRONMENT, name, value)
-    cell = gn.export.inference_commands(merged)["openai client"].code
-    with started(merged, "vLLM", tmp_path) as port:
-        assert answers_of(port, str(merged.path), merged) == expected
-        assert run_cell(cell.replace(f":{PORTS['vLLM']}/", f":{port}/")).strip() == expected[0].strip()
-
-
-@contextmanager
-def started(merged: Export, name: str, place: Path) -> Iterator[int]:
-    """A server by the line that the kit prints for it, with a port that is free and in float32; gives the port."""
-    port = free_port()
-    command = shlex.split(gn.export.inference_commands(merged)[name].code.replace(str(PORTS[name]), str(port)))
-    assert command[1:3] == ["serve", str(merged.path)] and "127.0.0.1" in command
-    command[0] = str(Path(sys.executable).with_name(command[0]))
-    command += ["--dtype", "float32"]
+    export = quick if kind == "merged" else gn.export.export_adapter(quick.run, tmp_path / "lora")
+    name, port = str(quick.path) if kind == "merged" else "mine", free_port()
     # vLLM compiles the model first, for minutes where cores are shared.
-    with served(command, f"http://127.0.0.1:{port}/health", place / "server.log", seconds=600):
-        yield port
+    with served(shell_line(export, "vllm", port), f"http://127.0.0.1:{port}/health", tmp_path / "log", seconds=600):
+        assert same(answers_of(port, name, quick), expected) >= QUESTIONS - 2 * (kind == "adapter")
 
 
 @pytest.mark.parametrize(("quantization", "least"), [("f16", QUESTIONS - 1), ("q8_0", QUESTIONS * 3 // 4)])
-def test_llama_cpp(quantization: str, least: int, merged: Export, expected: list[str], tmp_path: Path) -> None:
+def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path) -> None:
     """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:
-        converter = conversion.find_converter()
+        converter = conversion.find_converter(None, str)
     except gn.machine.EnvironmentProblem as problem:
         pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
     file, port = tmp_path / f"model-{quantization}.gguf", free_port()
-    conversion.convert(merged.path, file, quantization, converter, None)
-    export = Export(tmp_path, {"checks": {}, "file": file.name}, "gguf")
-    code = gn.export.inference_commands(export)["llama.cpp in Python"].code.replace(str(PORTS["llama.cpp"]), str(port))
+    conversion.convert(quick.path, quick.verification["dtype"], file, quantization, converter, None)
+    usage = Export(tmp_path, {"kind": "gguf", "file": file.name}).usage
+    assert f"# llama-server -m {file} " in usage and f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
     # One thread: several wait for each other at every layer, which takes long where cores are shared.
     threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
-    command = [sys.executable, "-c", code.replace("server =", threads) + "\nimport time; time.sleep(600)"]
-    with served(command, f"http://127.0.0.1:{port}/health", tmp_path / "llama.log"):
-        assert same(answers_of(port, export.path.name, merged), expected) >= least
+    code = usage.replace("8080", str(port)).replace("server =", threads) + "\nimport time; time.sleep(600)"
+    with served([sys.executable, "-c", code], f"http://127.0.0.1:{port}/health", tmp_path / "log"):
+        assert same(answers_of(port, "mine", quick), expected) >= least
+
+
+def test_the_cells(merged: Export, tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    """Of a merged folder whose name a shell would take apart, and of the adapter, on its base: the same answer."""
+    from transformers import pipeline
+
+    adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
+    question, limit = tiny_run.holdout[0]["prompt"], tiny_run.settings.max_completion_length
+    chat = pipeline("text-generation", model=str(merged.path))
+    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
+    assert run_cell(merged.usage).strip() == answer.strip() != ""
+    assert run_cell(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1)).strip()
+    base = shlex.quote(tiny_run.settings.model)
+    lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
+    assert f"# vllm serve {base} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
+    assert f"# vllm serve {shlex.quote(str(merged.path))} --host" in merged.usage
+
+
+@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (8, 8), (12, 16), (32, 32), (33, 64)])
+def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
+    export = Export(tmp_path, {"kind": "adapter", "rank": rank})
+    assert f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in export.usage
+
+
+def test_what_somebody_wrote_stays_what_it_is(tmp_path: Path, merged: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]
+    monkeypatch.setattr(gn.runs.Run, "holdout", [{"prompt": hostile}])
+    names: dict = {}
+    exec(merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names)
+    assert names["messages"] == hostile
+    shown = Export(merged.path, {**merged.verification, "sentence": "<script>"})._repr_html_()
+    assert "<script>" not in shown

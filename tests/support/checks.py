@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from grpo_nb.export.children.verify import answer
 
 
-def run_check_here(request: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Stand in for `grpo_nb.export.merged.run_check`; request and answer go through JSON as there."""
+def run_script_here(script: Path, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
+    """Stand in for `grpo_nb.export.merged.run_script`; request and answer go through JSON as there."""
     return json.loads(json.dumps(answer(json.loads(json.dumps(request)))))

@@ -90,8 +90,8 @@ class Handler(BaseHTTPRequestHandler):
             message = {"X-Error-Message": "Invalid credentials in Authorization header"}
             return 401, {"error": "Invalid credentials in Authorization header"}, message
         routes: list[tuple[str, str, Callable[..., tuple[int, Any, dict[str, str]]], bool]] = [
-            ("GET", rf"/api/models/({REPO})", self.info, False),
-            ("GET", rf"/api/models/({REPO})/tree/[0-9a-f]{{40}}", self.tree, False),
+            ("GET", rf"/api/models/({REPO})(?:/revision/main)?", self.info, False),
+            ("GET", rf"/api/models/({REPO})/tree/(?:main|[0-9a-f]{{40}})", self.tree, False),
             ("POST", r"/api/repos/create", self.create, True),
             ("POST", r"/api/validate-yaml", self.validate, False),
             ("POST", rf"/api/models/({REPO})/preupload/main", self.preupload, True),

@@ -64,10 +64,10 @@ def main(run_folder: str, where: str) -> None:
     import_unsloth()  # once, and not in each child
     import torch
 
-    from tests.support.checks import run_check_here
+    from tests.support.checks import run_script_here
 
     torch.set_num_threads(1)  # a fork has no other threads
-    merged.run_check = run_check_here  # no moment lies in it, and each child would wait for one of its own
+    merged.run_script = run_script_here  # no moment lies in it, and each child would wait for one of its own
     run = gn.open_run(run_folder)
     makers = {
         "merged": lambda moment: gn.export_merged(

@@ -106,9 +106,8 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
 def exported(trained: Thinking, folder: Path) -> None:
     """A verified export, and what it says to those who ask it elsewhere."""
     export = gn.export_merged(trained.run.path, folder)
-    ways, how = gn.export.inference_commands(export), f"{{'enable_thinking': {trained.is_on}}}"
-    assert f"tokenizer_encode_kwargs={how})" in ways["transformers"].code
-    assert f"extra_body={{'chat_template_kwargs': {how}}}" in ways["openai client"].code
+    how = f"{{'enable_thinking': {trained.is_on}}}"
+    assert f"tokenizer_encode_kwargs={how})" in export.usage
     assert f"], tokenizer_encode_kwargs={how})" in (folder / "README.md").read_text()
 
 
@@ -182,7 +181,7 @@ def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, mo
     for ask in (
         lambda: gn.evaluate(tmp_path / "model.gguf", trained.task),
         lambda: gn.evaluate(tmp_path / "model.gguf", run=gn.open_run(trained.run.path)),
-        lambda: gguf._verify(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
+        lambda: gguf.verify_gguf(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
     ):
         with pytest.raises(InterruptedError):
             ask()
