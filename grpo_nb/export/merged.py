@@ -33,7 +33,6 @@ from grpo_nb.models.load import resolve_model
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.runs.records import RecordedExport
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -130,7 +129,7 @@ def make_export(
     export = Export(target, verification, kind, run)
     noted = [kind.replace("gguf", "GGUF"), *(verification[k] for k in ("dtype", "quantization") if k in verification)]
     try:
-        run.record_export(RecordedExport(path=str(target), kind=" ".join(noted), sentence=export.sentence))
+        run.record_export(str(target), " ".join(noted), export.sentence)
         write_model_card(run)
     except OSError as error:  # the export is no worse for it
         warnings.warn(

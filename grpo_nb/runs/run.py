@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import free_path, inside, liveness, shown_path, write_json
+from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
 from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
@@ -244,10 +244,44 @@ class Run(Shown):
         """The verified exports of this run, oldest first."""
         return RecordedExport.read(self.path)
 
-    def record_export(self, export: RecordedExport) -> None:
+    def record_export(self, path: str, kind: str, sentence: str) -> None:
         """Append an export to those of this run; what was at the same path before is there no more."""
-        others = [other for other in self.exports if other.path != export.path]
+        export = RecordedExport(path=path, kind=kind, sentence=sentence)
+        others = [other for other in self.exports if other.path != path]
         write_json(self.path / "exports.json", [vars(kept) for kept in (*others, export)])
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """Write `run.json`; it is what makes a folder a run, so it comes first."""
+        write_json(self.path / "run.json", dict(info))
+
+    def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
+        """Add the completions of a step, if it made any, and then its row, which is thus never without them.
+
+        Raises:
+            TypeError: A value of the row is no number.
+        """
+        line = json.dumps(row, default=float) + "\n"
+        if table is not None:
+            (self.path / "completions").mkdir(exist_ok=True)
+            with staged_file(self.path / "completions" / f"step_{row['step']:06d}.parquet") as staged:
+                table.to_parquet(staged, index=False)
+        # Opened anew each time: a network drive sends a file away when it is closed.
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
+        """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
+        kept = [{name: row[name] for name in ("prompt", "question", "answer")} for row in held_out]
+        write_text(self.path / "holdout.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in kept))
+        write_hashes(self.path / _QUESTIONS, trained)
+
+    def save_figure(self) -> None:
+        """Write the curves as an image; a run without a row has none."""
+        from grpo_nb.runs.live import png
+
+        if self.rows:
+            (self.path / "figures").mkdir(exist_ok=True)
+            write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
 
     @property
     def steps(self) -> list[int]:

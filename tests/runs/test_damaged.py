@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> gn.runs.Run:
     (made.path / "holdout.jsonl").write_text('{"prompt": "a", "question": "b", "answer": "c"}\n' * 3)
     run_file.write_trained_questions(made, ["1 + 1", "2 + 2", "3 + 3"])
     compare_by_hand(made)
-    made.record_export(gn.runs.RecordedExport(path="exports/a", kind="merged", sentence="verified"))
+    made.record_export("exports/a", "merged", "verified")
     return made
 
 

@@ -9,7 +9,6 @@ import grpo_nb as gn
 from grpo_nb.core.files import writing_here
 from grpo_nb.runs import live, rise, run
 from grpo_nb.runs import rows as run_rows
-from grpo_nb.runs.records import RecordedExport
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
@@ -92,7 +91,7 @@ def test_what_came_after_training_are_objects(tmp_path: Path) -> None:
     assert (compared.verdict, compared.after.accuracy, compared.interval) == ("better", 0.75, (0.25, 0.75))
     assert "75.0% (53.0% to 89.0%)" in repr(compared) and COMPARISON["sentence"] in compared._repr_html_()
     for kind in ("merged bfloat16", "gguf q8_0"):
-        made.record_export(RecordedExport(path="exports/a", kind=kind, sentence="verified"))
+        made.record_export("exports/a", kind, "verified")
     (export,) = made.exports
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(made)
