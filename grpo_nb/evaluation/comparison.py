@@ -329,7 +329,7 @@ class Comparison(PairedResult):
         """
         import pandas
 
-        from grpo_nb.runs.live import png
+        from grpo_nb.runs.figure import png
 
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
@@ -371,7 +371,7 @@ class Comparison(PairedResult):
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure
-        from grpo_nb.runs.live import png
+        from grpo_nb.runs.figure import png
 
         picture = base64.b64encode(png(comparison_figure(self, has_words=False))).decode()
         image = f'<img alt="{escaped(self.words)}" src="data:image/png;base64,{picture}" style="max-width:100%;width:860px">'

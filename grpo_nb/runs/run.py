@@ -1,4 +1,4 @@
-"""What a run knows, on disk the moment it is known: the run directory, its rows, and what they say in words. No plotting.
+"""A run's folder: what is known is in it at once, and this is the one place that reads it back and writes a step into it.
 
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
@@ -25,20 +25,18 @@ import json
 import operator
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
-from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
+from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
-from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, describe, reward_rise
-from grpo_nb.runs.rows import read_rows, reading
+from grpo_nb.runs.rows import BestStep, best_step, read_rows, reading
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.questions import TrainedQuestions, write_hashes
 
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from grpo_nb.runs.groups import StepGroups
-
-_QUESTIONS = "train_questions.txt"
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -63,10 +59,8 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     """
     if name is not None:
         check_run_name(name)
-    root = Path(root)
-    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    if name is None:
-        folder = free_path(folder, "_")
+    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = folder if name else free_path(folder, "_")
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
@@ -92,15 +86,10 @@ class Run(Shown):
     def __init__(
         self, path: str | Path, *, model: Any = None, tokenizer: Any = None, rewards: Iterable[Callable[..., Any]] = ()
     ) -> None:
-        self.path = Path(path)
-        self.model = model
-        self.tokenizer = tokenizer
-        self.rewards = list(rewards)
+        self.path, self.model, self.tokenizer, self.rewards = Path(path), model, tokenizer, list(rewards)
+        self.name, self.adapter_path, self.start_path = self.path.name, self.path / "adapter", self.path / "start"
 
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.path.name
+    # What it was begun with, and how it stands.
 
     @property
     def info(self) -> dict[str, Any]:
@@ -109,33 +98,50 @@ class Run(Shown):
         Raises:
             ValueError: It is damaged.
         """
-        with self._reading():
-            info = json.loads((self.path / "run.json").read_text("utf-8"))
-            writer = ("pid", "host") if info["status"] == "running" else ()
-            _ = info["settings"]["beta"], [info[key] for key in writer]  # what is read of every run
-            _ = [(reward["name"], reward["weight"]) for reward in info.get("rewards") or ()]
+        with self._reading("run.json") as file:
+            info = json.loads(file.read_text("utf-8"))
+            _ = info["status"], info["settings"]["beta"]  # what is read of every run
             return info
 
-    def _reading(self) -> contextlib.AbstractContextManager[None]:
-        return reading(self.path / "run.json")
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[Path]:
+        with reading(self.path / name):
+            yield self.path / name
 
     @property
     def started(self) -> datetime.datetime:
         """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
-        with self._reading():
+        with self._reading("run.json"):
             return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        with self._reading():
+        with self._reading("run.json"):
             return Settings.from_dict(self.info["settings"])
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
         """What the chat template was given beside the messages: `Task.chat_template_kwargs`."""
-        with self._reading():
-            return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+        return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+
+    @property
+    def reference(self) -> str:
+        """What its KL is measured to, in words."""
+        return self.info.get("reference", "the reference model")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each reward."""
+        with self._reading("run.json"):
+            return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the most that each reward pays, unweighted, of those of which it is known."""
+        with self._reading("run.json"):
+            known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
+            return {reward["name"]: tuple(reward["range"]) for reward in known}
 
     @property
     def status(self) -> str:
@@ -147,36 +153,36 @@ class Run(Shown):
         be read.
         """
         try:
-            info = self.info
+            with self._reading("run.json"):
+                info = self.info
+                return liveness(info, self.path) if info["status"] == "running" else info["status"]
         except (OSError, ValueError):
             return "damaged"
-        return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
         """How it stands, with what is known about it."""
-        status = self.status
+        status, minutes = self.status, seconds_since_written(self.path) / 60
         if status == "damaged":
             return "damaged: run.json cannot be read"
-        info = self.info
-        if status == "unknown":
-            minutes = seconds_since_written(self.path) / 60
-            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
-        if status == "failed":
-            return f"failed: {info.get('error', 'the error is not known')}"
-        if status == "stopped":
-            return f"stopped by {info.get('stopped_by', 'an observer')}"
-        return status
+        known = {
+            "unknown": f"unknown: the machine {self.info.get('host')!r} wrote to it last, {minutes:.0f} minutes ago",
+            "failed": f"failed: {self.info.get('error', 'the error is not known')}",
+            "stopped": f"stopped by {self.info.get('stopped_by', 'an observer')}",
+        }
+        return known.get(status, status)
 
     @property
     def checkpoint_step(self) -> int | None:
         """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
         return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
 
+    # What it logged.
+
     @property
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        return read_rows(self.path / "metrics.jsonl", needed="step", kind=(int, float))
+        return read_rows(self.path / "metrics.jsonl")
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -186,69 +192,102 @@ class Run(Shown):
         return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
-    def weights(self) -> dict[str, float]:
-        """The weight of each reward."""
-        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
-
-    @property
-    def ranges(self) -> dict[str, tuple[float, float]]:
-        """The least and the most that each reward pays, unweighted, of those of which it is known."""
-        known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
-        return {reward["name"]: tuple(reward["range"]) for reward in known}
-
-    @property
-    def adapter_path(self) -> Path:
-        """Folder of the LoRA that the run leaves."""
-        return self.path / "adapter"
-
-    @property
-    def start_path(self) -> Path:
-        """Folder of what the run began with."""
-        return self.path / "start"
-
-    @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        rows = self.rows
-        with reading(self.path / "metrics.jsonl"):
-            return alerts_of(rows)
+        with self._reading("metrics.jsonl"):
+            return alerts_of(self.rows)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of which it has completions, in order."""
+        names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def completions(self, step: int | None = None) -> pandas.DataFrame:
+        """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
+
+        Raises:
+            ValueError: The run has no completions of that step; says which it has.
+        """
+        import pandas
+
+        steps, tables = self.steps, []
+        wanted = steps if step is None else [step] if step in steps else []
+        if not wanted:
+            span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
+            raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
+        for one in wanted:
+            with self._reading(f"completions/step_{one:06d}.parquet") as file:
+                tables.append(pandas.read_parquet(file))
+        return pandas.concat(tables, ignore_index=True)
+
+    def step(self, number: int) -> StepGroups:
+        """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
+        from grpo_nb.runs.groups import StepGroups
+
+        table = self.completions(number)
+        with self._reading(f"completions/step_{number:06d}.parquet"):
+            return StepGroups.of(f"Step {number} of {self.name}", table, self.weights)
+
+    @property
+    def best(self) -> BestStep | None:
+        """Its best held-out score so far; None without `holdout_every`."""
+        return best_step(self.rows)
+
+    @property
+    def sentence(self) -> str:
+        """One sentence about it so far: its reward, its KL, and what is cut at the limit."""
+        return describe(self.rows, self.reference)
+
+    def rise(self, metric: str = "reward") -> Rise:
+        """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
+        return reward_rise(self.rows, metric)
+
+    def plot(self, *, chosen: float | None = None) -> Figure:
+        """The training curves as a figure, the same as shown live; `chosen` is a step that a line marks."""
+        # Here, so that looking at a run's numbers loads no matplotlib.
+        from grpo_nb.runs.figure import training_figure
+
+        told, beta = alerts_of(rows := self.rows), self.info["settings"]["beta"]
+        return training_figure(rows, self.weights, beta, self.reference, alerts=told, chosen=chosen)
+
+    # What it is asked about, and what came after its training.
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
-        with reading(file):
-            if file.is_file() and len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
-                raise ValueError(f"it has {len(rows)} of the run's {count} questions")
-            return rows
+        return read_rows(self.path / "holdout.jsonl")
 
     @property
     def trained_questions(self) -> TrainedQuestions | None:
         """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
-        file = self.path / _QUESTIONS
-        if not file.is_file():
-            return None
-        with reading(file):
-            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if {*map(len, known.hashes)} != {16}:
+        with self._reading("train_questions.txt") as file:
+            known = file.is_file() and TrainedQuestions.read(file, f"the training questions of the run {self.name}")
+            if known and {*map(len, known.hashes)} != {16}:
                 raise ValueError("it is empty, or a line is cut")
-            return known
+            return known or None
 
     @property
-    def comparison(self) -> RecordedComparison | None:
-        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer."""
-        return RecordedComparison.read(self.path)
+    def comparison(self) -> SimpleNamespace | None:
+        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer.
+
+        `before` and `after` have the fields of an `Evaluation` but its rows: shares are from 0 to 1, lengths in tokens.
+        """
+        with self._reading("comparison/comparison.json") as file:
+            if not file.is_file():
+                return None
+            saved = json.loads(file.read_text("utf-8"))
+            sides = {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
+            return SimpleNamespace(**{**saved, **sides})
 
     @property
-    def exports(self) -> list[RecordedExport]:
-        """The verified exports of this run, oldest first."""
-        return RecordedExport.read(self.path)
+    def exports(self) -> list[SimpleNamespace]:
+        """The verified exports of this run, oldest first: `path`, `kind` (`merged bfloat16`), `sentence`."""
+        with self._reading("exports.json") as file:
+            entries = json.loads(file.read_text("utf-8")) if file.is_file() else []
+            return [SimpleNamespace(**entry) for entry in entries]
 
-    def record_export(self, path: str, kind: str, sentence: str) -> None:
-        """Append an export to those of this run; what was at the same path before is there no more."""
-        export = RecordedExport(path=path, kind=kind, sentence=sentence)
-        others = [other for other in self.exports if other.path != path]
-        write_json(self.path / "exports.json", [vars(kept) for kept in (*others, export)])
+    # What is written.
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Write `run.json`; it is what makes a folder a run, so it comes first."""
@@ -273,99 +312,46 @@ class Run(Shown):
         """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
         kept = [{name: row[name] for name in ("prompt", "question", "answer")} for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in kept))
-        write_hashes(self.path / _QUESTIONS, trained)
+        write_hashes(self.path / "train_questions.txt", trained)
 
     def save_figure(self) -> None:
         """Write the curves as an image; a run without a row has none."""
-        from grpo_nb.runs.live import png
+        from grpo_nb.runs.figure import png
 
         if self.rows:
             (self.path / "figures").mkdir(exist_ok=True)
             write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
 
-    @property
-    def steps(self) -> list[int]:
-        """The steps of which it has completions, in order."""
-        names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
-        return sorted(int(name[1]) for name in names if name)
+    def record_export(self, path: str, kind: str, sentence: str) -> None:
+        """Append an export to those of this run; what was at the same path before is there no more."""
+        others = [vars(other) for other in self.exports if other.path != path]
+        write_json(self.path / "exports.json", [*others, {"path": path, "kind": kind, "sentence": sentence}])
 
-    def _read_step(self, step: int, *needed: str) -> pandas.DataFrame:
-        """The file of a step, which has to have some columns."""
-        import pandas
-
-        file = self.path / "completions" / f"step_{step:06d}.parquet"
-        with reading(file):
-            table = pandas.read_parquet(file)
-            return table if set(needed) <= set(table) else table[list(needed)]  # which says what it lacks
-
-    def completions(self, step: int | None = None) -> pandas.DataFrame:
-        """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
-
-        Raises:
-            ValueError: The run has no completions of that step; says which it has.
-        """
-        import pandas
-
-        steps = self.steps
-        wanted = steps if step is None else [step] if step in steps else []
-        if not wanted:
-            span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
-            raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
-        return pandas.concat([self._read_step(one, "step", "group", "completion") for one in wanted], ignore_index=True)
-
-    def step(self, number: int) -> StepGroups:
-        """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
-        from grpo_nb.runs.groups import groups_of
-
-        table = self.completions(number)
-        with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
-            return groups_of(self.name, number, table, self.weights)
-
-    def rise(self, metric: str = "reward") -> Rise:
-        """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
-        return reward_rise(self.rows, metric)
-
-    @property
-    def best(self) -> BestStep | None:
-        """Its best held-out step so far, with its interval and how it stands to the last; None without `holdout_every`."""
-        return best_step(self.rows)
-
-    def plot(self) -> Figure:
-        """The training curves as a figure, the same as shown live."""
-        # Here, so that looking at a run's numbers loads no matplotlib.
-        from grpo_nb.runs.live import training_figure
-
-        return training_figure(self.rows, self.weights, self.info["settings"]["beta"], alerts=self.alerts)
+    # What it says of itself.
 
     def _parts(self) -> Iterator[Part]:
-        try:
-            lines = [*self._course(), *self._sequel()]
-        except (OSError, ValueError) as error:  # a damaged file is named
-            lines = [str(error)]
-        files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
-        lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield Html("\n".join(lines), "<br>".join(map(escaped, lines)))
+        try:
+            yield from list(self._lines())
+        except (OSError, ValueError) as error:  # a damaged file is named
+            yield str(error)
 
-    def _course(self) -> Iterator[str]:
-        rows = self.rows
-        yield describe(rows) if rows or self.status != "finished" else "metrics.jsonl holds no row any more."
-        if resumed := self.info.get("resumed"):
-            said = Counter(map(_said_of_resuming, resumed))
-            yield "Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + "."
+    def _lines(self) -> Iterator[str]:
+        yield self.sentence
+        for entry in self.info.get("resumed", ()):
+            changed = f" ({'; '.join(entry['changed'])})" if entry.get("changed") else ""
+            yield f"Resumed at step {entry['step']}{changed}."
         if (best := self.best) is not None:
             kept = self.info.get("adapter_step")
-            yield best.sentence + (f" The adapter is that of step {kept}." if kept else "")
+            said = f" The adapter is that of step {kept}." if kept else ""
+            yield f"Best held-out score: {best.accuracy:.1%} at step {best.step}, the best of {best.scores}.{said}"
         step = self.checkpoint_step
         if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
             yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"
-
-    def _sequel(self) -> Iterator[str]:
-        if self.comparison:
-            yield f"Held-out: {self.comparison.sentence}"
-        for export in self.exports:
-            what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
-            yield f"{what}: {export.path} ({export.sentence})"
+        if (comparison := self.comparison) is not None:
+            yield f"Held-out: {comparison.sentence}"
+        yield from (f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports)
+        yield f"Folder: {shown_path(self.path)}"
 
 
 def open_run(path: str | Path | Run) -> Run:
@@ -411,19 +397,9 @@ def seconds_since_written(path: Path) -> float:
     return max(0.0, time.time() - written)
 
 
-def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:
-    """Keep the hashes of a run's training questions in its folder, so that it can be asked later on any other data."""
-    write_hashes(run.path / _QUESTIONS, questions)
-
-
 def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
     """Return what is known to have been trained on, from the training part of a task (None: no such part) and from runs."""
     known = [trained for run in runs if (trained := run.trained_questions) is not None]
     if train is not None and len(train):
         known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
     return functools.reduce(operator.or_, known) if known else None
-
-
-def _said_of_resuming(entry: Mapping[str, Any]) -> str:
-    changed = "; ".join(entry.get("changed", ()))
-    return f"{entry['step']} ({changed})" if changed else str(entry["step"])

@@ -19,7 +19,7 @@ from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import tidy_row
-from grpo_nb.runs.run import Run, open_run, write_trained_questions
+from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 FORM = 1
@@ -125,7 +125,6 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 def _make_run(folder: Path, project: Project) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
-    from grpo_nb.runs.live import png, training_figure
     from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import completions_table
 
@@ -162,18 +161,14 @@ def _make_run(folder: Path, project: Project) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for source, name in (("result/adapter", "adapter"), ("adapter_init", "start")):
         link(place / source, folder / name, "adapter_*")
-    kept = [{key: row[key] for key in ("prompt", "question", "answer")} for row in held_out]
-    (folder / "holdout.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
     if (place / "chat_template.jinja").is_file():
         shutil.copyfile(place / "chat_template.jinja", folder / "chat_template.jinja")
     for name in ("train.jsonl", "holdout.jsonl"):
         shutil.copyfile(place / name, folder / "start" / name)
     write_json(folder / "start" / "rewards.json", recorded["remembered"])
     run = Run(folder)
-    write_trained_questions(run, [row["question"] for row in trained_on])
-    (folder / "figures").mkdir()
-    figure = training_figure(rows, weights, settings.beta, alerts=run.alerts)
-    (folder / "figures" / "training.png").write_bytes(png(figure, dpi=150))
+    run.keep_questions([row["question"] for row in trained_on], held_out)
+    run.save_figure()
 
 
 def _trained_with(project: Project, there: Mapping[str, Any]) -> Settings:

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import staged_file, write_bytes
+from grpo_nb.core.files import staged_file
 from grpo_nb.core.progress import is_notebook, progress_bar
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.health.course import sameness
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.alert import alerts_of
 from grpo_nb.runs.best import best_step
-from grpo_nb.runs.live import LivePlot, figure_for_a_file, png
+from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.rows import read_rows, tidy_row
 from grpo_nb.runs.run import Run
 from grpo_nb.settings.settings import Settings
@@ -31,7 +31,6 @@ from transformers import TrainerCallback
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 
 # Generations in a row without any score after which a training ends: one can be bad luck, such as a judge out of reach.
@@ -91,7 +90,7 @@ class Recorder(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin()
         self.displays = [ProgressLine(state.global_step, state.max_steps)]
-        self.displays += [LivePlot(self.weights, self.settings.beta)] if is_notebook() else []
+        self.displays += [LivePlot(self.weights, self.settings.beta, self.run.reference)] if is_notebook() else []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.interrupts.hold()
@@ -250,15 +249,7 @@ class Recorder(TrainerCallback):
     def close(self) -> None:
         """End the bar or the live figure, and write the curves as an image, if there is a row."""
         self._show(is_last=True)
-        if self.rows:
-            figure = figure_for_a_file(self.rows, self.weights, self.settings.beta, alerts_of(self.rows))
-            save_figure(self.run.path, figure)
-
-
-def save_figure(folder: Path, figure: Figure) -> None:
-    """Write the curves into the folder of a run, or of several."""
-    (folder / "figures").mkdir(exist_ok=True)
-    write_bytes(folder / "figures" / "training.png", png(figure, dpi=150))
+        self.run.save_figure()
 
 
 def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:

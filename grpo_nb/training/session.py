@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from grpo_nb.rewards.record import differences
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import find_damage, keep_newest
 from grpo_nb.runs.live import LivePlot
-from grpo_nb.runs.run import Run, new_run_folder, write_trained_questions
+from grpo_nb.runs.run import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings
@@ -143,7 +142,7 @@ def _given_back(run: Run, prepared: Prepared, info: Mapping[str, Any]) -> Run:
     load_adapter(prepared.model, run.adapter_path)
     take_up_memory(prepared.rewards, run)
     if is_notebook():
-        LivePlot(run.weights, run.settings.beta).update(run.rows, alerts=run.alerts, is_last=True)
+        LivePlot(run.weights, run.settings.beta, run.reference).update(run.rows, alerts=run.alerts, is_last=True)
     other = [
         f" Its reward {old['name']!r} is not as it was: {differences(old, new)}."
         for old, new in zip(run.info["rewards"], info["rewards"], strict=True)
@@ -164,10 +163,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Pat
     write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
         save_adapter(model, run.path / "reference")
-    # For comparisons and exports of this run by another process, on the same held-out questions.
-    kept = task.holdout.select_columns(["prompt", "question", "answer"])
-    (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
-    write_trained_questions(run, task.train["question"])
+    run.keep_questions(task.train["question"], task.holdout)
     keep_beginning(run, model, task, states_of(remembering(prepared.rewards)))
     keep_template(run.path, prepared.tokenizer)
     return run.path

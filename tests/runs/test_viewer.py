@@ -1,4 +1,4 @@
-"""The run viewer without a browser: what it reads, recomputes and shows, driven as a front end drives it."""
+"""The run viewer without a browser: what it reads and shows, driven as a front end drives it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ def write_step(
     step: int,
     scores: Sequence[Sequence[tuple[float, float]]],
     questions: Sequence[str] = ("What is 3 + 4?", "What is 5 + 6?"),
-    scale: str = "group",
     text: str = "",
 ) -> None:
     """Write a step as the recorder does: groups one after the other, advantages by TRL's formula, as float32."""
     flat = [pair for group in scores for pair in group]
     totals = [2 * right + form for right, form in flat]
-    advantages = group_advantages(totals, len(scores[0]), scale_rewards=scale)
+    advantages = group_advantages(totals, len(scores[0]))
     table = pandas.DataFrame(
         {
             "step": step,
@@ -98,44 +97,33 @@ def code_of(view: Any) -> str:
     return html.unescape(re.search(r'<div class="gn-code">.*?<pre>(.*?)</pre>', view.value, re.DOTALL)[1])
 
 
-# Functions.
-
-
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     step = run.step(2)
-    assert [group.question for group in step.groups] == ["What is 3 + 4?", "What is 5 + 6?"]
-    assert "system: Answer." in step.groups[0].prompt
-    assert step.groups[0].scores.totals == (2.0, 1.0, 0.0, 3.0) and step.groups[0].order == [3, 0, 1, 2]
-    assert list(step.groups[0].advantages) == pytest.approx(group_advantages([2, 1, 0, 3], 4), abs=1e-6)
-    assert step.weights == WEIGHTS
-    assert list(step.groups[0].table["right"]) == [1, 1, 0, 0] and len(step.table) == 8
+    first, second = step.groups
+    assert (first.question, second.question) == ("What is 3 + 4?", "What is 5 + 6?")
+    assert first.messages[0] == {"role": "system", "content": "Answer."} and first.weights == WEIGHTS
+    assert list(first.table["total"]) == [3, 2, 1, 0] and list(first.table["right"]) == [1, 1, 0, 0]
+    expected = sorted(group_advantages([2, 1, 0, 3], 4), reverse=True)
+    assert list(first.table["advantage"]) == pytest.approx(expected, abs=1e-6)
     assert run.step(4).without_spread == 1 and step.without_spread == 0
-    with pytest.raises(ValueError, match="1 to 30"):
-        run.step(3)
+    assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_none_scores_are_left_out_as_in_training(tmp_path: Path) -> None:
+def test_none_scores_are_shown_as_none(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    write_step(run.path, 1, [[(float("nan"), 1.0), (1.0, float("nan")), (0.0, 1.0), (0.0, 0.0)], SPREAD[1]])
-    file = run.path / "completions" / "step_000001.parquet"
-    table = pandas.read_parquet(file)
-    table.loc[:3, "total"] = [1.0, 2.0, 1.0, 0.0]
-    table.loc[:3, "advantage"] = group_advantages([1, 2, 1, 0], 4)
-    table.to_parquet(file, index=False)
-    step = run.step(1)
-    assert step.groups[0].scores.totals == (1.0, 2.0, 1.0, 0.0)
-    assert '<td class="gn-number" data-reward="right">none</td>' in step._repr_html_()
+    write_step(run.path, 1, [[(float("nan"), 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], SPREAD[1]])
+    assert '<td class="gn-number" data-reward="right">none</td>' in run.step(1)._repr_html_()
 
 
-def test_only_the_files_needed_are_read(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
     for step in range(31, 60):
         (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
     (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
     assert run.steps[-1] == 59
     shows = gn.RunViewer(run)
-    assert "ArrowInvalid" in shows._errors.value, "a damaged file is said to be one"
+    assert "step_000059.parquet is damaged" in shows._errors.value
     shows.step = 30
-    assert shows._errors.value == "" and shows.logged.step == 30
+    assert shows._errors.value == "" and "Step 30" in shows.logged.title
 
 
 # The widget.
@@ -147,53 +135,24 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     assert shown(shows._group_view, "gn-total") == ["3", "2", "1", "0"]
     expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
     assert shown(shows._group_view, "gn-advantage") == [f"{value:+.3f}" for value in expected]
-    texts = re.findall(r"step 30 completion \d", shows._group_view.value)
-    assert [text[-1] for text in texts] == ["3", "0", "1", "2"]
+    assert re.findall(r"step 30 completion (\d)", shows._group_view.value) == ["3", "0", "1", "2"]
     assert "&times; 2" in shows._group_view.value and repr(shows) == "RunViewer of made (finished): step 30"
+    curves = shows._curves_view.value
+    assert 'src="data:image/png;base64,' in curves and "The line marks step 30." in curves
+    assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
 def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
-    shows._previous.click()
-    assert shows.step == 4
-    shows._previous.click()
-    assert shows.step == 2
-    shows._next.click()
-    assert shows.step == 4 and "learned nothing" in shows._group_view.value
+    shows._slider.value = 4
+    assert shows.step == 4 and "learned nothing" in shows._group_view.value and "step 4." in shows._curves_view.value
     shows._group.value = 1
     assert shows.group.question == "What is 8 + 8?" and "What is 8 + 8?" in shows._group_view.value
-    shows._slider.value = 20  # between 4 and 30: the nearest with completions
-    assert shows.step == 30 and shows._slider.value == 30 and shows.group.number == 1
-    shows._alert.value = 0
+    shows.step = 20  # between 4 and 30: the nearest with completions
+    assert shows.step == 30 and shows.group.number == 1
+    assert eval(code_of(shows._group_code), {"run": run}).question == shows.group.question
+    shows._alert.value = 4
     assert shows.step == 4
-    shows.step = 1
-    shows._previous.click()
-    assert shows.step == 1
-
-
-def test_the_code_under_each_view_gives_the_view(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    shows.step, shows._group.value = 2, 1
-    names = {"run": run, "gn": gn}
-    assert eval(code_of(shows._group_code), names) == shows.group
-    assert len(eval(code_of(shows._curves_code), names).axes) == 11
-
-
-def drawn_at(shows: gn.RunViewer, gid: str | None, marker: str = "None") -> float:
-    """Where the total reward's panel has its one line or mark of a kind."""
-    lines = shows._figure.figure.axes[0].get_lines()
-    (found,) = [line for line in lines if (line.get_gid(), line.get_marker()) == (gid, marker)]
-    return found.get_xdata()[0]
-
-
-def test_curves_mark_alerts_and_the_step_shown(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    value = shows._curves_view.value
-    assert 'src="data:image/png;base64,' in value and "The line marks step 30." in value
-    assert "The reward rose from" in value and "warning" in value and "Raise it." in value
-    assert drawn_at(shows, "chosen") == 30 and drawn_at(shows, None, "D") == 4
-    shows.step = 1
-    assert drawn_at(shows, "chosen") == 1 and "The line marks step 1." in shows._curves_view.value
 
 
 def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
@@ -202,46 +161,32 @@ def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     add_rows(run.path, [31])
     add_alert(run.path, step=31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
-    assert shows.step == 31 and len(shows._curves.rows) == 31 and [alert.step for alert in shows.alerts] == [4, 31]
+    assert shows.step == 31 and [step for _, step in shows._alert.options] == [None, 4, 31]
     shows.step = 2
     write_step(run.path, 32, SPREAD)
     shows.refresh()
-    assert shows.step == 2 and shows._slider.max == 32, "who looks at an early step stays there"
-
-
-def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    rows = run.rows
-    # Back to step 20, and on beyond where it was: the file is longer than when it was read.
-    (run.path / "metrics.jsonl").unlink()
-    append_rows(run.path, rows[:20])
-    add_rows(run.path, range(21, 36))
-    for step in (22, 33):
-        add_alert(run.path, step=step)
-    shows.refresh()
-    assert len(shows._curves.rows) == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
-    assert [alert.step for alert in shows.alerts] == [4, 22, 33]
+    assert shows.step == 2 and shows._slider.options[-1] == ("32", 32), "who looks at an early step stays there"
 
 
 def test_a_run_without_completions_has_its_curves(tmp_path: Path) -> None:
     empty = make_run(tmp_path / "empty", status="running")
     shows = gn.RunViewer(empty)
-    assert shows.step is None and "No step has been logged" in shows._curves_view.value and shows._slider.disabled
+    assert shows.step is None and "No step has been logged" in shows._curves_view.value
     add_rows(empty.path, range(1, 5))
     shows.refresh()
-    assert "data:image/png" in shows._curves_view.value and "No completions" in shows._no_completions.value
+    assert "The reward went" in shows._curves_view.value and "No completions" in shows._group_view.value
     with pytest.raises(ValueError, match="no completions yet"):
         shows.step = 1
+    assert "No completions" in shows.snapshot().read_text("utf-8")
     write_step(empty.path, 4, SPREAD)
     shows.refresh()
-    assert shows.step == 4 and not shows._slider.disabled and shows._no_completions.value == ""
+    assert shows.step == 4 and "step 4 completion" in shows._group_view.value
 
 
 def test_everything_is_escaped(tmp_path: Path) -> None:
     bad = make_run(tmp_path / "bad")
     hostile = HOSTILE.replace("\ud800", "")  # parquet holds no lone surrogate
     write_step(bad.path, 1, SPREAD, [hostile, hostile], text=hostile)
-    write_step(bad.path, 2, SPREAD, [hostile, "other"], text=hostile)
     add_rows(bad.path, [1, 2])
     append_rows(bad.path, [{"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0}])
     add_alert(bad.path, rule=hostile, message=hostile, advice=hostile)
