@@ -319,17 +319,19 @@ def trying(request: Request) -> Found:
     settings = settings_for(request)
     here = yield from loaded(request, settings)
     before = digests(here.model)
-    dry = gn.dry_run(here.model, here.tokenizer, here.task, here.rewards, settings, steps=1)
+    dry = gn.dry_run(here.model, here.tokenizer, here.task, here.rewards, settings)
     yield unchanged("a dry run changes nothing", before, digests(here.model))
-    first = gn.open_run(Path(settings.run_root) / request.name).completions(1)
-    same = sum(a == b for a, b in zip(dry.table["completion"], first["completion"], strict=True))
+    first = gn.open_run(Path(settings.run_root) / request.name).step(1)
+    texts = [[text for group in step.groups for text in group.table["completion"]] for step in (dry, first)]
+    same = sum(a == b for a, b in zip(*texts, strict=True))
     # Sampling on a GPU need not give the same text twice, so it is reported there and not asked for.
-    alike = same == len(first) or request.device != "cpu"
-    yield Row("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
-    short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
+    alike = same == len(texts[1]) or request.device != "cpu"
+    yield Row("a dry run is a training's first step", alike, f"{same} of {len(texts[1])} completions are the same")
+    short = {"steps": 4, "examples": 8, "learning_rate": 5e-3} if request.is_tiny else {}
     primed = gn.training.prime(here.model, here.tokenizer, here.task, settings, **short)
-    is_learnt = primed.loss_after < primed.loss_before and digests(here.model) != before
-    yield Row("priming lowers the held-out loss", is_learnt, primed.sentence)
+    is_learnt = primed["loss_after"] < primed["loss_before"] and digests(here.model) != before
+    said = ", ".join(f"{name} {value:.3g}" for name, value in primed.items())
+    yield Row("priming lowers the held-out loss", is_learnt, said)
     rows = here.train(settings.replace(max_steps=2, warmup_steps=0), name=f"{request.name}-primed").rows
     for row in (first_kl(rows), numbers_hold(rows, is_scaled=is_scaled(settings))):
         yield row._replace(name=f"a primed model trains: {row.name}")

@@ -125,7 +125,6 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 def _make_run(folder: Path, project: Project) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
-    from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import completions_table
 
     place, recorded = project.path, project.recorded
@@ -146,7 +145,7 @@ def _make_run(folder: Path, project: Project) -> None:
         **{name: recorded[name] for name in ("task", "rewards", "number_type", "reference", "base", "generation")},
     }
     write_json(folder / "run.json", info)
-    alerts = HealthAlerts(HealthMonitor(weights=weights, settings=settings, ranges=Run(folder).ranges), is_shown=False)
+    health = HealthMonitor(weights=weights, settings=settings, ranges=Run(folder).ranges)
     (folder / "completions").mkdir()
     rows = []
     for step in steps:
@@ -156,7 +155,8 @@ def _make_run(folder: Path, project: Project) -> None:
             table = completions_table(step, step["step"], settings.num_generations, weights)
             table.to_parquet(folder / "completions" / f"step_{step['step']:06d}.parquet", index=False)
             row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
-        alerts.on_row(row, table)
+        if fresh := health.update(row):
+            row["alerts"] = [alert.to_dict() for alert in fresh]
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for source, name in (("result/adapter", "adapter"), ("adapter_init", "start")):

@@ -1,7 +1,7 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text: every hook of the kit is there, with its meaning.
 
 By its syntax, and by running it on a CPU in another process. What the kit relies on, and where: `grpo_nb.training.recorder`
-and `dry_runs` (`_logs`, the scaler), `resumable` (`_buffered_inputs`, `_step`, `_metrics`), `grpo_nb.rewards.calls` (how
+and `dry_run` (`_logs`, the scaler), `checkpointing` (`_buffered_inputs`, `_step`), `grpo_nb.rewards.calls` (how
 rewards are called), `grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
 """
 

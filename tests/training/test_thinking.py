@@ -84,7 +84,7 @@ def trained(
 
 PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "training and held-out curve": lambda t, _: gn.train(t.model, t.tokenizer, t.task, [brevity], t.settings),
-    "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings, steps=1),
+    "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings),
     "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
     "priming": lambda t, _: gn.training.prime(
         t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, held_out=2, reasoning=lambda row: ""
