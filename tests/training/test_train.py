@@ -1,0 +1,289 @@
+"""A run writes down everything, equals TRL's own, and starts nothing on bad input."""
+
+import dataclasses
+import functools
+import json
+import math
+import warnings
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import torch
+
+import grpo_nb as gn
+from grpo_nb.core.words import prompt_lengths
+from grpo_nb.training import prepare
+from tests.conftest import brevity
+from tests.support.adapters import way_back
+from tests.support.own_rewards import Fading
+from tests.support.tiny import load_tiny
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_folder: Path):
+    """Model, tokenizer and task; tests that train take the adapter back to zero first."""
+    return load_tiny(tiny_folder, 20, 6)[:3]
+
+
+@pytest.fixture
+def fresh(tiny):
+    model, _, _ = tiny
+    back = way_back(model)
+    yield tiny
+    back()
+
+
+def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
+    path = tiny_run.path
+    assert tiny_run.status == "finished"
+    info = json.loads((path / "run.json").read_text())
+    assert info["settings"] == tiny_run.settings.to_dict() and info["rollout"] == "shared prompts"
+    assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
+    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["hash"]) == 16
+    assert {"torch", "trl", "unsloth"} <= set(info["versions"])
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 15))
+    assert all(
+        {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"} <= set(row) for row in rows
+    )
+    assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
+    assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
+    assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert len(tiny_run.holdout) == 10
+    card = (path / "README.md").read_text()
+    assert "brevity" in card and "library_name: peft" in card
+    assert "base_model:" not in card, "a folder of this machine is no name on the Hub"
+
+
+def test_the_kl_is_real(tiny_run: gn.runs.Run) -> None:
+    rows = tiny_run.rows
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6), "the adapter starts as the base model"
+    assert all(row["kl"] > 0 for row in rows[6:])
+
+
+def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
+    table = tiny_run.completions(3)
+    assert list(table.columns) == ["step", "group", "prompt", "completion", "brevity", "xml_tags", "total", "advantage"]
+    assert len(table) == 16 and set(table["group"]) == {0, 1}
+    for _, group in table.groupby("group"):
+        assert group["prompt"].nunique() == 1
+        assert group["advantage"].sum() == pytest.approx(0, abs=1e-3)
+        scores = pandas.Series(brevity([[{"content": text}] for text in group["completion"]]), index=group.index)
+        assert group["brevity"].tolist() == pytest.approx(scores.tolist(), abs=1e-6)
+        expected = (group["total"] - group["total"].mean()) / (group["total"].std() + 1e-4)
+        assert group["advantage"].tolist() == pytest.approx(expected.tolist(), abs=1e-2)
+    assert table["total"].mean() == pytest.approx(tiny_run.rows[2]["reward"], abs=1e-5)
+    with pytest.raises(ValueError, match="no completions of step 99"):
+        tiny_run.completions(99)
+
+
+def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:
+    model, tokenizer, task = fresh
+    back = way_back(model)
+    rows = {}
+    for shared in (True, False):
+        back()
+        settings = tiny_settings.replace(shared_prompts=shared, max_steps=4)
+        run = gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name=f"shared-{shared}")
+        assert run.info["rollout"] == ("shared prompts" if shared else "stock (it is switched off)")
+        rows[shared] = run.rows
+    for ours, theirs in zip(rows[True], rows[False], strict=True):
+        assert {key.rpartition("/")[0] for key in ours.keys() - theirs.keys()} == {"sampling/sampling_logp_difference"}
+        for key in theirs.keys() - {"step_time"}:
+            assert ours[key] == pytest.approx(theirs[key], rel=2e-3, abs=2e-5), key
+
+
+def plain(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def too_few(completions: list, **columns: object) -> list[float]:
+    return []
+
+
+def not_numbers(completions: list, **columns: object) -> list[str]:
+    return ["good"] * len(completions)
+
+
+def infinite(completions: list, **columns: object) -> list[float]:
+    return [1e39] * len(completions)
+
+
+def named(name: str):
+    """A reward of this name."""
+
+    def reward(completions: list, **columns: object) -> list[float]:
+        return [0.0] * len(completions)
+
+    reward.__name__ = name
+    return reward
+
+
+def needs_level(completions: list, level: list, **columns: object) -> list[float]:
+    return [float(x) for x in level]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        ([], "rewards is empty"),
+        ([plain, plain], "two rewards are named 'plain'"),
+        ([too_few], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        ([not_numbers], "'not_numbers' raised TypeError: a score is 'good', a str"),
+        ([infinite], r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0"),
+        ([needs_level], "'needs_level' raised TypeError: .*'level'"),
+        ([named("total")], "the reward 'total' has the name of a column"),
+        ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
+    ],
+)
+def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, told) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.train(*tiny, rewards, tiny_settings)
+    assert not Path(tiny_settings.run_root).exists()
+
+
+def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, tiny_settings) -> None:
+    with pytest.raises(ValueError, match="longer than max_prompt_length = 5"):
+        gn.train(*tiny, [plain], tiny_settings.replace(max_prompt_length=5))
+    assert not Path(tiny_settings.run_root).exists()
+    _, tokenizer, task = tiny
+    most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
+    said = rf" prompts .* left out: .*\(max_prompt_length={most}\) keeps all"
+    with pytest.warns(UserWarning, match=said), pytest.raises(ValueError, match="needs the data column 'gold'"):
+        gn.train(*tiny, [gn.rewards.correctness(column="gold")], tiny_settings.replace(max_prompt_length=most - 1))
+
+
+def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="A run needs"):
+        gn.train(*tiny, [plain], tiny_settings)
+    assert not Path(tiny_settings.run_root).exists()
+
+
+def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
+    (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        gn.train(*tiny, [plain], tiny_settings, name="mine")
+
+
+def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
+    run = gn.train(*fresh, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
+    assert all("kl" not in row for row in run.rows)
+    card = (run.path / "README.md").read_text()
+    assert "KL not measured" in card and "Not measured (`gn.compare(run, task)` does)." in card
+
+
+def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
+    model, tokenizer, task = fresh
+    monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
+    with pytest.warns(UserWarning, match="three times as long: this model is odd"):
+        run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), name="stock")
+    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])
+
+
+def test_batches_that_share_nothing_are_named_in_the_run(fresh, tiny_settings) -> None:
+    settings = tiny_settings.replace(
+        per_device_train_batch_size=1, gradient_accumulation_steps=4, num_generations=4, max_steps=1
+    )
+    with pytest.warns(UserWarning, match="slower path"):
+        run = gn.train(*fresh, [brevity], settings, name="apart")
+    assert "stock (no prompt occurs twice in a micro-batch" in run.info["rollout"]
+
+
+def sees_what_trl_passes(completions: list, prompts: list, trainer_state, **columns: object) -> list[float]:
+    from transformers import TrainerState
+
+    assert isinstance(trainer_state, TrainerState) and trainer_state.global_step == 0
+    assert trainer_state.max_steps > 1 and prompts[0][-1]["role"] == "user"
+    return [0.0] * len(completions)
+
+
+async def awaited(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[numpy.float32(0.5)], numpy.array([0.5]), [numpy.bool_(True)], torch.tensor([0.5]),
+     [torch.tensor(0.5)], (1,), [None], [math.nan]],
+    ids=repr,
+)  # fmt: skip
+def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
+    """`values` are first given to what trl 1.15 does with them."""
+    _, _, task = tiny
+    read = [value if value is not None else torch.nan for value in values]
+    assert torch.tensor(read, dtype=torch.float32).shape == (1,)
+
+    def reward(completions: list, **columns: object):
+        return values
+
+    assert prepare.tried([reward], task, tiny_settings) == {"reward": 1.0}
+
+
+def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
+    _, _, task = tiny
+    fading = Fading(brevity)
+    tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, fading]
+    assert list(prepare.tried(tried, task, tiny_settings)) == [
+        "sees_what_trl_passes", "plain", "awaited", "brevity"
+    ]  # fmt: skip
+    assert fading.mean == 0, "a trial is no training"
+
+
+def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 1.5e8)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
+        gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
+    assert not Path(tiny_settings.run_root).exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"extra": {"logging_steps": 0}}, {"extra": {"save_strategy": "nope"}}, {"extra": {"eval_strategy": "steps"}},
+        {"extra": {"hub_strategy": "sometimes"}}, {"extra": {"unsloth_num_chunks": 4}}, {"seed": -1}, {"keep": "best"},
+        {"extra": {"report_to": ["wandbb"]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settings, changes: dict) -> None:
+    with pytest.raises((ValueError, TypeError), match="|".join(changes.get("extra", changes))) as caught:
+        gn.train(*fresh, [brevity], tiny_settings.replace(**changes))
+    assert caught.value is not None and not Path(tiny_settings.run_root).exists()
+    assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
+
+
+def test_held_out_scores_need_questions(fresh, tiny_settings: gn.Settings) -> None:
+    model, tokenizer, task = fresh
+    empty = dataclasses.replace(task, holdout=task.holdout.select([]))
+    with pytest.raises(ValueError, match="needs held-out questions"):
+        gn.train(model, tokenizer, empty, [brevity], tiny_settings.replace(holdout_every=1))
+
+
+def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:
+    asked = []
+
+    def plan(settings: gn.Settings, *args: object, **more: object) -> None:
+        asked.append(settings.shared_prompts)
+        raise gn.machine.EnvironmentProblem("enough seen")
+
+    monkeypatch.setattr("grpo_nb.training.train.plan", plan)
+    for obstacle in (None, "this model is odd"):
+        monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
+        with warnings.catch_warnings(), pytest.raises(gn.machine.EnvironmentProblem, match="enough seen"):
+            warnings.simplefilter("ignore")  # of the slower path, which is tested above
+            gn.train(*tiny, [brevity], tiny_settings)
+    assert asked == [True, False]
+
+
+def test_an_adapter_gets_its_precision_back_if_the_trainer_could_not_be_built(fresh) -> None:
+    model, _, _ = fresh
+    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    with pytest.raises(ZeroDivisionError), prepare.kept_precision(model):
+        for parameter in model.parameters():  # as trl 1.15 does for a quantized model
+            parameter.data = parameter.data.to(torch.bfloat16) if parameter.requires_grad else parameter.data
+        raise ZeroDivisionError
+    after = dict(model.named_parameters())
+    assert all(torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items())
