@@ -86,58 +86,33 @@ def write_export_card(
 def model_card(
     run: Run, kind: str = "adapter", *, verification: Mapping[str, Any] | None = None, said: str = ""
 ) -> str:
-    """Return the model card in Markdown, with metadata that the Hub accepts; arguments as of `write_export_card`.
-
-    Raises:
-        ValueError: Another kind.
-    """
+    """Return the model card in Markdown, with metadata that the Hub accepts; arguments as of `write_export_card`."""
     info, settings = run.info, run.settings
-    is_embedded = settings.model == EMBEDDED_MODEL
+    is_embedded, gpu = settings.model == EMBEDDED_MODEL, info["machine"]["gpu"]
     origin = f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised" if is_embedded else "local"
     card = render(
-        "runs/templates/card.md.jinja",
-        run=run,
-        kind=_sort(kind),
-        data=card_data(run, kind),
-        base=published_name(settings.model),
-        local=f"{Path(settings.model).name} ({origin})",
-        folder=settings.model if is_embedded else None,
-        measures=_MEASURES,
-        verification=verification,
-        said=said,
-        figure=_FIGURE if (run.path / _FIGURE).is_file() else None,
-        info=shareable(info),
-        form=AnswerFormat(**info["task"]["format"]),
-        settings=public({**settings.to_dict(), **settings.extra}),
-        device=(info["machine"]["gpu"] or {}).get("name") or f"a CPU, {info['machine']['cores']} cores",
-    )
+        "runs/templates/card.md.jinja", run=run, kind=kind.partition(" ")[0], data=card_data(run, kind),
+        base=published_name(settings.model), local=f"{Path(settings.model).name} ({origin})",
+        folder=settings.model if is_embedded else None, measures=_MEASURES, verification=verification, said=said,
+        figure=_FIGURE if (run.path / _FIGURE).is_file() else None, info=shareable(info),
+        form=AnswerFormat(**info["task"]["format"]), settings=public({**settings.to_dict(), **settings.extra}),
+        device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
+    )  # fmt: skip
     return displayable(shareable(f"{card}\n"))
-
-
-def _sort(kind: str) -> str:
-    found = kind.lower().partition(" ")[0]
-    if found not in _KINDS:
-        raise ValueError(f"kind = {kind!r} is none of {', '.join(map(repr, _KINDS))}.")
-    return found
 
 
 def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
-    relation, library, tags = _KINDS[_sort(kind)]
+    relation, library, tags = _KINDS[kind.partition(" ")[0]]
     model, data = run.settings.model, shareable(run.info["task"]["name"])
     base = _ORIGIN if model == EMBEDDED_MODEL and relation != "adapter" else published_name(model)
     return ModelCardData(
-        base_model=base,
-        base_model_relation=relation if base else None,
-        library_name=library,
-        license="apache-2.0" if model == EMBEDDED_MODEL else None,
-        datasets=[data] if published_name(data) else None,
-        pipeline_tag="text-generation",
-        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
-        model_name=run.name,
-    )
+        base_model=base, base_model_relation=relation if base else None, library_name=library, model_name=run.name,
+        license="apache-2.0" if model == EMBEDDED_MODEL else None, datasets=[data] if published_name(data) else None,
+        pipeline_tag="text-generation", tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
+    )  # fmt: skip
 
 
 def published_name(model: str) -> str | None:

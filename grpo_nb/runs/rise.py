@@ -57,11 +57,8 @@ class Rise:
             return f"{self.claim}; of models that learn nothing, 1 in {one_in:,} or fewer would look so."
         if self.steps < _FEWEST:
             return f"{self.claim}. Whether it rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
-        return (
-            f"{self.claim}, as {self.p_value:.0%} of models that learn nothing would show. The run is kept with its curves, "
-            "completions and adapter: run.plot() and run.alerts say what it lacked, run.completions() what was paid for. More "
-            "steps, or an easier task, make a rise clearer."
-        )
+        lacked = "run.plot() and run.alerts say what it lacked; more steps, or an easier task, make a rise clearer"
+        return f"{self.claim}, as {self.p_value:.0%} of models that learn nothing would show: {lacked}."
 
     def __repr__(self) -> str:
         return self.sentence
@@ -85,9 +82,8 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     if not values:
         return Rise(math.nan, math.nan, 1.0, 0)
     third = max(1, len(values) // 3)
-    p_value = _p_value(values, "greater")
-    has_fallen = p_value > 1 - LEVEL and _p_value(values, "less") < LEVEL
-    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values), has_fallen)
+    p_value, of_falls = _p_value(values, "greater"), _p_value(values, "less")
+    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values), of_falls < LEVEL)
 
 
 def _p_value(values: Sequence[float], alternative: str) -> float:
@@ -111,10 +107,8 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
         return "No step has been logged yet."
     rise, paid = reward_rise(rows), [row for row in rows if "reward" in row]
     if not rise.steps:
-        return (
-            f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
-            "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
-        )
+        why = "each was NaN, None or infinite for every completion, and nothing was learnt"
+        return f"None of the {len(rows)} steps logged has a reward: {why}. gn.check_rewards(rewards, task) says where from."
     broken = len(paid) - rise.steps
     # Of a short run so few that the mean does not reach over both of its ends.
     last = paid[-min(_LAST, max(1, rise.steps // 3)) :]

@@ -57,17 +57,16 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
+    folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     if name is not None:
         check_run_name(name)
-    folder = Path(root) / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    folder = folder if name else free_path(folder, "_")
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
+        folder = Path(root) / name
+    if folder.exists():
+        opened = f"gn.open_run({str(folder)!r})"
         raise FileExistsError(
-            f"the run {str(folder)!r} exists already, and runs are never overwritten. Choose another name, "
-            f"leave name out, or look at the old one: gn.open_run({str(folder)!r})."
-        ) from error
+            f"the run {str(folder)!r} exists, and is never overwritten. Choose another name, or look: {opened}."
+        )
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -98,26 +97,26 @@ class Run(Shown):
         Raises:
             ValueError: It is damaged.
         """
-        with self._reading("run.json") as file:
+        with reading(file := self.path / "run.json"):
             info = json.loads(file.read_text("utf-8"))
-            _ = info["status"], info["settings"]["beta"]  # what is read of every run
+            # What is read of every run.
+            _ = (
+                info["status"],
+                info["settings"]["beta"],
+                [(one["name"], one["weight"]) for one in info.get("rewards") or ()],
+            )
             return info
-
-    @contextlib.contextmanager
-    def _reading(self, name: str) -> Iterator[Path]:
-        with reading(self.path / name):
-            yield self.path / name
 
     @property
     def started(self) -> datetime.datetime:
         """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
-        with self._reading("run.json"):
+        with reading(self.path / "run.json"):
             return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        with self._reading("run.json"):
+        with reading(self.path / "run.json"):
             return Settings.from_dict(self.info["settings"])
 
     @property
@@ -133,15 +132,13 @@ class Run(Shown):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each reward."""
-        with self._reading("run.json"):
-            return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
+        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The least and the most that each reward pays, unweighted, of those of which it is known."""
-        with self._reading("run.json"):
-            known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
-            return {reward["name"]: tuple(reward["range"]) for reward in known}
+        known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
+        return {reward["name"]: tuple(reward["range"]) for reward in known}
 
     @property
     def status(self) -> str:
@@ -153,24 +150,20 @@ class Run(Shown):
         be read.
         """
         try:
-            with self._reading("run.json"):
-                info = self.info
-                return liveness(info, self.path) if info["status"] == "running" else info["status"]
-        except (OSError, ValueError):
+            info = self.info
+            return liveness(info, self.path) if info["status"] == "running" else info["status"]
+        except (OSError, ValueError, KeyError):
             return "damaged"
 
     @property
     def status_sentence(self) -> str:
         """How it stands, with what is known about it."""
-        status, minutes = self.status, seconds_since_written(self.path) / 60
-        if status == "damaged":
-            return "damaged: run.json cannot be read"
-        known = {
-            "unknown": f"unknown: the machine {self.info.get('host')!r} wrote to it last, {minutes:.0f} minutes ago",
-            "failed": f"failed: {self.info.get('error', 'the error is not known')}",
-            "stopped": f"stopped by {self.info.get('stopped_by', 'an observer')}",
-        }
-        return known.get(status, status)
+        status, info = self.status, self.info
+        if status == "unknown":
+            minutes = seconds_since_written(self.path) / 60
+            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
+        why = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
+        return status + why.get(status, "")
 
     @property
     def checkpoint_step(self) -> int | None:
@@ -194,7 +187,7 @@ class Run(Shown):
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        with self._reading("metrics.jsonl"):
+        with reading(self.path / "metrics.jsonl"):
             return alerts_of(self.rows)
 
     @property
@@ -217,7 +210,7 @@ class Run(Shown):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
         for one in wanted:
-            with self._reading(f"completions/step_{one:06d}.parquet") as file:
+            with reading(file := self.path / "completions" / f"step_{one:06d}.parquet"):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
@@ -225,9 +218,8 @@ class Run(Shown):
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
         from grpo_nb.runs.groups import StepGroups
 
-        table = self.completions(number)
-        with self._reading(f"completions/step_{number:06d}.parquet"):
-            return StepGroups.of(f"Step {number} of {self.name}", table, self.weights)
+        with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
+            return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
 
     @property
     def best(self) -> BestStep | None:
@@ -261,11 +253,14 @@ class Run(Shown):
     @property
     def trained_questions(self) -> TrainedQuestions | None:
         """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
-        with self._reading("train_questions.txt") as file:
-            known = file.is_file() and TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if known and {*map(len, known.hashes)} != {16}:
+        file = self.path / "train_questions.txt"
+        if not file.is_file():
+            return None
+        with reading(file):
+            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
+            if {*map(len, known.hashes)} != {16}:  # then held-out questions would seem to be new ones
                 raise ValueError("it is empty, or a line is cut")
-            return known or None
+            return known
 
     @property
     def comparison(self) -> SimpleNamespace | None:
@@ -273,17 +268,17 @@ class Run(Shown):
 
         `before` and `after` have the fields of an `Evaluation` but its rows: shares are from 0 to 1, lengths in tokens.
         """
-        with self._reading("comparison/comparison.json") as file:
-            if not file.is_file():
-                return None
+        file = self.path / "comparison" / "comparison.json"
+        if not file.is_file():
+            return None
+        with reading(file):
             saved = json.loads(file.read_text("utf-8"))
-            sides = {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
-            return SimpleNamespace(**{**saved, **sides})
+            return SimpleNamespace(**saved | {side: SimpleNamespace(**saved[side]) for side in ("before", "after")})
 
     @property
     def exports(self) -> list[SimpleNamespace]:
         """The verified exports of this run, oldest first: `path`, `kind` (`merged bfloat16`), `sentence`."""
-        with self._reading("exports.json") as file:
+        with reading(file := self.path / "exports.json"):
             entries = json.loads(file.read_text("utf-8")) if file.is_file() else []
             return [SimpleNamespace(**entry) for entry in entries]
 
@@ -330,24 +325,20 @@ class Run(Shown):
     # What it says of itself.
 
     def _parts(self) -> Iterator[Part]:
-        yield bold(f"Run {self.name}: {self.status_sentence}.")
         try:
-            yield from list(self._lines())
+            yield from [bold(f"Run {self.name}: {self.status_sentence}."), *self._lines()]
         except (OSError, ValueError) as error:  # a damaged file is named
-            yield str(error)
+            yield f"Run {self.name}: {error}"
 
     def _lines(self) -> Iterator[str]:
         yield self.sentence
         for entry in self.info.get("resumed", ()):
-            changed = f" ({'; '.join(entry['changed'])})" if entry.get("changed") else ""
-            yield f"Resumed at step {entry['step']}{changed}."
+            yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         if (best := self.best) is not None:
-            kept = self.info.get("adapter_step")
-            said = f" The adapter is that of step {kept}." if kept else ""
-            yield f"Best held-out score: {best.accuracy:.1%} at step {best.step}, the best of {best.scores}.{said}"
-        step = self.checkpoint_step
-        if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
-            yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"
+            kept = f" The adapter is that of step {self.info['adapter_step']}." if "adapter_step" in self.info else ""
+            yield f"Best held-out score: {best.accuracy:.1%} at step {best.step}, the best of {best.scores}.{kept}"
+        if self.status not in ("finished", "running") and self.checkpoint_step is not None:
+            yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:
             yield f"Held-out: {comparison.sentence}"
         yield from (f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +40,12 @@ class RunList(Shown, Sequence):
         """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
         import pandas
 
-        rows, differing = [], differences(self.runs)
-        for name, run in _by_name(self.runs).items():
-            steps, reward, held_out = _ended(run)
+        rows, named = [], _by_name(self.runs)
+        differing = differences(named)
+        for name, run in named.items():
+            step, *ended = _ended(run)
             differs = ", ".join(f"{key}={values[name]}" for key, values in differing.items())
-            rows.append((name, run.status, f"{steps} of {run.settings.max_steps}", reward, held_out, differs))
+            rows.append((name, run.status, f"{step} of {run.settings.max_steps}", *ended, differs))
         return pandas.DataFrame(rows, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
 
     def _parts(self) -> Iterable[Part]:
@@ -60,35 +60,30 @@ class RunList(Shown, Sequence):
 class RunsCompared(Shown):
     """Some runs in one figure, and what differs between them."""
 
-    runs: tuple[Run, ...]
+    named: Mapping[str, Run]
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
-        return differences(self.runs)
+        return differences(self.named)
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
         from grpo_nb.runs.figure import overlay
 
-        return overlay({name: run.rows for name, run in _by_name(self.runs).items()})
+        return overlay({name: run.rows for name, run in self.named.items()})
 
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import drawn
 
-        named, differing = _by_name(self.runs), self.differences
-        yield bold("Runs " + ", ".join(named))
+        yield bold("Runs " + ", ".join(self.named))
         yield drawn(self.plot(), "plot() draws their curves.")
-        ended = [
-            (name, run.status, "reward {1:.2f} at step {0}; held-out {2}".format(*_ended(run)))
-            for name, run in named.items()
-        ]
-        yield Table(ended, head=("run", "status", "how it ended"))
+        differing = self.differences
+        ends = ["reward {1:.2f} at step {0}, held-out {2}".format(*_ended(run)) for run in self.named.values()]
+        rows = [(key, *map(str, values.values())) for key, values in differing.items()]
+        yield Table([("ended", *ends), *rows], head=["what differs", *self.named], narrow=(0,))
         if not differing:
             yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
-            return
-        rows = [(key, *(str(values[name]) for name in named)) for key, values in differing.items()]
-        yield Table(rows, head=["what differs", *named], narrow=(0,))
         if "task" in differing:
             yield "Their tasks differ, so held-out scores of one say nothing about the other's."
 
@@ -130,21 +125,18 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     """
     opened = [open_run(run) for run in runs]
     if len({run.path.resolve() for run in opened}) < max(2, len(opened)):
-        names = ", ".join(run.name for run in opened) or "none"
-        raise ValueError(f"runs.compare takes two or more different runs, and got {names}.")
-    return RunsCompared(tuple(opened))
+        raise ValueError(
+            f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened)}."
+        )
+    return RunsCompared(_by_name(opened))
 
 
-def differences(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     """What is not the same in all of these runs -> run -> its value there."""
-    facts = {name: _facts(run.info) for name, run in _by_name(runs).items()}
+    facts = {name: _facts(run.info) for name, run in named.items()}
     keys = dict.fromkeys(key for known in facts.values() for key in known)
     found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
-    return {
-        key: values
-        for key, values in found.items()
-        if len({json.dumps(value, sort_keys=True, default=str) for value in values.values()}) > 1
-    }
+    return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
 
 
 def _by_name(runs: Iterable[Run]) -> dict[str, Run]:

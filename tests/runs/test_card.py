@@ -156,5 +156,3 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     text = card.read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
     assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
-    with pytest.raises(ValueError, match="kind = 'onnx'"):
-        model_card(run, "onnx")

@@ -70,12 +70,13 @@ def test_what_came_after_training(tmp_path: Path) -> None:
     [
         ("running", None, None, "crashed"), ("running", GONE, None, "crashed"), ("finished", GONE, None, "finished"),
         ("running", GONE, "elsewhere", "unknown: the machine 'elsewhere' wrote to it last, 0 minutes ago"),
-        ("failed", GONE, None, "failed: the error is not known"), ("stopped", GONE, None, "stopped by an observer"),
+        ("failed", GONE, None, "failed: ValueError: no"), ("stopped", GONE, None, "stopped by Watcher"),
     ],
 )  # fmt: skip
 def test_how_it_stands(tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str) -> None:
     """A process that is gone has crashed; so has one that is there, but trains no more, as a kernel does."""
-    run = make_run(tmp_path / "run", status, pid, **({"host": host} if host else {}))
+    told = {"error": "ValueError: no", "stopped_by": "Watcher"} | ({"host": host} if host else {})
+    run = make_run(tmp_path / "run", status, pid, **told)
     assert run.status_sentence == seen
     if seen == "crashed" and pid is None:
         with writing_here(run.path):
@@ -183,4 +184,4 @@ def test_a_record_of_another_version_is_called_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     for info in ({}, {"status": "running"}, []):
         (run.path / "run.json").write_text(json.dumps(info))
-        assert run.status == "damaged" and "damaged: run.json cannot be read" in repr(run)
+        assert run.status == "damaged" and "run.json is damaged" in repr(run)
