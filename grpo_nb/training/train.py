@@ -172,7 +172,7 @@ def _train_and_close(
         with explained(settings, run.path), recorder.stop_button():
             _settle_reference(trainer, run, info)
             # Ended after its last step, before the adapter was left, it has none to do; transformers would do one more.
-            if before is None or before.step < settings.max_steps:
+            if before is None or before.checkpoint.step < settings.max_steps:
                 trainer.train(resume_from_checkpoint=before and str(before.checkpoint.path))
             if recorder.error is not None:
                 raise recorder.error
