@@ -205,8 +205,7 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     width = max(1, -(-len(reward) // BINS))
     ends = [(reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width] for sign in (-1, 1)]
     if len(ends[0]):
-        low, high = axis.get_ylim()
-        axis.set_ylim(min(low, *ends[0]), max(high, *ends[1]))
+        _set_limits(axis, min(reward.min(), ends[0].min()), max(reward.max(), ends[1].max()))
         axis.fill_between(ends[0].index, *ends, color=COLOURS[0], alpha=0.12, linewidth=0)
 
 

@@ -85,7 +85,7 @@ class StepGroups:
         return "\n".join([f"{self.title}: {len(self.groups)} groups", *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return standalone("step", step=self)
+        return standalone("step", step=self, at=None)
 
 
 def view(name: str, **values: Any) -> str:

@@ -62,10 +62,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
         check_run_name(name)
         folder = Path(root) / name
     if folder.exists():
-        opened = f"gn.open_run({str(folder)!r})"
-        raise FileExistsError(
-            f"the run {str(folder)!r} exists, and is never overwritten. Choose another name, or look: {opened}."
-        )
+        raise FileExistsError(f"the run {str(folder)!r} exists, and is never overwritten: choose another name.")
     folder.mkdir(parents=True)
     return folder
 
@@ -100,11 +97,7 @@ class Run(Shown):
         with reading(file := self.path / "run.json"):
             info = json.loads(file.read_text("utf-8"))
             # What is read of every run.
-            _ = (
-                info["status"],
-                info["settings"]["beta"],
-                [(one["name"], one["weight"]) for one in info.get("rewards") or ()],
-            )
+            _ = info["status"], info["settings"]["beta"], [(r["name"], r["weight"]) for r in info.get("rewards") or ()]
             return info
 
     @property
@@ -187,8 +180,7 @@ class Run(Shown):
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        with reading(self.path / "metrics.jsonl"):
-            return alerts_of(self.rows)
+        return alerts_of(self.rows)
 
     @property
     def steps(self) -> list[int]:
@@ -205,11 +197,10 @@ class Run(Shown):
         import pandas
 
         steps, tables = self.steps, []
-        wanted = steps if step is None else [step] if step in steps else []
-        if not wanted:
+        if not steps or step not in (None, *steps):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
-        for one in wanted:
+        for one in steps if step is None else [step]:
             with reading(file := self.path / "completions" / f"step_{one:06d}.parquet"):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
@@ -218,8 +209,7 @@ class Run(Shown):
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
         from grpo_nb.runs.groups import StepGroups
 
-        with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
-            return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
+        return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
 
     @property
     def best(self) -> BestStep | None:

@@ -17,9 +17,8 @@ from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section
 from grpo_nb.core.panels import view as empty_view
 from grpo_nb.core.tables import escaped
-from grpo_nb.core.words import shorten
 from grpo_nb.runs.figure import png
-from grpo_nb.runs.groups import GroupScores, StepGroups, standalone, view
+from grpo_nb.runs.groups import StepGroups, view
 from grpo_nb.runs.run import Run, open_run
 
 _NO_ALERT = ("choose an alert", None)
@@ -47,28 +46,25 @@ class RunViewer(Panel):
         self.run = open_run(run)
         self.logged: StepGroups | None = None
         """The step shown, as it was logged; None where the run has no completions yet."""
-        self._title, self._curves_view, self._group_view, self._group_code = (empty_view() for _ in range(4))
+        self._title, self._curves_view, self._step_view = empty_view(), empty_view(), empty_view()
         self._refresh_button = button("Read again", tooltip="Read what a running training has written since")
         self._slider = above(widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px")
         self._slider.continuous_update = False
         self._alert = above(widgets.Dropdown(options=[_NO_ALERT], description="Go to an alert"), "300px")
-        self._group = above(widgets.Dropdown(options=[("-", None)], description="Group"), "320px")
         curves = "the line marks the step shown, triangles and diamonds the alerts"
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),
             self._errors,
             section("Curves", curves, self._curves_view, widgets.HTML(code_line("run.plot()"))),
-            line([self._slider, self._group, self._alert]),
-            section("The group", "highest advantage first", self._group_view, self._group_code),
+            line([self._slider, self._alert]),
+            section("The step", "its groups, completions in the order of their advantages", self._step_view),
         ]
+        self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
-        self._group.observe(self._show_group, "value")
         self._alert.observe(self._go_to_alert, "value")
         self.refresh()
-
-    # What a cell can read and set.
 
     @property
     def step(self) -> int | None:
@@ -81,18 +77,12 @@ class RunViewer(Panel):
             raise ValueError(f"{self.run.name} has no completions yet, so there is no step to go to.")
         self._slider.value = min((known for _, known in self._slider.options), key=lambda known: abs(known - step))
 
-    @property
-    def group(self) -> GroupScores | None:
-        """The group shown, as it was logged."""
-        groups = self.logged.groups if self.logged is not None else ()
-        return next((group for group in groups if group.number == self._group.value), None)
-
     @in_panel
     def refresh(self) -> None:
         """Read what a running training has written since."""
         shown, was_last = self.step, self._slider.index == len(self._slider.options) - 1
-        self._title.value = title(f"Run {self.run.name}: {self.run.status}")
-        steps = self.run.steps
+        self.panel_title, steps = f"Run {self.run.name}: {self.run.status}", self.run.steps
+        self._title.value = title(self.panel_title)
         with self._quietly():
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
             self._slider.value = (steps[-1] if was_last or shown not in steps else shown) if steps else -1
@@ -116,45 +106,18 @@ class RunViewer(Panel):
     def __repr__(self) -> str:
         return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
 
-    def _snapshot(self) -> str:
-        return standalone("snapshot", run=self.run, step=self.logged, at=self.step, **self._curves())
-
-    # What happens.
-
-    def _curves(self) -> dict[str, Any]:
-        """What the view of the curves is given: the figure of `run.plot()` with a line at the step shown."""
-        picture = base64.b64encode(png(self.run.plot(chosen=self.step))).decode()
-        chosen = f" The line marks step {self.step}." if self.step is not None else ""
-        words = f"Training curves. {self.run.sentence}{chosen}"
-        return {"picture": picture, "alt": words, "alerts": self.run.alerts}
-
     def _go_to_alert(self, change: dict[str, Any]) -> None:
         if not self._is_quiet and change["new"] is not None and self.step is not None:
             self.step = change["new"]
 
     @in_panel
     def _pick_step(self) -> None:
+        """Show the figure of `run.plot()` with a line at the step, and its groups, each to be unfolded."""
         if self._is_quiet:
             return
-        self._curves_view.value = view("curves", **self._curves())
+        picture = base64.b64encode(png(self.run.plot(chosen=self.step))).decode()
+        chosen = f" The line marks step {self.step}." if self.step is not None else ""
+        words = f"Training curves. {self.run.sentence}{chosen}"
+        self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
         self.logged = self.run.step(self.step) if self.step is not None else None
-        asked = [
-            (group.number, " ".join(group.question.split())) for group in (self.logged.groups if self.logged else ())
-        ]
-        options = [(label(f"{number}: {shorten(question, 60)}"), number) for number, question in asked]
-        chosen = self._group.value
-        with self._quietly():
-            self._group.options = options or [("-", None)]
-            self._group.value = chosen if chosen in dict(asked) else self._group.options[0][1]
-        self._show_group()
-
-    @in_panel
-    def _show_group(self) -> None:
-        if self._is_quiet:
-            return
-        if self.logged is None or self.group is None:
-            self._group_view.value, self._group_code.value = view("none"), ""
-            return
-        self._group_view.value = view("group", group=self.group)
-        at = self.logged.groups.index(self.group)
-        self._group_code.value = code_line(f"run.step({self.step}).groups[{at}]")
+        self._step_view.value = view("step", step=self.logged, at=self.step)

@@ -87,14 +87,10 @@ def run(tmp_path: Path) -> gn.runs.Run:
     return made
 
 
-def shown(view: Any, css: str) -> list[str]:
+def shown(page: str, css: str) -> list[str]:
     """The cells with a class, as text."""
-    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', view.value, re.DOTALL)
+    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', page, re.DOTALL)
     return [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
-
-
-def code_of(view: Any) -> str:
-    return html.unescape(re.search(r'<div class="gn-code">.*?<pre>(.*?)</pre>', view.value, re.DOTALL)[1])
 
 
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
@@ -131,12 +127,13 @@ def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
 
 def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
-    assert shows.step == 30 and shows.group.number == 0 and shows._errors.value == ""
-    assert shown(shows._group_view, "gn-total") == ["3", "2", "1", "0"]
+    assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
+    groups = shows._step_view.value
+    assert shown(groups, "gn-total")[:4] == ["3", "2", "1", "0"] and groups.count("<details open") == 1
     expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
-    assert shown(shows._group_view, "gn-advantage") == [f"{value:+.3f}" for value in expected]
-    assert re.findall(r"step 30 completion (\d)", shows._group_view.value) == ["3", "0", "1", "2"]
-    assert "&times; 2" in shows._group_view.value and repr(shows) == "RunViewer of made (finished): step 30"
+    assert shown(groups, "gn-advantage")[:4] == [f"{value:+.3f}" for value in expected]
+    assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
+    assert "What is 5 + 6?" in groups and "What is 7 + 7?" in groups and "run.step(30)" in groups
     curves = shows._curves_view.value
     assert 'src="data:image/png;base64,' in curves and "The line marks step 30." in curves
     assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
@@ -145,12 +142,9 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
 def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     shows._slider.value = 4
-    assert shows.step == 4 and "learned nothing" in shows._group_view.value and "step 4." in shows._curves_view.value
-    shows._group.value = 1
-    assert shows.group.question == "What is 8 + 8?" and "What is 8 + 8?" in shows._group_view.value
+    assert shows.step == 4 and "learned nothing" in shows._step_view.value and "step 4." in shows._curves_view.value
     shows.step = 20  # between 4 and 30: the nearest with completions
-    assert shows.step == 30 and shows.group.number == 1
-    assert eval(code_of(shows._group_code), {"run": run}).question == shows.group.question
+    assert shows.step == 30 and "Step 30" in shows.logged.title
     shows._alert.value = 4
     assert shows.step == 4
 
@@ -174,13 +168,13 @@ def test_a_run_without_completions_has_its_curves(tmp_path: Path) -> None:
     assert shows.step is None and "No step has been logged" in shows._curves_view.value
     add_rows(empty.path, range(1, 5))
     shows.refresh()
-    assert "The reward went" in shows._curves_view.value and "No completions" in shows._group_view.value
+    assert "The reward went" in shows._curves_view.value and "No completions" in shows._step_view.value
     with pytest.raises(ValueError, match="no completions yet"):
         shows.step = 1
     assert "No completions" in shows.snapshot().read_text("utf-8")
     write_step(empty.path, 4, SPREAD)
     shows.refresh()
-    assert shows.step == 4 and "step 4 completion" in shows._group_view.value
+    assert shows.step == 4 and "step 4 completion" in shows._step_view.value
 
 
 def test_everything_is_escaped(tmp_path: Path) -> None:
