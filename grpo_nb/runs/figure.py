@@ -118,7 +118,8 @@ def training_figure(
 ) -> Figure:  # fmt: skip
     """Draw reward with spread, each reward, KL, held-out score and length over the steps, and six signals of trouble.
 
-    Pale and thin are the logged values, of a long run the extremes of equally long stretches; strong is their trailing mean.
+    The figure's label is the sentence about the run, for whoever does not see it. Pale and thin are the logged values, of a long
+    run the extremes of equally long stretches; strong is their trailing mean.
 
     Args:
         rows: As in `Run.rows`; any of the metrics may be missing.
@@ -135,9 +136,9 @@ def training_figure(
     if beta == 0:  # with it Unsloth logs a KL of exact zeros, which nobody measured
         rows = [{key: value for key, value in row.items() if key != "kl"} for row in rows]
     marked, window = worst_first(sorted(alerts, key=lambda alert: -alert.step)), window_of(rows)
-    figure = Figure(facecolor="white")
+    figure = Figure(facecolor="white", label=describe(rows, reference))
     axes: dict[str, Axes] = figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
-    _write_foot(figure, describe(rows, reference), marked, window)
+    _write_foot(figure, marked, window)
     for title, measure in MEASURES.items():
         if title in _CARDS:
             _draw_card(axes[title], title, curve(rows, measure.metric), window)
@@ -310,9 +311,9 @@ def _mark_alerts(axes: Mapping[str, Axes], marked: Sequence[Alert]) -> None:
                 axes[title].axvline(alert.step, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9)
 
 
-def _write_foot(figure: Figure, sentence: str, marked: Sequence[Alert], window: int) -> None:
+def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
-    said = [(sentence, 10, _INK)]
+    said = [(figure.get_label(), 10, _INK)]
     for alert in marked[:_LISTED]:
         told = f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
         said.append((told, 9, _MARKS[alert.kind][0]))

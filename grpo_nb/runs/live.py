@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import png, training_figure
-from grpo_nb.runs.rise import describe
 from grpo_nb.runs.rows import Row
 
 
@@ -22,11 +21,11 @@ class LivePlot:
         weights: Weight of each reward, for the labels.
         beta: Weight of the KL.
         reference: What it is measured to.
-        share: Of the time that redraws may take: one of 0.4 s then comes every 20 s.
+        share: Of the time that redraws may take: one of 0.3 s then comes every 30 s.
     """
 
     def __init__(
-        self, weights: Mapping[str, float], beta: float, reference: str = "the reference model", *, share: float = 0.02
+        self, weights: Mapping[str, float], beta: float, reference: str = "the reference model", *, share: float = 0.01
     ) -> None:
         self._told, self._share, self._output, self._next = (weights, beta, reference), share, CellOutput(), 0.0
         self.seconds, self.draws = 0.0, 0
@@ -43,10 +42,9 @@ class LivePlot:
         now = time.perf_counter()
         if not rows or (not is_last and now < self._next):
             return False
-        text = describe(rows, self._told[2])
-        picture = base64.b64encode(png(training_figure(rows, *self._told, alerts=alerts))).decode()
-        told = {"image/png": {"alt": f"Training curves. {text}"}}
-        self._output.show({"image/png": picture, "text/plain": text}, metadata=told)
+        figure = training_figure(rows, *self._told, alerts=alerts)
+        shown = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": figure.get_label()}
+        self._output.show(shown, metadata={"image/png": {"alt": f"Training curves. {figure.get_label()}"}})
         took = time.perf_counter() - now
         # The first figure also pays for matplotlib's fonts; waiting for that would leave the cell bare.
         self._next = now + took + (took / self._share if self.draws else 0)

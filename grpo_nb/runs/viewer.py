@@ -115,9 +115,8 @@ class RunViewer(Panel):
         """Show the figure of `run.plot()` with a line at the step, and its groups, each to be unfolded."""
         if self._is_quiet:
             return
-        picture = base64.b64encode(png(self.run.plot(chosen=self.step))).decode()
-        chosen = f" The line marks step {self.step}." if self.step is not None else ""
-        words = f"Training curves. {self.run.sentence}{chosen}"
+        figure, chosen = self.run.plot(chosen=self.step), f" The line marks step {self.step}." if self.step else ""
+        picture, words = base64.b64encode(png(figure)).decode(), f"Training curves. {figure.get_label()}{chosen}"
         self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
         self.logged = self.run.step(self.step) if self.step is not None else None
         self._step_view.value = view("step", step=self.logged, at=self.step)

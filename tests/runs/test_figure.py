@@ -11,6 +11,7 @@ import numpy
 import pandas
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from grpo_nb.runs import live
@@ -184,13 +185,13 @@ def test_the_live_figure_is_one_display_within_its_share_of_the_time(
     now, drawn = 0.0, 0
     monkeypatch.setattr(live.time, "perf_counter", lambda: now)
 
-    def slow(*_: Any, **__: Any) -> bytes:
+    def slow(*_: Any) -> bytes:
         nonlocal now, drawn
         now, drawn = now + 0.25, drawn + 1
         return b""
 
-    monkeypatch.setattr(live, "training_figure", slow)
-    monkeypatch.setattr(live, "png", lambda figure: figure)
+    monkeypatch.setattr(live, "training_figure", lambda rows, *told, **_: Figure(label=describe(rows, told[-1])))
+    monkeypatch.setattr(live, "png", slow)
     plot, rows = live.LivePlot({}, 0.04, "the base model", share=0.005), made_rows(2000)
     for count in range(1, 2001):
         now += 1.0
