@@ -3,8 +3,8 @@
     python benchmarks/redraw.py [--rounds 7]
 
 Everything a redraw does is counted: reading the rows, drawing, rendering to PNG. It grows slowly with the run, and `LivePlot`
-waits in proportion to it. CPU time, as other programs on the machine would disturb the time of day; the three lengths take turns
-in one process, medians.
+waits in proportion to it. CPU time, as other programs on the machine would disturb the time of day; the three lengths take
+turns in one process, medians.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def training_figure(
 ) -> Figure:  # fmt: skip
     """Draw reward with spread, each reward, KL, held-out score and length over the steps, and six signals of trouble.
 
-    The figure's label is the sentence about the run, for whoever does not see it. Pale and thin are the logged values, of a long
-    run the extremes of equally long stretches; strong is their trailing mean.
+    The figure's label is the sentence about the run, for whoever does not see it. Pale and thin are the logged values, of a
+    long run the extremes of equally long stretches; strong is their trailing mean.
 
     Args:
         rows: As in `Run.rows`; any of the metrics may be missing.
@@ -313,15 +313,17 @@ def _mark_alerts(axes: Mapping[str, Axes], marked: Sequence[Alert]) -> None:
 
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
-    said = [(figure.get_label(), 10, _INK)]
-    for alert in marked[:_LISTED]:
-        told = f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
-        said.append((told, 9, _MARKS[alert.kind][0]))
+    told = [f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}" for alert in marked[:_LISTED]]
+    said = [
+        (figure.get_label(), 10, _INK),
+        *((text, 9, _MARKS[a.kind][0]) for text, a in zip(told, marked, strict=False)),
+    ]
     if len(marked) > _LISTED:
         said.append((f"and {len(marked) - _LISTED} more in run.alerts", 8.5, _SOFT))
-    if window > 1:
-        told = f"Strong lines and bold numbers are the mean of the last {window} steps, pale lines each step or its extremes."
-        said.append((told, 8.5, _SOFT))
+    over = (
+        f"Strong lines and bold numbers are the mean of the last {window} steps, pale lines each step or its extremes."
+    )
+    said += [(over, 8.5, _SOFT)] if window > 1 else []
     lines = [(line, size, colour) for text, size, colour in said for line in _wrapped(text, size)]
     height, top = _HEAD + _DRAWN + _FOOT + _LINE * len(lines), _HEAD + _DRAWN + 0.36
     figure.set_size_inches(_WIDTH, height)

@@ -113,8 +113,10 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
     # Of a short run so few that the mean does not reach over both of its ends.
     last = paid[-min(_LAST, max(1, rise.steps // 3)) :]
     kl, clipped = mean(series(last, "kl")), mean(series(last, "completions/clipped_ratio"))
-    parts = [rise.claim, f"NaN or infinite in {broken} more" if broken else ""]
-    parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
-    over = f" (last {len(last)})" if len(last) > 1 else ""
-    parts.append("" if math.isnan(clipped) else f"{clipped:.0%} of completions cut at the length limit{over}")
-    return "; ".join(part for part in parts if part) + "."
+    text = rise.claim + (f"; NaN or infinite in {broken} more" if broken else "")
+    text += "; KL not measured" if math.isnan(kl) else f"; KL to {reference} {kl:.3f}"
+    if not math.isnan(clipped):
+        text += f"; {clipped:.0%} of completions cut at the length limit" + (
+            f" (last {len(last)})" if len(last) > 1 else ""
+        )
+    return text + "."

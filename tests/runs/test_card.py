@@ -10,7 +10,6 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
-from grpo_nb.core.markdown import fence, plain, span
 from grpo_nb.runs.card import card_data, model_card, shareable, write_export_card
 from tests.support.written_run import (
     COMPARISON,
@@ -137,13 +136,6 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     assert reward_table.count("<tr>") == 2 and reward_table.count("<td>") == 3
     data = ModelCard(card).data
     assert data.license == "apache-2.0" and data.datasets is None
-
-
-def test_escaping() -> None:
-    assert fence("````\nx").startswith("`````\n") and fence("````\nx").endswith("\n`````")
-    assert span("a``b|c") == "``` a``b\\|c ```" and span("") == "`  `"
-    assert plain("1. <a>\n# b") == "1\\. &lt;a&gt; \\# b"
-    assert plain("- a_b _c_ p = 0.1 (x)") == "\\- a_b \\_c\\_ p = 0.1 (x)"
 
 
 def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
