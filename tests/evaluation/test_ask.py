@@ -15,7 +15,6 @@ from grpo_nb.evaluation.comparison import Comparison, Evaluation, cut_sentence, 
 from grpo_nb.evaluation.heldout import read_answers, same_as_gold
 from grpo_nb.generation.samples import Completion
 from grpo_nb.rewards.record import record_of
-from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
 
@@ -208,7 +207,6 @@ def test_what_is_not_the_runs_own_result_is_not_kept_as_that(
     assert drawn.path == run.path / "comparison", "as long as there is nothing better"
     own = gn.compare(run)
     assert own.path == drawn.path and own.other_set == "" and "on 10 questions," in own.sentence
-    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
     for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2}, {"task": fresh()}):
         less = gn.compare(run, **how)
         assert less.path is None and repr(gn.evaluation.open_comparison(run.path)) == repr(own), how
@@ -216,11 +214,6 @@ def test_what_is_not_the_runs_own_result_is_not_kept_as_that(
     assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).questions == 12
     (own.path / "comparison.json").write_text("{")
     assert gn.compare(run, max_completion_length=16).path == own.path, "in the place of a damaged one"
-
-
-def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
-    (result,) = card_data(run).eval_results
-    return result.dataset_name, result.dataset_args
 
 
 def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
