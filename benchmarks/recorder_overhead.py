@@ -83,11 +83,10 @@ def main() -> None:
     run = gn.runs.Run(folder)
     rewards = [{"name": name, "weight": weight} for name, weight in WEIGHTS.items()]
     run.write_info({"status": "running", "settings": settings.to_dict(), "rewards": rewards})
-    recorder = Recorder(run, settings)
+    logs = make_logs(settings.per_device_train_batch_size)
+    recorder = Recorder(run, SimpleNamespace(_logs=logs, is_save_due=lambda save_steps: False), settings)
     recorder.bar = SimpleNamespace(n=0, set_postfix=ignore, update=ignore, refresh=ignore)
     recorder._plot = plot = live.LivePlot(WEIGHTS, settings.beta)
-    logs = make_logs(settings.per_device_train_batch_size)
-    recorder.trainer = SimpleNamespace(_logs=logs, is_save_due=lambda save_steps: False)
     figure = Part(plot, "update")
     state, control = SimpleNamespace(global_step=0, max_steps=MARKS[-1]), SimpleNamespace(should_training_stop=False)
     (folder / "completions").mkdir()

@@ -35,8 +35,6 @@ class Resumable:
 
     memory: Mapping[str, Any] = {}
     """What remembers something from step to step, by name: rewards and observers with a `state_dict`."""
-    reference: Path | None = None
-    """Folder of the frozen adapter that KL is measured to; None if that is the base model."""
     keep: Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None] | None = None
     """Told of the first three generations what `grpo_nb.training.beginning.keep_generation` writes."""
 
@@ -93,7 +91,7 @@ class Resumable:
         folder, model = Path(resume_from_checkpoint), self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
         if "ref" in model.peft_config:  # there only if KL is measured to it
-            load_adapter(model, self.reference, "ref")
+            load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
         vars(self).update(json.loads((folder / "loop.json").read_text("utf-8"))["numbers"])
         if (rest := folder / "generation.pt").is_file():
             self._buffered_inputs = torch.load(rest, map_location=self.args.device, weights_only=True)

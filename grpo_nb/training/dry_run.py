@@ -1,13 +1,14 @@
 """A dry run: generate and score as training would, and update nothing.
 
 For debugging rewards, prompts and sampling before a single step is paid for. The trainer's own path does it, with its data
-order, sampler, reward calls and advantages; only what would compute a loss is taken out. So it is, completion by completion,
+order, sampler, reward calls and advantages, and is left before anything computes a loss. So it is, completion by completion,
 the first step of a training with the same settings. `baseline` asks another question, whether there is a signal on prompts
 drawn at random.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import tempfile
@@ -24,7 +25,6 @@ from grpo_nb.tasks.task import Task
 import_unsloth()
 
 import torch
-from transformers import TrainerCallback
 
 from grpo_nb.training.checkpointing import remembering
 from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
@@ -65,8 +65,8 @@ def dry_run(
             trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), _Dry)
             trainer.beta = 0.0  # only a loss would look at the reference
             trainer.args.output_dir = nowhere
-            trainer.add_callback(_OneStep())
-            trainer.train()
+            with contextlib.suppress(_Sampled):
+                trainer.train()
     finally:
         for name, reward in memory.items():
             reward.load_state_dict(known[name])
@@ -74,24 +74,15 @@ def dry_run(
     return StepGroups.of("A dry run", table, prepared.weights)
 
 
-class _Dry:
-    """Goes in front of a trainer: generation, scoring and logging as they are, and a training step that ends there."""
+class _Sampled(Exception):
+    """The first completions are there."""
 
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        # Of a tensor that is not the model's, so that nothing changes whatever gradient there might be.
-        self.optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.0)
-        if self.accelerator.scaler is not None:  # of float16: there is no loss that it could have scaled
-            self.accelerator.scaler = torch.amp.GradScaler(enabled=False)
-        return self.optimizer
+
+class _Dry:
+    """Goes in front of a trainer: the first training step ends where its loss would begin."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         model.train()
         with torch.no_grad():
             self._prepare_inputs(inputs)
-        self._step += 1
-        return torch.zeros((), device=self.args.device)
-
-
-class _OneStep(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = True
+        raise _Sampled

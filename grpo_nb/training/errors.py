@@ -90,28 +90,23 @@ def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        problem = _problem(error, settings, run)
+        of_a_reward = isinstance(error, RewardError) and not _may_be_of_the_machine(error.__cause__)
+        if isinstance(error, EnvironmentProblem) or (of_a_reward and not is_disk_full(error)):
+            raise
+        memory, problem = memory_advice(error, settings), gpu_problem(error)
+        if memory is not None:
+            told = f"{memory.message} {memory.why} {memory.advice}"
+            if run is not None:
+                told += (
+                    " With another batch or length it is another run, which can begin with what this one learnt: "
+                    f"gn.load_model(settings, adapter={str(run / 'adapter')!r})."
+                )
+            problem = EnvironmentProblem(f"{told}\n({type(error).__name__}: {str(error)[:200]})")
+        elif run is not None and is_disk_full(error):
+            problem = EnvironmentProblem(
+                f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
+                f"gn.train(..., resume={str(run)!r})."
+            )
         if problem is None:
             raise
         raise problem from error
-
-
-def _problem(error: Exception, settings: Settings, run: Path | None) -> EnvironmentProblem | None:
-    of_a_reward = isinstance(error, RewardError) and not _may_be_of_the_machine(error.__cause__)
-    if isinstance(error, EnvironmentProblem) or (of_a_reward and not is_disk_full(error)):
-        return None
-    memory = memory_advice(error, settings)
-    if memory is not None:
-        told = f"{memory.message} {memory.why} {memory.advice}"
-        if run is not None:
-            told += (
-                " With another batch or length it is another run, which can begin with what this one learnt: "
-                f"gn.load_model(settings, adapter={str(run / 'adapter')!r})."
-            )
-        return EnvironmentProblem(f"{told}\n({type(error).__name__}: {str(error)[:200]})")
-    if run is not None and is_disk_full(error):
-        return EnvironmentProblem(
-            f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
-            f"gn.train(..., resume={str(run)!r})."
-        )
-    return gpu_problem(error)

@@ -74,8 +74,11 @@ def reference_of(model: Any, settings: Settings, reference: str) -> str:
     On a GPU it is the base model always: Unsloth takes the lines out of TRL's trainer that make a frozen copy of the adapter
     (unsloth/models/rl.py), and vLLM would be handed the tensors of that copy among those of the trained adapter.
     """
-    if settings.beta == 0 or reference == "base" or is_untrained(model):
-        return BASE_MODEL
+    if reference not in ("start", "base"):
+        raise ValueError(f"reference = {reference!r:.60} must be 'start' or 'base'.")
+    tensors = [p.detach() for name, p in model.named_parameters() if "lora_B.default" in name]
+    if settings.beta == 0 or reference == "base" or not any(tensor.any() for tensor in tensors):
+        return BASE_MODEL  # with a LoRA as it was made the model is the base model
     if find_gpu() is None:
         return START_ADAPTER
     warnings.warn(
@@ -84,8 +87,3 @@ def reference_of(model: Any, settings: Settings, reference: str) -> str:
         stacklevel=4,
     )
     return BASE_MODEL
-
-
-def is_untrained(model: Any) -> bool:
-    """Whether the LoRA is still as it was made, so that the model is the base model."""
-    return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)

@@ -80,13 +80,17 @@ def prime(
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
     require_same_settings(model, tokenizer, settings)
+    settings = task.rendered_by(settings)
     if not len(task.holdout):
         raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     chosen = random.Random(settings.seed).sample(range(len(task.train)), min(examples, len(task.train)))
     shown = [task.train[i] for i in sorted(chosen)]
     asked = [task.holdout[i] for i in range(min(_HELD_OUT, len(task.holdout)))]
     write = _writer(task, reasoning)
-    turns, measured = ([_tokens(tokenizer, task, row, write(row), settings) for row in rows] for rows in (shown, asked))
+    turns, measured = (
+        Dataset.from_list([_tokens(tokenizer, task, row, write(row), settings) for row in rows])
+        for rows in (shown, asked)
+    )
     gpu, prompts = find_gpu(), [row["prompt"] for row in asked]
     number_type = number_type_of(model, settings, gpu).name
     # Sampled as in training, with the same random numbers before and after.
@@ -120,11 +124,7 @@ def prime(
         )
         with kept_precision(model):
             trainer = SFTTrainer(
-                model=model,
-                processing_class=tokenizer,
-                args=arguments,
-                train_dataset=Dataset.from_list(turns),
-                eval_dataset=Dataset.from_list(measured),
+                model, arguments, train_dataset=turns, eval_dataset=measured, processing_class=tokenizer
             )
         silence(trainer)
         rest_engine(model)

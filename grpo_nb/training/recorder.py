@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import signal
 import threading
 import warnings
@@ -24,6 +23,7 @@ from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor, HealthReport
 from grpo_nb.models.load import save_adapter
 from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.rows import best_step, tidy_row
@@ -51,18 +51,17 @@ class Recorder(TrainerCallback):
 
     Args:
         run: Whose folder is written to; rows that are there are continued.
+        trainer: Keeps the last generation batch in `_logs`, as TRL does, and says when to save.
         settings: Of the run.
         observers: Asked at each row, in this order; the health rules come last, for they read what all others add.
     """
 
-    def __init__(self, run: Run, settings: Settings, observers: Sequence[Observer] = ()) -> None:
-        self.run, self.settings, self.observers = run, settings, list(observers)
+    def __init__(self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()) -> None:
+        self.run, self.trainer, self.settings, self.observers = run, trainer, settings, list(observers)
         self.rows, self.weights = run.rows, run.weights
         self.health = HealthMonitor(
             weights=self.weights, settings=settings, ranges=run.ranges, rows=self.rows, stop_on=settings.stop_on_alert
         )  # fmt: skip
-        self.trainer: Any = None
-        """Keeps the last generation batch in `_logs`, as TRL does, and says when to save."""
         self.is_interrupted = False
         """Whether the stop button was pressed."""
         self.stopped_by: str | None = None
@@ -189,20 +188,11 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
     """
     import pandas
 
-    scores = {name: list(values) for name, values in logs["rewards"].items()}
-    completions = [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]]
-    totals = []
-    for i in range(len(completions)):
-        known = [weight * scores[name][i] for name, weight in weights.items() if not math.isnan(scores[name][i])]
-        totals.append(math.fsum(known) if known else math.nan)  # of those that are a number, as TRL has it
-    return pandas.DataFrame(
-        {
-            "step": step,
-            "group": [i // size for i in range(len(completions))],
-            "prompt": [p if isinstance(p, str) else json.dumps(p) for p in logs["prompt"]],
-            "completion": completions,
-            **scores,
-            "total": totals,
-            "advantage": list(logs["advantages"]),
-        }
-    )
+    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
+    table = pandas.DataFrame({"step": step, "group": scores.index // size})
+    table["prompt"] = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]
+    table["completion"] = list(map(completion_text, logs["completion"]))
+    table[list(scores)] = scores
+    # Of those that are a number, as TRL has it; NaN where none is.
+    table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    return table.assign(advantage=list(logs["advantages"]))

@@ -113,7 +113,8 @@ def train(
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
         with writing_here(run.path):
             run.write_info(info)
-            _train_and_close(trainer, prepared, run, observers, info, before)
+            scores = [HoldoutScore(prepared)] if settings.holdout_every else []
+            _train_and_close(Recorder(run, trainer, settings, [*scores, *observers]), info, before)
     return run
 
 
@@ -121,16 +122,13 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     """Return a finished run as after its training: its adapter in the model, what its rewards learnt, its figure shown."""
     run = Run(found.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
     load_adapter(prepared.model, run.adapter_path)
-    memory, forgotten = remembering(prepared.rewards), ""
     if found.checkpoint.path is not None:
-        take_up_memory(memory, found.checkpoint.path)
-    elif memory:
-        forgotten = f" What {', '.join(memory)} had learnt is not known: its last checkpoint is gone or damaged."
+        take_up_memory(remembering(prepared.rewards), found.checkpoint.path)
     if is_notebook():
         LivePlot(run.weights, run.settings.beta, run.reference).update(run.rows, alerts=run.alerts, is_last=True)
     warnings.warn(
         f"The run {run.name!r} is finished: it is given back with its adapter in the model, and nothing was trained. For a new "
-        f"run: another name, or resume=None.{forgotten}",
+        "run: another name, or resume=None.",
         stacklevel=3,
     )
     return run
@@ -150,23 +148,13 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Pat
     return run.path
 
 
-def _train_and_close(
-    trainer: Any,
-    prepared: Prepared,
-    run: Run,
-    observers: Sequence[Observer],
-    info: dict[str, Any],
-    before: Resumption | None,
-) -> None:
+def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumption | None) -> None:
     """Train, and leave adapter, figure, card and run.json as they belong to the newest checkpoint, whatever ended it."""
-    settings, failure = prepared.settings, None
-    scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-    recorder = Recorder(run, settings, [*scores, *observers])
+    run, trainer, settings, failure = recorder.run, recorder.trainer, recorder.settings, None
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.memory = remembering([*prepared.rewards, *observers])
+    trainer.memory = remembering([*run.rewards, *recorder.observers])
     trainer.keep = partial(keep_generation, run, size=settings.num_generations)
-    recorder.trainer = trainer
     info["status"] = "failed"  # until something better is known; run.json says running meanwhile
     try:
         with explained(settings, run.path), recorder.stop_button():
@@ -186,13 +174,13 @@ def _train_and_close(
         info["error"] = f"{type(error).__name__}: {error}"
     if getattr(trainer, "stock_reason", None):
         info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
-    info["not_saved"] = _close(recorder, info)
-    for lost in info["not_saved"] if failure is not None else ():
-        failure.add_note(f"Not saved: {lost}")
+    not_saved = "; ".join(_close(recorder, info))
     if failure is not None:
+        if not_saved:
+            failure.add_note(f"Not saved: {not_saved}.")
         raise failure
-    if info["not_saved"]:
-        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
+    if not_saved:
+        warnings.warn(f"Not saved: {not_saved}.", stacklevel=3)
     elif info["status"] == "finished":
         keep_newest(run.path / "checkpoints", 1)
 
@@ -215,13 +203,12 @@ def _close(recorder: Recorder, info: dict[str, Any]) -> list[str]:
 
 def _settle_reference(trainer: Any, run: Run, info: Mapping[str, Any]) -> None:
     """Have the KL measured to what `run.json` says."""
-    trainer.reference = None if info["reference"] == BASE_MODEL else run.path / "reference"
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if "ref" in model.peft_config and trainer.reference is None:
+    model, is_base = trainer.accelerator.unwrap_model(trainer.model), info["reference"] == BASE_MODEL
+    if "ref" in model.peft_config and is_base:
         # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
         # the base model, and switching the adapter off gives the same without three products per layer.
         model.delete_adapter("ref")
-    elif "ref" not in model.peft_config and trainer.reference is not None:
+    elif "ref" not in model.peft_config and not is_base:
         raise ValueError(
             f"the run {run.name!r} measures its KL to the adapter that it started from, and Unsloth on a GPU only to the base "
             "model. Go on with it on a CPU, as it began, or begin a new run."

@@ -12,7 +12,6 @@ import torch
 import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.own_rewards import Fading
 from tests.support.tiny import load_tiny
@@ -93,25 +92,6 @@ def test_an_error_of_a_reward_is_told_as_in_training(tiny) -> None:
     with pytest.raises(RewardError, match=r"the reward 'fails' raised ZeroDivisionError.*on row 0"):
         gn.dry_run(model, tokenizer, task, fails, settings)
     assert set(model.peft_config) == {"default"}
-
-
-def test_float16_has_nothing_to_scale(tiny, monkeypatch) -> None:
-    """On a T4 accelerate unscales the gradients of a loss, which a dry run does not compute."""
-    from accelerate import Accelerator
-
-    def with_scaler(*parts: object) -> object:
-        trainer = prepare.build_trainer(*parts)
-        trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
-        return trainer
-
-    def unscale(self: Accelerator, optimizer: object = None) -> None:
-        for prepared in self._optimizers:
-            self.scaler.unscale_(prepared.optimizer)
-
-    monkeypatch.setattr("grpo_nb.training.dry_run.build_trainer", with_scaler)
-    monkeypatch.setattr(Accelerator, "unscale_gradients", unscale)
-    model, tokenizer, task, settings = tiny
-    assert len(gn.dry_run(model, tokenizer, task, [brevity], settings).groups) == 2
 
 
 def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:

@@ -1,7 +1,9 @@
 """Which run is gone on with, what is said of it, and what its folder holds then: on made-up folders, without a model."""
 
+import errno
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.files import process_identity
+from grpo_nb.core import files
 from grpo_nb.runs import checkpoints
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
@@ -23,7 +25,7 @@ REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source"
 
 def make_info(**changes: object) -> dict:
     return {
-        "status": "running", "pid": GONE, "process_start": 1.0, "host": process_identity()["host"],
+        "status": "running", "pid": GONE, "process_start": 1.0, "host": files.process_identity()["host"],
         "started": "2026-01-01", "settings": SETTINGS.to_dict(), "task": TASK, "rewards": [REWARD],
         "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts", "machine": {"gpu": None},
         "reference": "the base model", **changes,
@@ -237,6 +239,20 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
 
 
+def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Settings) -> None:
+    sleeper = subprocess.Popen(["sleep", "600"])
+    try:
+        make_run(root / "a", pid=sleeper.pid, process_start=files._start_of(sleeper.pid))
+        for resume in ("auto", "a"):
+            with pytest.raises(ValueError, match="being trained right now"):
+                find_run(settings, None, resume)
+        make_run(root / "b", pid=sleeper.pid, process_start=1.0)
+        assert find_run(settings, "b", "auto") is not None, "another process has the number now"
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
 # Checkpoints.
 
 
@@ -342,3 +358,37 @@ def test_every_file_and_folder_is_forced_to_the_disk_before_the_name(
     monkeypatch.setattr(checkpoints, "sync", lambda path: synced.append(path.name))
     write(tmp_path, 1)
     assert synced == ["a", "manifest.json", ".checkpoint-1.partial", tmp_path.name]
+
+
+def test_a_checkpoint_is_complete_or_not_there(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "a").write_text("first")
+        raise KeyboardInterrupt
+
+    checkpoints.write_checkpoint(tmp_path, 1, lambda folder: (folder / "a").write_text("one") and None)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.write_checkpoint(tmp_path, 2, fill)
+    newest = checkpoints.newest_checkpoint(tmp_path)
+    assert newest.step == 1 and newest.passed_over == () and (newest.path / "a").read_text() == "one"
+    for step in (3, 10):
+        checkpoints.write_checkpoint(tmp_path, step, lambda folder: (folder / "a").write_text("more") and None)
+    checkpoints.keep_newest(tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-3"]
+
+
+def test_a_drive_that_cannot_sync_folders_is_no_obstacle(tmp_path: Path, monkeypatch) -> None:
+    real = os.fsync
+
+    def fsync(number: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{number}"):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(number)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name in ("link", "symlink"):
+        monkeypatch.setattr(os, name, refuse)
+    checkpoints.write_checkpoint(tmp_path, 1, lambda folder: (folder / "a").write_text("one") and None)
+    assert checkpoints.newest_checkpoint(tmp_path).step == 1
