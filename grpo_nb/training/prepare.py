@@ -77,8 +77,9 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
         )
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
-    if task.notes != given.notes:  # it says what was left out
-        warnings.warn(task.notes[-1], stacklevel=3)
+    left_out = sum(task.dropped.values()) - sum(given.dropped.values())
+    if left_out:
+        warnings.warn(f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3)
     weights = tried(rewards, task, settings)
     obstacle = _stock_reason(model, settings)
     return Prepared(

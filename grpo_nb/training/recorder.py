@@ -65,7 +65,7 @@ class Recorder(TrainerCallback):
         self.is_interrupted = False
         """Whether the stop button was pressed."""
         self.stopped_by: str | None = None
-        """The alert or observer that asked to stop."""
+        """The critical alerts, or the observer, that asked to stop."""
         self.error: BaseException | None = None
         """What an observer raised. The step was done, so it is recorded and saved before this is raised."""
         self.bar: tqdm | None = None
@@ -124,8 +124,7 @@ class Recorder(TrainerCallback):
         if fresh:
             row["alerts"] = [alert.to_dict() for alert in fresh]
         if self.health.should_stop:
-            critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
-            self.stopped_by = f"the critical alert {critical[-1]}"
+            self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
         self.run.write_step(row, table)
         self.rows.append(row)
         if "holdout/accuracy" in row and best_step(self.rows).step == row["step"]:

@@ -92,7 +92,7 @@ def nothing(completions: list, **columns: object) -> list[float]:
 def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, capsys) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
-    assert run.status == "stopped" and run.info["stopped_by"] == "the critical alert no_spread"
+    assert run.status == "stopped" and "no_spread" in run.info["stopped_by"]
     assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
     assert ("no_spread", "critical", 20) in told

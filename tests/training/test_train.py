@@ -240,18 +240,18 @@ def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, mon
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "told"),
     [
-        {"extra": {"logging_steps": 0}}, {"extra": {"save_strategy": "nope"}}, {"extra": {"eval_strategy": "steps"}},
-        {"extra": {"hub_strategy": "sometimes"}}, {"extra": {"unsloth_num_chunks": 4}}, {"seed": -1}, {"keep": "best"},
-        {"extra": {"report_to": ["wandbb"]}},
+        ({"extra": {"logging_steps": 0}}, "logging_steps"), ({"extra": {"save_strategy": "nope"}}, "nope"),
+        ({"extra": {"eval_strategy": "steps"}}, "eval"), ({"extra": {"hub_strategy": "sometimes"}}, "sometimes"),
+        ({"extra": {"unsloth_num_chunks": 4}}, "unsloth_num_chunks"), ({"seed": -1}, "(?i)seed"),
+        ({"keep": "best"}, "holdout_every = 0 makes none"), ({"extra": {"report_to": ["wandbb"]}}, "wandbb"),
     ],
-    ids=str,
 )  # fmt: skip
-def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settings, changes: dict) -> None:
-    with pytest.raises((ValueError, TypeError), match="|".join(changes.get("extra", changes))) as caught:
+def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settings, changes: dict, told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
         gn.train(*fresh, [brevity], tiny_settings.replace(**changes))
-    assert caught.value is not None and not Path(tiny_settings.run_root).exists()
+    assert not Path(tiny_settings.run_root).exists()
     assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
 
 
