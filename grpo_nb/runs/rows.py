@@ -49,9 +49,8 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
     """Turn one of the trainer's log entries into a row: numbers only, and nothing that was not measured."""
-    # TRL may log what is numpy's, where a reward logs it.
-    numbered = {key: value for key, value in logs.items() if isinstance(value, numbers.Real)}
-    measured = {key: value if isinstance(value, int) else float(value) for key, value in numbered.items()}
+    # As plain numbers: what a reward logs may be numpy's.
+    measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
     if beta == 0:  # then Unsloth logs a KL of exact zeros, which was never computed
         measured.pop("kl", None)
     return {"step": step, "max_steps": max_steps, **measured}

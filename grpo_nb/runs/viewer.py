@@ -98,9 +98,10 @@ class RunViewer(Panel):
         """
         target = Path(path or self.run.path / "figures" / "viewer.html")
         target.parent.mkdir(parents=True, exist_ok=True)
-        head = f'<meta charset="utf-8"><title>Run {escaped(self.run.name)}</title>'
-        page = f'<!doctype html><html lang="en"><head>{head}</head><body>{self._snapshot()}</body></html>\n'
-        write_text(target, page)
+        head = f'<meta charset="utf-8"><title>{escaped(self.panel_title)}</title>'
+        write_text(
+            target, f'<!doctype html><html lang="en"><head>{head}</head><body>{self._snapshot()}</body></html>\n'
+        )
         return target
 
     def __repr__(self) -> str:
