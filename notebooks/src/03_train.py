@@ -190,7 +190,7 @@ print("It worked: a hopeless run ended by itself, an interrupted one was resumed
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
 # | *is no run: it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
-# | *was started with other settings* | a resumed run must be the same run | the line it prints, or a new run |
+# | *was another training* | a resumed run must be the same run | the line it prints, or a new run |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` before |
 # | the kernel died | memory, or Colab took the machine | run from the top, with `resume="auto"` in the training cell |
