@@ -60,7 +60,7 @@ class Measure(NamedTuple):
 
 
 MEASURES = {
-    TOTAL: Measure("reward", "weighted sum; band: one standard deviation", rules=""),
+    TOTAL: Measure("reward", "weighted sum", rules=""),
     EACH: Measure("rewards/", "mean score, unweighted", rules="constant_reward|dominating_reward|form_only"),
     KL: Measure("kl", "nats", 2, rules="kl"),
     HOLDOUT: Measure(ACCURACY, "", 3, _percent, "holdout"),
@@ -206,6 +206,8 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     width = max(1, -(-len(reward) // BINS))
     ends = [(reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width] for sign in (-1, 1)]
     if len(ends[0]):
+        if axis.get_title(loc="right") == MEASURES[TOTAL].unit:  # and not that values are no numbers
+            axis.set_title(f"{MEASURES[TOTAL].unit}; band: one standard deviation", loc="right", fontsize=8, y=1, pad=5)
         _set_limits(axis, min(reward.min(), ends[0].min()), max(reward.max(), ends[1].max()))
         axis.fill_between(ends[0].index, *ends, color=COLOURS[0], alpha=0.12, linewidth=0)
 
@@ -384,7 +386,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     figure, named = Figure(figsize=(_WIDTH, 5.4), facecolor="white"), {}
     for axis, title in zip(figure.subplots(2, 2).flat, (TOTAL, KL, HOLDOUT, LENGTHS), strict=True):
         measure = MEASURES[title]
-        _frame(axis, title, measure.unit.partition(";")[0])
+        _frame(axis, title, measure.unit)
         for i, (name, rows) in enumerate(runs.items()):
             window, line = 1 if title == HOLDOUT else window_of(rows), _STYLES[i // len(COLOURS) % len(_STYLES)]
             if not math.isnan(_line(axis, curve(rows, measure.metric), window, i, 0.25, linestyle=line)):

@@ -71,14 +71,16 @@ def test_the_figure_shows_values_means_and_labels() -> None:
     )
     (band,) = panels(made_rows(8, reward=2.0, reward_std=0.75))[TOTAL].collections
     heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (1.25, 2.75), "one standard deviation"
+    assert (heights.min(), heights.max()) == (1.25, 2.75)
+    assert "weighted sum; band: one standard deviation" in said(shown[TOTAL])
 
 
 def test_what_was_not_measured_is_said_not_drawn() -> None:
     shown = panels([{"step": row["step"], "reward": row["reward"]} for row in made_rows()])
     for name in (EACH, KL, LENGTHS, *CARDS):
         assert not shown[name].get_lines() and "not measured" in said(shown[name]), name
-    assert "not measured" in said(shown[HOLDOUT]) and not shown[TOTAL].collections
+    assert "not measured" in said(shown[HOLDOUT])
+    assert not shown[TOTAL].collections and "weighted sum" in said(shown[TOTAL]), "no band, and no word of one"
     panel = panels(made_rows(kl=0.0), beta=0.0)[KL]  # as Unsloth logs it then
     assert not panel.get_lines() and "not measured (beta = 0)" in said(panel)
     assert png(training_figure([])).startswith(b"\x89PNG")
