@@ -21,7 +21,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.settings.effective import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
-from grpo_nb.training import resumable
+from grpo_nb.training import checkpointing
 from tests.support import first_losses
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
@@ -112,11 +112,11 @@ def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(trainer
     (added,) = [
         node for node in ast.walk(step) if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "self._step"
     ]
-    assert ast.unparse(added.value) == "1", "the kit's dry run counts it too, in place of this method"
+    assert ast.unparse(added.value) == "1", "a checkpoint keeps the number"
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
     below = text_of("transformers/trainer.py")
     written = ast.unparse(trainer)
-    for name in resumable._NUMBERS:
+    for name in checkpointing._NUMBERS:
         assert f"self.{name}" in written + below, name
 
 
