@@ -1,7 +1,7 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text: every hook of the kit is there, with its meaning.
 
 By its syntax, and by running it on a CPU in another process. What the kit relies on, and where: `grpo_nb.training.recorder`
-and `dry_run` (`_logs`, the scaler), `checkpointing` (`_buffered_inputs`, `_step`), `grpo_nb.rewards.calls` (how
+and `dry_run` (`_logs`), `checkpointing` (`_buffered_inputs`, `_step`), `grpo_nb.rewards.calls` (how
 rewards are called), `grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
 """
 
@@ -190,16 +190,6 @@ def test_scoring_behind_one_prompt_is_switched_by_the_variable_that_the_kit_sets
     asked = f"os.environ.get('{SHARED_SCORING}', '1').lower() not in ('0', 'false', 'no', 'off')"
     assert asked in [ast.unparse(node.test) for node in ast.walk(loss) if isinstance(node, ast.If)]
     assert "bool(_pg_funcs)" in assigned(loss, "_pg_engage")[0]
-
-
-def test_the_scaler_of_float16_is_the_accelerators(trainer, written) -> None:
-    """A dry run has no loss that it could have scaled, and puts one that is off in its place."""
-    init = method(class_of(written, NAME), "__init__")
-    assert assigned(init, "scaler") == ["self.accelerator.scaler"]
-    used = [
-        ast.unparse(node) for node in ast.walk(written) if isinstance(node, ast.Attribute) and node.attr == "scaler"
-    ]
-    assert used and set(used) <= {"self.accelerator.scaler", "trainer.accelerator.scaler"}
 
 
 @pytest.mark.parametrize("name", ["t4", "h100"])
