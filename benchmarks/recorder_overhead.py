@@ -100,7 +100,7 @@ def main() -> None:
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
             continue
         state.global_step = step
-        logged = {key: value for key, value in row.items() if key not in ("step", "max_steps")}
+        logged = {key: value for key, value in row.items() if key not in ("step", "max_steps", "holdout/accuracy")}
         start = time.process_time()
         recorder.on_log(None, state, control, logs=logged)
         measured += time.process_time() - start
