@@ -210,9 +210,9 @@ def held_out(model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Setti
 @contextlib.contextmanager
 def without_baseline() -> Iterator[None]:
     """Train by REINFORCE (Williams, 1992) meanwhile: the advantage is the reward itself, with nothing taken off."""
-    from grpo_nb.training import trainer
+    from grpo_nb.training import prepare
 
-    class WithoutBaseline(trainer.SharedPromptGRPOTrainer):
+    class WithoutBaseline(prepare.SharedPromptGRPOTrainer):
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
             self._paid = super()._calculate_rewards(*args, **kwargs)
             return self._paid
@@ -222,7 +222,7 @@ def without_baseline() -> Iterator[None]:
             batch["advantages"] = (self._paid * self.reward_weights.to(self._paid)).nansum(1)
             return batch
 
-    with mock.patch.object(trainer, "SharedPromptGRPOTrainer", WithoutBaseline):
+    with mock.patch.object(prepare, "SharedPromptGRPOTrainer", WithoutBaseline):
         yield
 
 

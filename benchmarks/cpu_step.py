@@ -76,16 +76,16 @@ def measure(is_kit: bool, count: int) -> dict[str, Any]:
         settings = gn.preset("cpu", max_steps=count, run_root=out)
         if not is_kit:
             return {"steps": steps, "lengths": by_hand(settings, out, steps)}
-        from grpo_nb.training import session
+        from grpo_nb.training import train
 
-        build, built = session.build_trainer, []
+        build, built = train.build_trainer, []
 
         def with_clock(*args: Any) -> Any:
             built.append(build(*args))
             watch(built[0], steps)
             return built[0]
 
-        session.build_trainer = with_clock
+        train.build_trainer = with_clock
         model, tokenizer = gn.load_model(settings)
         task = gn.load_task("arithmetic", settings)
         gn.train(model, tokenizer, task, rewards(gn), settings, name="bench")

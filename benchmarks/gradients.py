@@ -267,7 +267,7 @@ def loss_gradients(
     """
     import torch
 
-    from grpo_nb.training.trainer import Prepared, build_trainer
+    from grpo_nb.training.prepare import build_trainer, prepare
 
     drawn: dict[str, Any] = {}
 
@@ -295,7 +295,7 @@ def loss_gradients(
     for name, changes in LOSSES.items():
         changes = dict(changes)
         changed = settings.replace(loss_type=changes.pop("loss_type"), beta=0.0, extra=changes)
-        prepared = Prepared.checked(model, tokenizer, task, rewards, changed)
+        prepared = prepare(model, tokenizer, task, rewards, changed)
         found[name] = gradient(build_trainer(prepared, SameCompletions))
     found["rloo"] = gradient(_rloo(model, tokenizer, task, rewards, settings, lambda: drawn["texts"][0]))
     shared = {"lengths": drawn["lengths"], "longest": settings.max_completion_length, "group": settings.num_generations}

@@ -74,7 +74,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
     from grpo_nb.runs import live
-    from grpo_nb.training import recorder, session, trainer
+    from grpo_nb.training import recorder, train
 
     with tempfile.TemporaryDirectory() as out:
         settings = gn.preset("cpu", max_steps=steps, run_root=out, shared_prompts=shared, **SETTINGS)
@@ -83,7 +83,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
         at: list[float] = []
 
-        class Clock(trainer.TrainerCallback):
+        class Clock(recorder.TrainerCallback):
             def on_step_begin(self, *args: object, **kwargs: object) -> None:
                 at.append(time.perf_counter())
 
@@ -96,15 +96,15 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         import IPython.display
 
         IPython.display.display = lambda *args, **kwargs: Handle()  # drawn and encoded, shown to nobody
-        session.is_notebook = recorder.is_notebook = lambda: True
-        build = session.build_trainer
+        train.is_notebook = recorder.is_notebook = lambda: True
+        build = train.build_trainer
 
         def with_clock(*args: object) -> object:
             built = build(*args)
             built.add_callback(Clock())
             return built
 
-        session.build_trainer = with_clock
+        train.build_trainer = with_clock
         assert live.LivePlot
         gn.train(model, tokenizer, task, rewards, settings, name="bench")
     return [b - a for a, b in itertools.pairwise(at)]

@@ -70,7 +70,7 @@ def measure(case: str, steps: int) -> dict[str, float]:
 
     shape, changes = CASES[case]
     import_unsloth()
-    import grpo_nb.training.session
+    import grpo_nb.training.train
 
     with tempfile.TemporaryDirectory() as folder:
         if shape is not None:

@@ -12,7 +12,6 @@ printed (benchmarks/results/kit_overhead.md measured 9 to 10 of the quickstart).
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 import time
@@ -45,6 +44,10 @@ def make_logs(size: int) -> dict[str, Any]:
     }
 
 
+def ignore(*args: Any, **kwargs: Any) -> None:
+    """A bar that shows nothing."""
+
+
 class Part:
     """Adds up the CPU time of the calls of one method."""
 
@@ -68,9 +71,7 @@ def main() -> None:
     import IPython.display
 
     import grpo_nb as gn
-    from grpo_nb.health.monitor import HealthMonitor
     from grpo_nb.runs import live
-    from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
@@ -79,27 +80,29 @@ def main() -> None:
     live.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
-    alerts = HealthAlerts(HealthMonitor(weights=WEIGHTS, settings=settings), is_shown=False)
-    recorder = Recorder(gn.runs.Run(folder), settings, WEIGHTS, [alerts])
-    recorder.displays = [plot := live.LivePlot(WEIGHTS, settings.beta)]
-    recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
+    run = gn.runs.Run(folder)
+    rewards = [{"name": name, "weight": weight} for name, weight in WEIGHTS.items()]
+    run.write_info({"status": "running", "settings": settings.to_dict(), "rewards": rewards})
+    logs = make_logs(settings.per_device_train_batch_size)
+    recorder = Recorder(run, SimpleNamespace(_logs=logs, is_save_due=lambda save_steps: False), settings)
+    recorder.bar = SimpleNamespace(n=0, set_postfix=ignore, update=ignore, refresh=ignore)
+    recorder._plot = plot = live.LivePlot(WEIGHTS, settings.beta)
     figure = Part(plot, "update")
-    state = SimpleNamespace(global_step=0, max_steps=MARKS[-1])
+    state, control = SimpleNamespace(global_step=0, max_steps=MARKS[-1]), SimpleNamespace(should_training_stop=False)
+    (folder / "completions").mkdir()
     measured, before, first, table = 0.0, (0.0, 0.0, 0, 0), 0.0, []
     for step, row in enumerate(make_rows(MARKS[-1]), 1):
         ahead += step_seconds
         if not any(mark - WINDOW < step <= mark for mark in MARKS):
             recorder.rows.append(row)
-            with (folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            alerts._monitor.update(row)
+            run.write_step(row, None)
+            recorder.health.update(row)
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
-            plot._curves.add(row)
             continue
         state.global_step = step
-        logs = {key: value for key, value in row.items() if key not in ("step", "max_steps")}
+        logged = {key: value for key, value in row.items() if key not in ("step", "max_steps", "holdout/accuracy")}
         start = time.process_time()
-        recorder.on_log(None, state, None, logs=logs)
+        recorder.on_log(None, state, control, logs=logged)
         measured += time.process_time() - start
         if not first:
             first, before = measured, (measured, figure.seconds, plot.draws, step)

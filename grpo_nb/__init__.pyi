@@ -27,8 +27,8 @@ from .settings.planning import plan as plan
 from .settings.presets import preset as preset
 from .settings.settings import Settings as Settings
 from .tasks.load import load_task as load_task
-from .training.dry_runs import dry_run as dry_run
+from .training.dry_run import dry_run as dry_run
 from .training.effective import effective_settings as effective_settings
-from .training.session import train as train
+from .training.train import train as train
 
 __version__: str

@@ -16,7 +16,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo_nb.runs.live import png  # noqa: E402
+from grpo_nb.runs.figure import png  # noqa: E402
 from grpo_nb.runs.run import open_run  # noqa: E402
 from tests.support.lab_page import Jupyter, LabPage, write_notebook  # noqa: E402
 

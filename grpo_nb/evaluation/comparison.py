@@ -257,7 +257,7 @@ class Comparison(Shown):
         return comparison_figure(self)
 
     def _picture(self) -> bytes:
-        from grpo_nb.runs.live import png
+        from grpo_nb.runs.figure import png
 
         return png(self.plot(), dpi=120)
 

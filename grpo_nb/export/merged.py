@@ -24,7 +24,6 @@ from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
 from grpo_nb.models.load import resolve_model
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
-from grpo_nb.runs.records import RecordedExport
 from grpo_nb.runs.run import Run, open_run
 
 # More prompts make the measured shares finer, and the check longer; of all answers together these are hundreds of words.
@@ -152,7 +151,7 @@ def make_export(
         write_json(staged / RECORD, verification)
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, run)
-    run.record_export(RecordedExport(path=str(target), kind=kind, sentence=export.sentence))
+    run.record_export(str(target), kind, export.sentence)
     write_model_card(run)
     return export
 

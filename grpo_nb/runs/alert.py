@@ -40,10 +40,6 @@ class Alert(Shown):
     ended: int | None = None
     """The step at which it was withdrawn, since it was true no more."""
 
-    def __post_init__(self) -> None:
-        if self.severity not in SEVERITIES:
-            raise ValueError(f"severity {self.severity!r} is none of {', '.join(SEVERITIES)}.")
-
     @property
     def is_open(self) -> bool:
         """Whether it is still true."""
@@ -68,15 +64,13 @@ class Alert(Shown):
 
 
 def alert_table(alerts: Iterable[Alert]) -> Html:
-    """Return alerts as a table; as plain text, three lines each."""
+    """Return alerts as a table; as plain text, two lines each."""
     rows, texts = [], []
     for alert in alerts:
-        about = f" ({alert.subject})" if alert.subject else ""
-        seen = f"<b>{escaped(alert.rule)}</b>{escaped(about)}: {escaped(alert.message)}"
-        rows.append((bold(alert.standing), alert.step, Html(alert.message, seen), alert.advice))
-        texts.append(
-            f"{alert.standing}: {alert.rule}{about}, step {alert.step}: {alert.message}\n    change: {alert.advice}"
-        )
+        name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
+        seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
+        rows.append((bold(alert.standing), alert.step, seen, alert.advice))
+        texts.append(f"{alert.standing}: {name}, step {alert.step}: {alert.message}\n    change: {alert.advice}")
     head = ("severity", "step", "what was seen", "what to change")
     return Html("\n".join(texts), Table(rows, head).html())
 

@@ -7,7 +7,6 @@ did not. Nothing here needs links, locks, or a rename from one disk to another.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -20,7 +19,6 @@ from pathlib import Path
 from grpo_nb.core.files import inside, put_in_place, sha256_of
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import error_chain
-from grpo_nb.machine.host import free_disk_bytes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -28,13 +26,9 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 # torch's writer of zip files only notices that it is not where it should be ("unexpected pos"); numpy's `tofile`, with which
 # llama.cpp's converter writes, how much is missing.
 _FULL_DISK_WORDS = (
-    "no space left",
-    "disk quota exceeded",
-    "file write failed",
-    "pytorchstreamwriter failed",
-    "] . unexpected pos",
+    "no space left", "disk quota exceeded", "file write failed", "pytorchstreamwriter failed", "] . unexpected pos",
     " requested and ",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         staged.mkdir(parents=True)
         fill(staged)
         files = {}
-        for file in sorted(path for path in staged.rglob("*") if path.is_file()):
+        for file in (path for path in staged.rglob("*") if path.is_file()):
             files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             sync(file)
         (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
@@ -74,13 +68,15 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         staged.rename(target)
         sync(root)
     except BaseException as error:
-        free = free_disk_bytes(root)
         shutil.rmtree(staged, ignore_errors=True)
         if isinstance(error, Exception) and is_disk_full(error, is_of_a_writer=True):
-            raise EnvironmentProblem(
-                f"the checkpoint of step {step} could not be written: the disk of {root} is full ({free / 1e6:.1f} MB were "
-                f"free when it failed). {_what_is_kept(root)}"
-            ) from error
+            kept = newest_checkpoint(root)
+            how = "choose another disk with run_root=..., and start again"
+            if kept.path is not None:
+                held = f"the checkpoint of step {kept.step}, which is complete"
+                how = f"go on from {held}: gn.train(..., resume={str(root.parent)!r})"
+            said = f"the checkpoint of step {step} could not be written: the disk of {root} is full. Free some space, or {how}."
+            raise EnvironmentProblem(said) from error
         raise
     return target
 
@@ -101,21 +97,16 @@ def find_damage(folder: Path) -> str | None:
     """Say what is wrong with a checkpoint, or None if it is complete."""
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
+        for name, expected in files.items():
+            file = inside(folder, name)
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != expected["bytes"] or sha256_of(file) != expected["sha256"]:
+                return f"{name} is not what was written"
     except FileNotFoundError:
         return "it has no manifest, so it was not finished"
-    except (ValueError, KeyError, TypeError):
-        return "its manifest cannot be read"
-    for name, expected in files.items():
-        try:
-            file = inside(folder, name)
-        except ValueError as error:
-            return str(error)
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
-        if sha256_of(file) != expected["sha256"]:
-            return f"{name} is not what was written"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"its manifest cannot be read ({error})"
     return None
 
 
@@ -140,15 +131,14 @@ def clear_away(root: Path, newest: NewestCheckpoint) -> None:
 
 def sync(path: Path) -> None:
     """Force a file or folder to the disk, where its file system can do that; many network drives cannot."""
-    with contextlib.suppress(PermissionError):  # Windows opens no folders
-        number = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EPERM, errno.EACCES):
-                raise
-        finally:
-            os.close(number)
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        os.close(number)
 
 
 def is_disk_full(error: BaseException | None, *, is_of_a_writer: bool = False) -> bool:
@@ -158,21 +148,10 @@ def is_disk_full(error: BaseException | None, *, is_of_a_writer: bool = False) -
         error: By its number; its words may be those of anybody, a model's answer among them.
         is_of_a_writer: It comes from writing tensors: then its words count too, for there the number can be lost.
     """
-    return error is not None and any(
-        (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
-        or (is_of_a_writer and any(word in str(each).lower() for word in _FULL_DISK_WORDS))
-        for each in error_chain(error)
-    )
-
-
-def _what_is_kept(root: Path) -> str:
-    newest = newest_checkpoint(root)
-    if newest.path is None:
-        return "Free some space, or choose another disk with run_root=..., and start again."
-    return (
-        f"The checkpoint of step {newest.step} is complete and kept. Free some space, then go on from there: "
-        f"gn.train(..., resume={str(root.parent)!r})."
-    )
+    chain = list(error_chain(error)) if error is not None else []
+    said = [str(each).lower() for each in chain] if is_of_a_writer else []
+    is_numbered = any(isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT) for each in chain)
+    return is_numbered or any(word in text for text in said for word in _FULL_DISK_WORDS)
 
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:

@@ -43,24 +43,22 @@ class Rise:
         """What all sentences about a run begin with, so that none says another thing."""
         if self.steps < 2:
             return f"The reward of the only step is {self.first:.2f}" if self.steps else "No step has a reward"
-        many = f" {self.steps // 3}" * (self.steps >= 6)
+        many = f" {self.steps // 3}" if self.steps >= 6 else ""
         means = f"from {self.first:.2f} (first{many} of {self.steps} steps) to {self.last:.2f} (last{many})"
         if self.is_clear or self.has_fallen:
             return f"The reward {'rose' if self.is_clear else 'fell'} {means}"
-        return f"The reward {'did not rise clearly: it ' * (self.steps >= _FEWEST)}went {means}"
+        return f"The reward {'did not rise clearly: it ' if self.steps >= _FEWEST else ''}went {means}"
 
     @property
     def sentence(self) -> str:
         """In words, also what it means where it did not rise."""
         if self.is_clear:
-            return f"{self.claim}; of models that learn nothing, {_share(self.p_value)} would look so."
+            one_in = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
+            return f"{self.claim}; of models that learn nothing, 1 in {one_in:,} or fewer would look so."
         if self.steps < _FEWEST:
             return f"{self.claim}. Whether it rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
-        return (
-            f"{self.claim}, as {_share(self.p_value)} of models that learn nothing would show. The run is kept with its "
-            "curves, completions and adapter: run.plot() and run.alerts say what it lacked, run.completions() what was paid "
-            "for. More steps, or an easier task, make a rise clearer."
-        )
+        lacked = "run.plot() and run.alerts say what it lacked; more steps, or an easier task, make a rise clearer"
+        return f"{self.claim}, as {self.p_value:.0%} of models that learn nothing would show: {lacked}."
 
     def __repr__(self) -> str:
         return self.sentence
@@ -84,10 +82,8 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     if not values:
         return Rise(math.nan, math.nan, 1.0, 0)
     third = max(1, len(values) // 3)
-    first, last = math.fsum(values[:third]) / third, math.fsum(values[-third:]) / third
-    p_value = _p_value(values, "greater")
-    has_fallen = p_value > 1 - LEVEL and _p_value(values, "less") < LEVEL
-    return Rise(first, last, p_value, len(values), has_fallen)
+    p_value, of_falls = _p_value(values, "greater"), _p_value(values, "less")
+    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values), of_falls < LEVEL)
 
 
 def _p_value(values: Sequence[float], alternative: str) -> float:
@@ -100,29 +96,27 @@ def _p_value(values: Sequence[float], alternative: str) -> float:
     return 1.0 if math.isnan(p_value) else float(p_value)
 
 
-def describe(rows: Sequence[Row]) -> str:
-    """One sentence about a run so far: what `reward_rise` finds, and of the last steps KL and what is cut at the limit."""
+def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
+    """One sentence about a run so far: what `reward_rise` finds, and of the last steps KL and what is cut at the limit.
+
+    Args:
+        rows: Of the run.
+        reference: What its KL is measured to, in words.
+    """
     if not rows:
         return "No step has been logged yet."
     rise, paid = reward_rise(rows), [row for row in rows if "reward" in row]
     if not rise.steps:
-        return (
-            f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
-            "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
-        )
+        why = "each was NaN, None or infinite for every completion, and nothing was learnt"
+        return f"None of the {len(rows)} steps logged has a reward: {why}. gn.check_rewards(rewards, task) says where from."
     broken = len(paid) - rise.steps
-    text = rise.claim + f"; NaN or infinite in {broken} more" * (broken > 0)
-    # A mean that does not reach over both ends of a short run.
-    last = min(_LAST, max(1, rise.steps // 3))
-    kl = mean(series(paid[-last:], "kl"))
-    text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
-    clipped = mean(series(paid[-last:], "completions/clipped_ratio"))
+    # Of a short run so few that the mean does not reach over both of its ends.
+    last = paid[-min(_LAST, max(1, rise.steps // 3)) :]
+    kl, clipped = mean(series(last, "kl")), mean(series(last, "completions/clipped_ratio"))
+    text = rise.claim + (f"; NaN or infinite in {broken} more" if broken else "")
+    text += "; KL not measured" if math.isnan(kl) else f"; KL to {reference} {kl:.3f}"
     if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit" + f" (last {last})" * (last > 1)
+        text += f"; {clipped:.0%} of completions cut at the length limit" + (
+            f" (last {len(last)})" if len(last) > 1 else ""
+        )
     return text + "."
-
-
-def _share(p_value: float) -> str:
-    return (
-        f"{p_value:.0%}" if p_value >= 0.01 else f"1 in {10 ** math.floor(-math.log10(max(p_value, 1e-9))):,} or fewer"
-    )

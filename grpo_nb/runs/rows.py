@@ -1,80 +1,59 @@
-"""The rows of a run, one for each logged step: read from its folder and tidied."""
+"""The rows of a run, one for each logged step: tidied, and read back from its folder."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from grpo_nb.core.files import shown_path
 
-T = TypeVar("T")
-
-Row = Mapping[str, float]
-_MISREAD = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError)
+Row = Mapping[str, Any]
+ACCURACY, LOW, HIGH = "holdout/accuracy", "holdout/low", "holdout/high"
 
 
 @contextlib.contextmanager
-def reading(file: Path, line: int | None = None) -> Iterator[None]:
-    """Make of whatever goes wrong with the content of a file of a run a `ValueError` that names the file and the line."""
+def reading(file: Path, where: str = "", cure: str = "put a copy of it back, or move it away") -> Iterator[None]:
+    """Name the file in whatever is wrong with its content, as a `ValueError`: JSON's and arrow's own errors name none."""
     try:
         yield
-    except _MISREAD as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # not pyarrow's, of a damaged file
             raise
-        where = f"{shown_path(file)}{f', line {line},' if line else ''}"
-        what = " ".join(str(error).split())[:200]
-        said = f"it has no {what}" if isinstance(error, KeyError) else f"{type(error).__name__}: {what}"
-        cure = "delete that line" if line else "put a copy of it back, or move it away"
-        raise ValueError(f"{where} is damaged, or of another version of the kit ({said}): {cure}.") from error
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        place = f"{shown_path(file)}{where}"
+        raise ValueError(f"{place} is damaged, or of another version of the kit ({said}): {cure}.") from error
 
 
-def read_lines(file: Path, make: Callable[[Any], T], *, is_appended: bool = False) -> list[T]:
-    """Read a file of JSON lines; no file means none.
-
-    Args:
-        file: Of a run.
-        make: Makes of a line's value what it stands for, and raises where it cannot.
-        is_appended: Its last line may be cut short, as a crash in mid-write leaves it, and is left out then.
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines, a mapping each; no file means none. A last row that a crash cut short is left out.
 
     Raises:
-        ValueError: A line cannot be read; names file and line.
+        ValueError: Another line cannot be read; names file and line.
     """
-    made: list[T] = []
     lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n") if file.is_file() else []
+    rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
-        try:
-            with reading(file, number):
-                made += [make(json.loads(line))] if line.strip() else []
-        except ValueError as error:
-            is_cut = number == len(lines) and isinstance(error.__cause__, json.JSONDecodeError)
-            if not (is_appended and is_cut):
-                raise
-    return made
+        with reading(file, f", line {number},", "delete that line"):
+            try:
+                rows += [dict(json.loads(line))] if line.strip() else []
+            except json.JSONDecodeError:
+                if file.name != "metrics.jsonl" or number < len(lines):  # the others are written whole
+                    raise
+    return rows
 
 
-def read_rows(file: Path, needed: str | None = None, kind: Any = object) -> list[dict[str, Any]]:
-    """Read rows, as `read_lines` does; each has to have what is `needed`, of some `kind`."""
-
-    def row(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise TypeError(f"it holds a {type(value).__name__}, not a row")
-        if needed and not isinstance(value[needed], kind):
-            raise TypeError(f"{needed!r} is {value[needed]!r:.60}")
-        return value
-
-    return read_lines(file, row, is_appended=file.name == "metrics.jsonl")
-
-
-def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, float]:
+def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
     """Turn one of the trainer's log entries into a row: numbers only, and nothing that was not measured."""
-    numbers = {key: value for key, value in logs.items() if isinstance(value, (int, float))}
+    # As plain numbers: what a reward logs may be numpy's.
+    measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
     if beta == 0:  # then Unsloth logs a KL of exact zeros, which was never computed
-        numbers.pop("kl", None)
-    return {"step": step, "max_steps": max_steps, **numbers}
+        measured.pop("kl", None)
+    return {"step": step, "max_steps": max_steps, **measured}
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:
@@ -86,3 +65,23 @@ def mean(values: Sequence[float]) -> float:
     """Mean of what was measured; NaN if nothing was."""
     known = [v for v in values if not math.isnan(v)]
     return sum(known) / len(known) if known else math.nan
+
+
+class BestStep(NamedTuple):
+    """The first of a run's held-out scores that none is above; of several it is partly the luckiest. Shares are 0 to 1."""
+
+    step: int
+    accuracy: float
+    scores: int
+    """How many there were to choose from."""
+
+
+def best_step(rows: Iterable[Row]) -> BestStep | None:
+    """Return the best held-out score of a run's rows, the earliest of equals; None where none was taken.
+
+    >>> best_step([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}])
+    BestStep(step=5, accuracy=0.75, scores=3)
+    """
+    scored = [row for row in rows if ACCURACY in row]
+    best = max(scored, key=lambda row: row[ACCURACY], default=None)
+    return best and BestStep(best["step"], best[ACCURACY], len(scored))

@@ -1,4 +1,4 @@
-"""What a run knows, on disk the moment it is known: the run directory, its rows, and what they say in words. No plotting.
+"""A run's folder: what is known is in it at once, and this is the one place that reads it back and writes a step into it.
 
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
@@ -10,7 +10,7 @@ runs/<name>/
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
   start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)
-  adapter/            the LoRA after the last step, or the best one (settings.keep) with the last in adapter-last/
+  adapter/            the LoRA of the newest checkpoint, or with settings.keep="best" that of best/
   figures/            PNG of the curves
   comparison/         held-out results before and after: numbers, table, figure, every answer
   README.md           the model card
@@ -25,20 +25,18 @@ import json
 import operator
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import free_path, inside, liveness, shown_path, write_json
-from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
+from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
+from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
-from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
-from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, describe, reward_rise
-from grpo_nb.runs.rows import read_rows, reading
+from grpo_nb.runs.rows import BestStep, best_step, read_rows, reading
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from grpo_nb.runs.groups import StepGroups
-
-_QUESTIONS = "train_questions.txt"
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -61,19 +57,13 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
+    folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     if name is not None:
         check_run_name(name)
-    root = Path(root)
-    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    if name is None:
-        folder = free_path(folder, "_")
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        raise FileExistsError(
-            f"the run {str(folder)!r} exists already, and runs are never overwritten. Choose another name, "
-            f"leave name out, or look at the old one: gn.open_run({str(folder)!r})."
-        ) from error
+        folder = Path(root) / name
+    if folder.exists():
+        raise FileExistsError(f"the run {str(folder)!r} exists, and is never overwritten: choose another name.")
+    folder.mkdir(parents=True)
     return folder
 
 
@@ -92,15 +82,10 @@ class Run(Shown):
     def __init__(
         self, path: str | Path, *, model: Any = None, tokenizer: Any = None, rewards: Iterable[Callable[..., Any]] = ()
     ) -> None:
-        self.path = Path(path)
-        self.model = model
-        self.tokenizer = tokenizer
-        self.rewards = list(rewards)
+        self.path, self.model, self.tokenizer, self.rewards = Path(path), model, tokenizer, list(rewards)
+        self.name, self.adapter_path, self.start_path = self.path.name, self.path / "adapter", self.path / "start"
 
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.path.name
+    # What it was begun with, and how it stands.
 
     @property
     def info(self) -> dict[str, Any]:
@@ -109,81 +94,33 @@ class Run(Shown):
         Raises:
             ValueError: It is damaged.
         """
-        with self._reading():
-            info = json.loads((self.path / "run.json").read_text("utf-8"))
-            writer = ("pid", "host") if info["status"] == "running" else ()
-            _ = info["settings"]["beta"], [info[key] for key in writer]  # what is read of every run
-            _ = [(reward["name"], reward["weight"]) for reward in info.get("rewards") or ()]
+        with reading(file := self.path / "run.json"):
+            info = json.loads(file.read_text("utf-8"))
+            # What is read of every run.
+            _ = info["status"], info["settings"]["beta"], [(r["name"], r["weight"]) for r in info.get("rewards") or ()]
             return info
-
-    def _reading(self) -> contextlib.AbstractContextManager[None]:
-        return reading(self.path / "run.json")
 
     @property
     def started(self) -> datetime.datetime:
         """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
-        with self._reading():
+        with reading(self.path / "run.json"):
             return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        with self._reading():
+        with reading(self.path / "run.json"):
             return Settings.from_dict(self.info["settings"])
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
         """What the chat template was given beside the messages: `Task.chat_template_kwargs`."""
-        with self._reading():
-            return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+        return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
 
     @property
-    def status(self) -> str:
-        """How it stands, in one word; `status_sentence` says more.
-
-        `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
-        `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
-        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked. `damaged`: run.json cannot
-        be read.
-        """
-        try:
-            info = self.info
-        except (OSError, ValueError):
-            return "damaged"
-        return liveness(info, self.path) if info["status"] == "running" else info["status"]
-
-    @property
-    def status_sentence(self) -> str:
-        """How it stands, with what is known about it."""
-        status = self.status
-        if status == "damaged":
-            return "damaged: run.json cannot be read"
-        info = self.info
-        if status == "unknown":
-            minutes = seconds_since_written(self.path) / 60
-            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
-        if status == "failed":
-            return f"failed: {info.get('error', 'the error is not known')}"
-        if status == "stopped":
-            return f"stopped by {info.get('stopped_by', 'an observer')}"
-        return status
-
-    @property
-    def checkpoint_step(self) -> int | None:
-        """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
-        return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
-
-    @property
-    def rows(self) -> list[dict[str, float]]:
-        """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        return read_rows(self.path / "metrics.jsonl", needed="step", kind=(int, float))
-
-    @property
-    def metrics(self) -> pandas.DataFrame:
-        """`rows` as a table; NaN where a step did not measure something."""
-        import pandas
-
-        return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
+    def reference(self) -> str:
+        """What its KL is measured to, in words."""
+        return self.info.get("reference", "the reference model")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -197,72 +134,59 @@ class Run(Shown):
         return {reward["name"]: tuple(reward["range"]) for reward in known}
 
     @property
-    def adapter_path(self) -> Path:
-        """Folder of the LoRA that the run leaves."""
-        return self.path / "adapter"
+    def status(self) -> str:
+        """How it stands, in one word; `status_sentence` says more.
+
+        `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
+        `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
+        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked. `damaged`: run.json cannot
+        be read.
+        """
+        try:
+            info = self.info
+            return liveness(info, self.path) if info["status"] == "running" else info["status"]
+        except (OSError, ValueError, KeyError):
+            return "damaged"
 
     @property
-    def start_path(self) -> Path:
-        """Folder of what the run began with."""
-        return self.path / "start"
+    def status_sentence(self) -> str:
+        """How it stands, with what is known about it."""
+        status, info = self.status, self.info
+        if status == "unknown":
+            minutes = seconds_since_written(self.path) / 60
+            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
+        why = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
+        return status + why.get(status, "")
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
+        return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
+
+    # What it logged.
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """`rows` as a table; NaN where a step did not measure something."""
+        import pandas
+
+        return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        rows = self.rows
-        with reading(self.path / "metrics.jsonl"):
-            return alerts_of(rows)
-
-    @property
-    def holdout(self) -> list[dict[str, Any]]:
-        """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
-        with reading(file):
-            if file.is_file() and len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
-                raise ValueError(f"it has {len(rows)} of the run's {count} questions")
-            return rows
-
-    @property
-    def trained_questions(self) -> TrainedQuestions | None:
-        """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
-        file = self.path / _QUESTIONS
-        if not file.is_file():
-            return None
-        with reading(file):
-            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if {*map(len, known.hashes)} != {16}:
-                raise ValueError("it is empty, or a line is cut")
-            return known
-
-    @property
-    def comparison(self) -> RecordedComparison | None:
-        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer."""
-        return RecordedComparison.read(self.path)
-
-    @property
-    def exports(self) -> list[RecordedExport]:
-        """The verified exports of this run, oldest first."""
-        return RecordedExport.read(self.path)
-
-    def record_export(self, export: RecordedExport) -> None:
-        """Append an export to those of this run; what was at the same path before is there no more."""
-        others = [other for other in self.exports if other.path != export.path]
-        write_json(self.path / "exports.json", [vars(kept) for kept in (*others, export)])
+        return alerts_of(self.rows)
 
     @property
     def steps(self) -> list[int]:
         """The steps of which it has completions, in order."""
         names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
         return sorted(int(name[1]) for name in names if name)
-
-    def _read_step(self, step: int, *needed: str) -> pandas.DataFrame:
-        """The file of a step, which has to have some columns."""
-        import pandas
-
-        file = self.path / "completions" / f"step_{step:06d}.parquet"
-        with reading(file):
-            table = pandas.read_parquet(file)
-            return table if set(needed) <= set(table) else table[list(needed)]  # which says what it lacks
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
@@ -272,66 +196,143 @@ class Run(Shown):
         """
         import pandas
 
-        steps = self.steps
-        wanted = steps if step is None else [step] if step in steps else []
-        if not wanted:
+        steps, tables = self.steps, []
+        if not steps or step not in (None, *steps):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
-        return pandas.concat([self._read_step(one, "step", "group", "completion") for one in wanted], ignore_index=True)
+        for one in steps if step is None else [step]:
+            with reading(file := self.path / "completions" / f"step_{one:06d}.parquet"):
+                tables.append(pandas.read_parquet(file))
+        return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
-        from grpo_nb.runs.groups import groups_of
+        from grpo_nb.runs.groups import StepGroups
 
-        table = self.completions(number)
-        with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
-            return groups_of(self.name, number, table, self.weights)
+        return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
+
+    @property
+    def best(self) -> BestStep | None:
+        """Its best held-out score so far; None without `holdout_every`."""
+        return best_step(self.rows)
+
+    @property
+    def sentence(self) -> str:
+        """One sentence about it so far: its reward, its KL, and what is cut at the limit."""
+        return describe(self.rows, self.reference)
 
     def rise(self, metric: str = "reward") -> Rise:
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
         return reward_rise(self.rows, metric)
 
-    @property
-    def best(self) -> BestStep | None:
-        """Its best held-out step so far, with its interval and how it stands to the last; None without `holdout_every`."""
-        return best_step(self.rows)
-
-    def plot(self) -> Figure:
-        """The training curves as a figure, the same as shown live."""
+    def plot(self, *, chosen: float | None = None) -> Figure:
+        """The training curves as a figure, the same as shown live; `chosen` is a step that a line marks."""
         # Here, so that looking at a run's numbers loads no matplotlib.
-        from grpo_nb.runs.live import training_figure
+        from grpo_nb.runs.figure import training_figure
 
-        return training_figure(self.rows, self.weights, self.info["settings"]["beta"], alerts=self.alerts)
+        told, beta = alerts_of(rows := self.rows), self.info["settings"]["beta"]
+        return training_figure(rows, self.weights, beta, self.reference, alerts=told, chosen=chosen)
+
+    # What it is asked about, and what came after its training.
+
+    @property
+    def holdout(self) -> list[dict[str, Any]]:
+        """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
+        return read_rows(self.path / "holdout.jsonl")
+
+    @property
+    def trained_questions(self) -> TrainedQuestions | None:
+        """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
+        file = self.path / "train_questions.txt"
+        if not file.is_file():
+            return None
+        with reading(file):
+            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
+            if {*map(len, known.hashes)} != {16}:  # then held-out questions would seem to be new ones
+                raise ValueError("it is empty, or a line is cut")
+            return known
+
+    @property
+    def comparison(self) -> SimpleNamespace | None:
+        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer.
+
+        `before` and `after` have the fields of an `Evaluation` but its rows: shares are from 0 to 1, lengths in tokens.
+        """
+        file = self.path / "comparison" / "comparison.json"
+        if not file.is_file():
+            return None
+        with reading(file):
+            saved = json.loads(file.read_text("utf-8"))
+            return SimpleNamespace(**saved | {side: SimpleNamespace(**saved[side]) for side in ("before", "after")})
+
+    @property
+    def exports(self) -> list[SimpleNamespace]:
+        """The verified exports of this run, oldest first: `path`, `kind` (`merged bfloat16`), `sentence`."""
+        with reading(file := self.path / "exports.json"):
+            entries = json.loads(file.read_text("utf-8")) if file.is_file() else []
+            return [SimpleNamespace(**entry) for entry in entries]
+
+    # What is written.
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """Write `run.json`; it is what makes a folder a run, so it comes first."""
+        write_json(self.path / "run.json", dict(info))
+
+    def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
+        """Add the completions of a step, if it made any, and then its row, which is thus never without them.
+
+        Raises:
+            TypeError: A value of the row is no number.
+        """
+        line = json.dumps(row, default=float) + "\n"
+        if table is not None:
+            (self.path / "completions").mkdir(exist_ok=True)
+            with staged_file(self.path / "completions" / f"step_{row['step']:06d}.parquet") as staged:
+                table.to_parquet(staged, index=False)
+        # Opened anew each time: a network drive sends a file away when it is closed.
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
+        """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
+        kept = [{name: row[name] for name in ("prompt", "question", "answer")} for row in held_out]
+        write_text(self.path / "holdout.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in kept))
+        write_hashes(self.path / "train_questions.txt", trained)
+
+    def save_figure(self) -> None:
+        """Write the curves as an image; a run without a row has none."""
+        from grpo_nb.runs.figure import png
+
+        if self.rows:
+            (self.path / "figures").mkdir(exist_ok=True)
+            write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
+
+    def record_export(self, path: str, kind: str, sentence: str) -> None:
+        """Append an export to those of this run; what was at the same path before is there no more."""
+        others = [vars(other) for other in self.exports if other.path != path]
+        write_json(self.path / "exports.json", [*others, {"path": path, "kind": kind, "sentence": sentence}])
+
+    # What it says of itself.
 
     def _parts(self) -> Iterator[Part]:
         try:
-            lines = [*self._course(), *self._sequel()]
+            yield from [bold(f"Run {self.name}: {self.status_sentence}."), *self._lines()]
         except (OSError, ValueError) as error:  # a damaged file is named
-            lines = [str(error)]
-        files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
-        lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
-        yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield Html("\n".join(lines), "<br>".join(map(escaped, lines)))
+            yield f"Run {self.name}: {error}"
 
-    def _course(self) -> Iterator[str]:
-        rows = self.rows
-        yield describe(rows) if rows or self.status != "finished" else "metrics.jsonl holds no row any more."
-        if resumed := self.info.get("resumed"):
-            said = Counter(map(_said_of_resuming, resumed))
-            yield "Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + "."
+    def _lines(self) -> Iterator[str]:
+        yield self.sentence
+        for entry in self.info.get("resumed", ()):
+            yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         if (best := self.best) is not None:
-            kept = self.info.get("adapter_step")
-            yield best.sentence + (f" The adapter is that of step {kept}." if kept else "")
-        step = self.checkpoint_step
-        if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
-            yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"
-
-    def _sequel(self) -> Iterator[str]:
-        if self.comparison:
-            yield f"Held-out: {self.comparison.sentence}"
-        for export in self.exports:
-            what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
-            yield f"{what}: {export.path} ({export.sentence})"
+            kept = f" The adapter is that of step {self.info['adapter_step']}." if "adapter_step" in self.info else ""
+            yield f"Best held-out score: {best.accuracy:.1%} at step {best.step}, the best of {best.scores}.{kept}"
+        if self.status not in ("finished", "running") and self.checkpoint_step is not None:
+            yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
+        if (comparison := self.comparison) is not None:
+            yield f"Held-out: {comparison.sentence}"
+        yield from (f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports)
+        yield f"Folder: {shown_path(self.path)}"
 
 
 def open_run(path: str | Path | Run) -> Run:
@@ -377,19 +378,9 @@ def seconds_since_written(path: Path) -> float:
     return max(0.0, time.time() - written)
 
 
-def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:
-    """Keep the hashes of a run's training questions in its folder, so that it can be asked later on any other data."""
-    write_hashes(run.path / _QUESTIONS, questions)
-
-
 def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
     """Return what is known to have been trained on, from the training part of a task (None: no such part) and from runs."""
     known = [trained for run in runs if (trained := run.trained_questions) is not None]
     if train is not None and len(train):
         known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
     return functools.reduce(operator.or_, known) if known else None
-
-
-def _said_of_resuming(entry: Mapping[str, Any]) -> str:
-    changed = "; ".join(entry.get("changed", ()))
-    return f"{entry['step']} ({changed})" if changed else str(entry["step"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LAST = 10
-_NO_DIFFERENCE = ("run_root",)
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,67 +40,50 @@ class RunList(Shown, Sequence):
         """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
         import pandas
 
-        differing = differences(self.runs)
-        rows = []
-        for run in self.runs:
-            logged, compared = run.rows, run.comparison
-            rows.append(
-                {
-                    "name": run.name,
-                    "status": run.status,
-                    "steps": f"{logged[-1]['step'] if logged else 0:.0f} of {run.settings.max_steps}",
-                    "reward": mean(series(logged[-_LAST:], "reward")),
-                    "held-out": f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "",
-                    "what differs": ", ".join(f"{key}={values[run.name]}" for key, values in differing.items()),
-                }
-            )
+        rows, named = [], _by_name(self.runs)
+        differing = differences(named)
+        for name, run in named.items():
+            step, *ended = _ended(run)
+            differs = ", ".join(f"{key}={values[name]}" for key, values in differing.items())
+            rows.append((name, run.status, f"{step} of {run.settings.max_steps}", *ended, differs))
         return pandas.DataFrame(rows, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{len(self.runs)} run{'s' * (len(self.runs) != 1)} in {self.root}")
         if self.runs:
-            rows = [
-                [f"{v:.2f}" if isinstance(v, float) else v for v in row] for row in self.table.itertuples(index=False)
-            ]
-            yield Table(rows, head=list(self.table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
-        for name, why in self.unreadable.items():
-            yield f"{name} cannot be read: {why}"
+            table = self.table.assign(reward=self.table["reward"].map("{:.2f}".format))
+            yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
+        yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
 
 @dataclass(frozen=True, repr=False)
 class RunsCompared(Shown):
     """Some runs in one figure, and what differs between them."""
 
-    runs: tuple[Run, ...]
+    named: Mapping[str, Run]
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
         """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
-        return differences(self.runs)
+        return differences(self.named)
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
-        from grpo_nb.runs.curves import Curves
         from grpo_nb.runs.figure import overlay
 
-        named = _by_name(self.runs)
-        return overlay({name: Curves(run.rows, beta=run.info["settings"].get("beta")) for name, run in named.items()})
+        return overlay({name: run.rows for name, run in self.named.items()})
 
     def _parts(self) -> Iterable[Part]:
-        named = _by_name(self.runs)
-        yield bold("Runs " + ", ".join(named))
         from grpo_nb.runs.figure import drawn
 
+        yield bold("Runs " + ", ".join(self.named))
         yield drawn(self.plot(), "plot() draws their curves.")
-        yield Table(
-            [(name, run.status, _ended(run)) for name, run in named.items()], head=("run", "status", "how it ended")
-        )
         differing = self.differences
+        ends = ["reward {1:.2f} at step {0}, held-out {2}".format(*_ended(run)) for run in self.named.values()]
+        rows = [(key, *map(str, values.values())) for key, values in differing.items()]
+        yield Table([("ended", *ends), *rows], head=["what differs", *self.named], narrow=(0,))
         if not differing:
             yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
-            return
-        rows = [[key, *(str(values.get(name, "")) for name in named)] for key, values in differing.items()]
-        yield Table(rows, head=["what differs", *named], narrow=(0,))
         if "task" in differing:
             yield "Their tasks differ, so held-out scores of one say nothing about the other's."
 
@@ -121,11 +102,11 @@ def list_runs(root: str | Path | None = None) -> RunList:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            run.settings, run.rows, run.comparison, run.started  # noqa: B018  each may be damaged
-            runs.append(run)
+            run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
+            runs.append((run.started, run))
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
-    return RunList(root, tuple(sorted(runs, key=lambda run: run.started)), unreadable)
+    return RunList(root, tuple(run for _, run in sorted(runs, key=lambda pair: pair[0])), unreadable)
 
 
 def compare_runs(*runs: Run | str | Path) -> RunsCompared:
@@ -145,23 +126,20 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     opened = [open_run(run) for run in runs]
     if len({run.path.resolve() for run in opened}) < max(2, len(opened)):
         raise ValueError(
-            f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened) or 'none'}."
+            f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened)}."
         )
-    return RunsCompared(tuple(opened))
+    return RunsCompared(_by_name(opened))
 
 
-def differences(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     """What is not the same in all of these runs -> run -> its value there."""
-    facts = {name: _facts(run.info) for name, run in _by_name(tuple(runs)).items()}
-    keys = list(dict.fromkeys(key for known in facts.values() for key in known))
-    return {
-        key: {name: known.get(key, "") for name, known in facts.items()}
-        for key in keys
-        if len({json.dumps(known.get(key), sort_keys=True, default=str) for known in facts.values()}) > 1
-    }
+    facts = {name: _facts(run.info) for name, run in named.items()}
+    keys = dict.fromkeys(key for known in facts.values() for key in known)
+    found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
+    return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
 
 
-def _by_name(runs: tuple[Run, ...]) -> dict[str, Run]:
+def _by_name(runs: Iterable[Run]) -> dict[str, Run]:
     """Runs by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
     names = [run.name for run in runs]
     return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in runs}
@@ -170,7 +148,7 @@ def _by_name(runs: tuple[Run, ...]) -> dict[str, Run]:
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
     task = info.get("task", {})
     return {
-        **{key: value for key, value in info.get("settings", {}).items() if key not in _NO_DIFFERENCE},
+        **{key: value for key, value in info["settings"].items() if key != "run_root"},
         "rewards": ", ".join(f"{r['name']} x{r['weight']:g}" for r in info.get("rewards", ())),
         "task": f"{task.get('name')} ({task.get('train')} rows, {task.get('fingerprint')})",
         "number type": info.get("number_type"),
@@ -178,7 +156,8 @@ def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ended(run: Run) -> str:
-    compared, reward = run.comparison, mean(series(run.rows[-_LAST:], "reward"))
-    held_out = f"{compared.after.accuracy:.0%}, {compared.verdict}" if compared else "not compared"
-    return f"reward {reward:.2f}; held-out {held_out}"
+def _ended(run: Run) -> tuple[int, float, str]:
+    """Its last step, the mean reward of its last steps, and its held-out accuracy before and after."""
+    rows, compared = run.rows, run.comparison
+    held_out = f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
+    return int(rows[-1]["step"]) if rows else 0, mean(series(rows[-_LAST:], "reward")), held_out

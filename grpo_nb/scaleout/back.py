@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.course import sameness
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import tidy_row
-from grpo_nb.runs.run import Run, open_run, write_trained_questions
+from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 FORM = 2
@@ -117,10 +117,10 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
                 row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
             file.write(json.dumps(row) + "\n")
     link(place / "result" / "adapter", folder / "adapter", "adapter_*")
+    Run(folder).keep_questions([row["question"] for row in _lines(place / "train.jsonl")], [])
     for name in ("holdout.jsonl", "chat_template.jinja"):
         if (place / name).is_file():
             shutil.copyfile(place / name, folder / name)
-    write_trained_questions(Run(folder), [row["question"] for row in _lines(place / "train.jsonl")])
 
 
 def _trained_with(place: Path, recorded: Mapping[str, Any], there: Mapping[str, Any]) -> Settings:

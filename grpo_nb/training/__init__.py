@@ -5,13 +5,7 @@ Not here: what a run's folder holds (`runs`), and what is made of it afterwards 
 
 import lazy_loader
 
-# Found when asked for: most of them import trl, and unsloth before it.
+# Found when asked for: most of them import trl, and unsloth before it. `gn.train` and `gn.dry_run` are those of the files.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "dry_runs": ["dry_run"],
-        "observers": ["Observer"],
-        "priming": ["prime"],
-        "session": ["train"],
-    },
+    __name__, submod_attrs={"priming": ["prime"], "recorder": ["Observer"]}
 )

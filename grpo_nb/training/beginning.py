@@ -22,7 +22,6 @@ from grpo_nb.runs.run import Run
 from grpo_nb.tasks.task import Task
 
 _MOST_BYTES = 100_000_000
-_GENERATIONS = 3
 
 
 def keep_beginning(run: Run, model: Any, task: Task, remembered: Mapping[str, Any]) -> None:
@@ -43,7 +42,7 @@ def write_task(folder: Path, task: Task) -> None:
 def keep_generation(
     run: Run, at: int, step: int, rows: Sequence[Mapping[str, Any]], completion_ids: Sequence[Sequence[int]], size: int
 ) -> None:
-    """Write what was generated, if it is among the first generations: their text alone would not give the tokens back.
+    """Write what was generated, which the trainer tells of the first generations: text alone would not give the tokens back.
 
     Args:
         run: Whose folder is written to.
@@ -55,7 +54,5 @@ def keep_generation(
     """
     file = run.start_path / "generations.json"
     kept = json.loads(file.read_text("utf-8")) if file.is_file() else []
-    kept = [entry for entry in kept if entry["at"] < at]  # a resumed run makes some again
-    if len(kept) < _GENERATIONS and run.start_path.is_dir():
-        made = {"at": at, "step": step, "rows": list(rows[::size]), "completion_ids": list(map(list, completion_ids))}
-        write_json(file, [*kept, made])
+    made = {"at": at, "step": step, "rows": list(rows[::size]), "completion_ids": list(map(list, completion_ids))}
+    write_json(file, [*(entry for entry in kept if entry["at"] < at), made])  # a resumed run makes some again

@@ -15,7 +15,7 @@ from grpo_nb.settings.effective import Effect, EffectiveSettings, compared, requ
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings, require_settings
 from grpo_nb.settings.vllm import vllm_obstacle
-from grpo_nb.training.trainer import GRPOConfig, grpo_arguments, refusals
+from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 
 def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
@@ -24,7 +24,7 @@ def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
     To be called before the trainer is built: each resets what an accelerator holds (transformers, `_setup_devices`).
     """
     # What Unsloth prints of its changes stands in the table.
-    with tempfile.TemporaryDirectory() as nowhere, refusals(settings), silently():
+    with tempfile.TemporaryDirectory() as nowhere, silently():
         handed = grpo_arguments(settings, {}, Path(nowhere), model)
         built = GRPOConfig(**handed)
         # Unsloth's class on a GPU is made of TRL's, and named like it.

@@ -1,29 +1,34 @@
-"""What a training writes and shows at each logged step: rows, completions, the live figure; and the observers it asks."""
+"""What happens at each logged step: a row is made, observers look at it, the folder has it, it is shown, a checkpoint is due.
+
+TRL logs -> row and table of completions -> observers, each may add to the row -> health rules -> `Run.write_step` -> bar,
+figure, alerts -> `grpo_nb.training.checkpointing`. Nothing is kept here that the rows do not say.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
-import math
-import time
+import signal
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import staged_file, write_bytes
-from grpo_nb.core.progress import is_notebook, progress_bar
-from grpo_nb.core.randomness import kept_random_state
+from tqdm import tqdm
+
+from grpo_nb.core.files import put_in_place, staged_folder
+from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.health.course import sameness
+from grpo_nb.health.monitor import HealthMonitor, HealthReport
+from grpo_nb.models.load import save_adapter
 from grpo_nb.models.unsloth import import_unsloth
-from grpo_nb.runs.alert import alerts_of
-from grpo_nb.runs.best import best_step
-from grpo_nb.runs.live import LivePlot, figure_for_a_file, png
-from grpo_nb.runs.rows import read_rows, tidy_row
+from grpo_nb.rewards.base import completion_text
+from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.live import LivePlot
+from grpo_nb.runs.rows import best_step, tidy_row
 from grpo_nb.runs.run import Run
 from grpo_nb.settings.settings import Settings
-from grpo_nb.training.interrupts import Interrupts
-from grpo_nb.training.observers import Observer
 
 import_unsloth()
 
@@ -31,234 +36,144 @@ from transformers import TrainerCallback
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
+Observer = Callable[[dict[str, Any], "pandas.DataFrame | None"], bool | None]
+"""Called with each row before it is written, and the step's completions, as `Run.completions(step)` gives them (None where the
+step used those of an earlier one). It may add keys to the row; True ends the training after this step. One that remembers
+something is resumed with it, if it has `state_dict()` and `load_state_dict(state)`."""
 
-# Generations in a row without any score after which a training ends: one can be bad luck, such as a judge out of reach.
-_PATIENCE = 3
 _GENERATED = "completions/mean_length"
 """Logged where a step made completions, whatever came of their scores."""
 
 
-class ProgressLine:
-    """A bar of the steps, with the last reward and KL; also in a notebook, where the figure waits for its next redraw."""
-
-    def __init__(self, done: int, total: int) -> None:
-        described = f"training, resumed at step {done}" if done else "training"
-        self._bar = progress_bar(total, initial=done, desc=described, unit="step", leave=True)
-
-    def update(self, rows: Sequence[Mapping[str, float]], *, alerts: Sequence[Any] = (), is_last: bool = False) -> None:
-        """Go to the last row."""
-        if is_last:
-            self._bar.close()
-            return
-        row = rows[-1]
-        if "reward" in row:
-            shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
-            self._bar.set_postfix(shown, refresh=False)
-        self._bar.update(row["step"] - self._bar.n)
-        self._bar.refresh()
-
-
 class Recorder(TrainerCallback):
-    """Writes each logged step to the run directory and shows it: a live figure in a notebook, a bar in a terminal.
+    """Writes each logged step into the run's folder and shows it; tells the trainer when to save and when to stop.
 
     Args:
         run: Whose folder is written to; rows that are there are continued.
+        trainer: Keeps the last generation batch in `_logs`, as TRL does, and says when to save.
         settings: Of the run.
-        weights: Of the rewards by name.
-        observers: Asked at each row, in this order.
+        observers: Asked at each row, in this order; the health rules come last, for they read what all others add.
     """
 
-    def __init__(
-        self, run: Run, settings: Settings, weights: Mapping[str, float], observers: Sequence[Observer] = ()
-    ) -> None:
-        self.run, self.settings, self.weights = run, settings, dict(weights)
-        self.observers = list(observers)
-        self.rows: list[dict[str, float]] = read_rows(run.path / "metrics.jsonl")
-        self.trainer: Any = None
-        """Told to `begin` when everything is built and loaded; keeps the last generation batch in `_logs`, as TRL does."""
-        self.interrupts = Interrupts()
+    def __init__(self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()) -> None:
+        self.run, self.trainer, self.settings, self.observers = run, trainer, settings, list(observers)
+        self.rows, self.weights = run.rows, run.weights
+        self.health = HealthMonitor(
+            weights=self.weights, settings=settings, ranges=run.ranges, rows=self.rows, stop_on=settings.stop_on_alert
+        )  # fmt: skip
+        self.is_interrupted = False
+        """Whether the stop button was pressed."""
         self.stopped_by: str | None = None
-        """The observer that asked to stop."""
-        self.pending: BaseException | None = None
-        """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
-        self._warned: set[str] = set()
-        self.started = time.perf_counter()
-        self.displays: list[ProgressLine | LivePlot] = []
-        (run.path / "completions").mkdir(exist_ok=True)
+        """The critical alerts, or the observer, that asked to stop."""
+        self.error: BaseException | None = None
+        """What an observer raised. The step was done, so it is recorded and saved before this is raised."""
+        self.bar: tqdm | None = None
+        """There from the first step on."""
+        self._plot: LivePlot | None = None
+        self._alerts = CellOutput()
+        self._is_shown = True
+
+    @contextlib.contextmanager
+    def stop_button(self) -> Iterator[None]:
+        """Within the block the first Ctrl-C lets the step end, and a second one is raised at once; the bar says so.
+
+        Outside of the main thread no interrupt arrives.
+        """
+
+        def note(number: int, frame: Any) -> None:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            self.is_interrupted = True
+            if self.bar is not None:
+                self.bar.set_description("stopping after this step, press again to stop now")
+
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, note) if is_main else None
+        try:
+            yield
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin()
-        self.displays = [ProgressLine(state.global_step, state.max_steps)]
-        self.displays += [LivePlot(self.weights, self.settings.beta)] if is_notebook() else []
+        state.log_history = [dict(row) for row in self.rows]
+        self.bar = progress_bar(state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True)
+        self._plot = LivePlot(self.weights, self.settings.beta, self.run.reference) if is_notebook() else None
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.interrupts.hold()
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # With more `logging_steps`, too: a checkpoint comes after a row.
+        control.should_log |= self.is_interrupted or control.should_training_stop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs is None or "train_runtime" in logs:  # the trainer's closing summary
             return
-        # As it is noted: TRL's own means of what rewards log may be numpy's numbers, which a tidy row would not take.
-        row = tidy_row(self._plain(logs, state.global_step), state.global_step, state.max_steps, self.settings.beta)
-        self.rows.append(row)  # whatever happens below, the step was done
-        table: pandas.DataFrame | None = None
+        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
+        table = None
+        if _GENERATED in row:
+            table = completions_table(self.trainer._logs, row["step"], self.settings.num_generations, self.weights)
+            row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
+        for observer in self.observers:
+            try:
+                if observer(row, table):
+                    self.stopped_by = getattr(observer, "__name__", type(observer).__name__)
+            except (Exception, KeyboardInterrupt) as error:
+                self.error = self.error or error
+        fresh = self.health.update(row)
+        if fresh:
+            row["alerts"] = [alert.to_dict() for alert in fresh]
+        if self.health.should_stop:
+            self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
+        self.run.write_step(row, table)
+        self.rows.append(row)
+        if "holdout/accuracy" in row and best_step(self.rows).step == row["step"]:
+            target = best_adapter(self.run, row["step"])
+            with staged_folder(target.parent) as staged:
+                save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged / target.name)
+                put_in_place(staged, target.parent)
+        self._show(row, fresh)
+        control.should_training_stop |= self.is_interrupted or bool(self.stopped_by or self.error)
+        control.should_save = control.should_training_stop or self.trainer.is_save_due(self.settings.save_steps)
+
+    def _show(self, row: Mapping[str, Any], fresh: Sequence[Alert]) -> None:
+        """Bring bar, figure and alerts up to date. Where that fails it is left: it is no reason to end a training."""
+        if not self._is_shown:
+            return
         try:
-            table = self._completions(state.global_step) if _GENERATED in row else None
-            if table is not None:
-                row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
-            for observer in self.observers:
-                if self._ask(observer, row, table):
-                    self.stopped_by = type(observer).__name__
-            self._require_scores(row)
-        except BaseException as error:
-            self._keep(error)
-        if self.stopped_by is not None:
-            control.should_training_stop = True
-        if self.kept_step == row["step"]:
-            control.should_save = True  # its adapter is in no other place once the next step is done
-        try:
-            self.rows[-1] = row = self._plain(row, state.global_step)
-            self._write(row, table)
+            if "reward" in row:
+                shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
+                self.bar.set_postfix(shown, refresh=False)
+            self.bar.update(row["step"] - self.bar.n)
+            self.bar.refresh()
+            if self._plot is not None:
+                self._plot.update(self.rows, alerts=self.health.alerts)
+            if fresh and is_notebook():
+                report = HealthReport(alerts=self.health.alerts, rows=self.health.course.count)
+                self._alerts.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
+            else:
+                for alert in fresh:
+                    tqdm.write(repr(alert))
         except Exception as error:
-            self._keep(error)
-        self._show()
-
-    @property
-    def kept_step(self) -> int | None:
-        """The best held-out step, whose checkpoint is kept; None where the last step is what counts."""
-        best = best_step(self.rows) if self.settings.keep == "best" else None
-        return best and best.step
-
-    def _require_scores(self, row: Mapping[str, Any]) -> None:
-        """Refuse to go on, or to end as if all were well, where no reward says anything of any completion.
-
-        Raises:
-            ValueError: Which rewards, what they gave, and what to write.
-        """
-        generated = (row for row in reversed(self.rows) if _GENERATED in row)
-        silent = sum(1 for _ in itertools.takewhile(lambda row: "reward" not in row, generated))
-        is_end = row["step"] == row["max_steps"] and not any("reward" in row for row in self.rows)
-        if silent >= _PATIENCE or (silent and is_end):
-            names = ", ".join(map(repr, self.weights))
-            raise ValueError(
-                f"nothing was learnt in the last {silent} step{'s' * (silent > 1)}: the reward{'s' * (len(self.weights) > 1)} "
-                f"{names} gave NaN or None for every completion. Return a finite number for each, 0.0 for a bad one; "
-                "gn.score(rewards, completions, row) shows what they give, run.completions() what they were given."
+            self._is_shown = False
+            warnings.warn(
+                f"Nothing more is shown of this training, because showing it failed ({type(error).__name__}: {error}). It goes "
+                "on, and everything is recorded: run.plot() draws it, run.alerts has the alerts.",
+                stacklevel=2,
             )
 
-    def _ask(self, observer: Observer, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
-        if not observer.is_interruptible:
-            return observer.on_row(row, table)
-        try:
-            # The random state outside: wherever the interrupt comes, it is put back whole.
-            with kept_random_state(), self.interrupts.let_through():
-                return observer.on_row(row, table)
-        except KeyboardInterrupt as interrupt:
-            self.interrupts.hold()  # it may have come on the way back to holding
-            self._keep(interrupt)
-            return False
-
-    def _keep(self, error: BaseException) -> None:
-        """Keep an error until the step is complete. The first one is raised, and says what came after it."""
-        if self.pending is None:
-            self.pending = error
-            return
-        # An interrupt only ends the training, while an error says why it has to end.
-        first, second = (self.pending, error) if isinstance(self.pending, Exception) else (error, self.pending)
-        first.add_note(f"In the same step: {type(second).__name__}: {second}")
-        self.pending = first
-
-    def _plain(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
-        """What JSON can hold, and numbers of other kinds as plain ones. What is neither is left out, with a warning."""
-        plain: dict[str, Any] = {}
-        for key, value in values.items():
-            if value is None:  # not measured: it has no key
-                continue
-            try:
-                plain[key] = _as_plain(key, value)
-            except Exception:  # whatever its own conversion raises
-                self._warn_once(
-                    str(key), f"{key!r} of step {step} is left out of the rows: {value!r:.100} is no number, but a "
-                    f"{type(value).__name__}. Add a float to the row to keep it.",
-                )  # fmt: skip
-        return plain
-
-    def _warn_once(self, subject: str, text: str) -> None:
-        if subject not in self._warned:
-            self._warned.add(subject)
-            try:
-                warnings.warn(text, stacklevel=2)
-            except Warning as error:  # where they are errors, they end the training, but not in the middle of a step
-                self._keep(error)
-
-    def _show(self, *, is_last: bool = False) -> None:
-        """Bring the bar and the figure up to date. One that fails is switched off: it is no reason to end a training."""
-        for display in list(self.displays):
-            try:
-                display.update(self.rows, alerts=alerts_of(self.rows), is_last=is_last)
-            except Exception as error:
-                what = "figure" if isinstance(display, LivePlot) else "progress bar"
-                self.displays.remove(display)
-                self._warn_once(
-                    what,
-                    f"The live {what} is switched off, because it failed ({type(error).__name__}: {error}). The training goes "
-                    "on, and everything is recorded: run.plot() draws it.",
-                )
-
-    @property
-    def step(self) -> int:
-        """The last step that was recorded; 0 before the first."""
-        return int(self.rows[-1]["step"]) if self.rows else 0
-
-    @property
-    def seconds(self) -> float:
-        """Time that the run took, with its parts in earlier processes: `started` is set back by them."""
-        return time.perf_counter() - self.started
-
-    def copy_records(self, folder: Path) -> None:
-        """Write the rows so far into a checkpoint, which they belong to: the run's own go back to them."""
-        # From memory: where the last row could not be written, the checkpoint has it all the same.
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
-
-    def raise_pending(self) -> None:
-        """Raise what went wrong while the last step was recorded."""
-        if self.pending is not None:
-            error, self.pending = self.pending, None
-            if isinstance(error, Exception):
-                error.add_note(f"This came while step {self.step} was recorded; the step itself was done.")
-            raise error
-
-    def _write(self, row: Mapping[str, float], table: pandas.DataFrame | None) -> None:
-        # Opened anew each time: a network drive sends a file away when it is closed.
-        with (self.run.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        if table is None:
-            return
-        with staged_file(self.run.path / "completions" / f"step_{row['step']:06d}.parquet") as staged:
-            table.to_parquet(staged, index=False)
-
-    def _completions(self, step: int) -> pandas.DataFrame:
-        return completions_table(self.trainer._logs, step, self.settings.num_generations, self.weights)
-
-    @property
-    def named_observers(self) -> dict[str, Observer]:
-        """The observers by names that a resumed run finds again."""
-        kinds = [type(observer).__name__ for observer in self.observers]
-        return {f"{kind}#{kinds[:i].count(kind)}": self.observers[i] for i, kind in enumerate(kinds)}
-
     def close(self) -> None:
-        """End the bar or the live figure, and write the curves as an image, if there is a row."""
-        self._show(is_last=True)
-        if self.rows:
-            figure = figure_for_a_file(self.rows, self.weights, self.settings.beta, alerts_of(self.rows))
-            save_figure(self.run.path, figure)
+        """End the bar, draw the last figure, and write the curves as an image."""
+        if self.bar is not None:
+            self.bar.close()
+        if self._plot is not None and self._is_shown:
+            self._plot.update(self.rows, alerts=self.health.alerts, is_last=True)
+        self.run.save_figure()
 
 
-def save_figure(folder: Path, figure: Figure) -> None:
-    """Write the curves into the folder of a run, or of several."""
-    (folder / "figures").mkdir(exist_ok=True)
-    write_bytes(folder / "figures" / "training.png", png(figure, dpi=150))
+def best_adapter(run: Run, step: int) -> Path:
+    """Where the adapter of the best held-out score is kept."""
+    return run.path / "best" / f"step-{step}"
 
 
 def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:
@@ -272,34 +187,11 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
     """
     import pandas
 
-    count = len(logs["completion"])
-    scores = {name: list(values) for name, values in logs["rewards"].items()}
-    columns = [(scores[name], weight) for name, weight in weights.items()]
-    return pandas.DataFrame(
-        {
-            "step": [step] * count,
-            "group": [i // size for i in range(count)],
-            "prompt": [json.dumps(p) if not isinstance(p, str) else p for p in logs["prompt"]],
-            "completion": [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]],
-            **scores,
-            "total": [_total([w * values[i] for values, w in columns]) for i in range(count)],
-            "advantage": list(logs["advantages"]),
-        }
-    )
-
-
-def _total(scores: Sequence[float]) -> float:
-    """The sum of those that are a number, as TRL has it; NaN where none is."""
-    known = [score for score in scores if not math.isnan(score)]
-    return math.fsum(known) if known else math.nan
-
-
-def _as_plain(key: Any, value: Any) -> Any:
-    """A value as JSON reads it back; numbers of numpy and torch as floats."""
-    if not isinstance(key, str):
-        raise TypeError("the key is no text")
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return float(value)
-    return value
+    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
+    table = pandas.DataFrame({"step": step, "group": scores.index // size})
+    table["prompt"] = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]
+    table["completion"] = list(map(completion_text, logs["completion"]))
+    table[list(scores)] = scores
+    # Of those that are a number, as TRL has it; NaN where none is.
+    table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    return table.assign(advantage=list(logs["advantages"]))

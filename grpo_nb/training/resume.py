@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from grpo_nb.core.files import free_path, put_in_place, write_bytes
+from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.rewards import record
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.runs.run import Run, open_run, seconds_since_written
+from grpo_nb.settings.out_of_memory import replacing
 from grpo_nb.settings.settings import Settings
 
 # What the next step does not depend on, or only in how long there are next steps.
 MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
-             "run_root", "gpu_memory_utilization")  # fmt: skip
+              "run_root", "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
-# Files of completions looked at: a crash damages the newest, and on a network drive each of them has to be fetched.
-_NEWEST = 100
-_PARQUET = b"PAR1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumption:
+class Resumption(NamedTuple):
     """A run to go on with."""
 
     run: Run
     checkpoint: NewestCheckpoint
-    status: str
-    """How the run stood."""
-
-    @property
-    def step(self) -> int:
-        """Steps done."""
-        return self.checkpoint.step
-
-    @property
-    def is_over(self) -> bool:
-        """It is finished and has its adapter: there is nothing to go on with, and it is given back."""
-        return self.checkpoint.path is None
+    changed: list[str]
+    """What is not as it was, in words."""
+    is_over: bool = False
+    """It is finished and has its adapter: there is nothing to go on with, and it is given back."""
 
 
 def find_run(
@@ -62,239 +49,134 @@ def find_run(
     """
     if resume is None:
         return None
-    root, is_named = Path(settings.run_root), resume != "auto"
-    run = open_run(named_folder(root, name, resume, "run.json")) if is_named else _newest_run(root, name)
+    root, is_auto = Path(settings.run_root), resume == "auto"
+    run = _newest_run(root, name) if is_auto else _named_run(root, name, Path(resume))
     if run is None:
-        if name is not None:
-            remove_unbegun(root / name, "run.json")
         return None
-    status = run.status
-    if status == "finished" and not is_named:
-        try:
-            _require_same_finished(run, settings, info)
-        except ValueError:
-            if name is None:  # the newest is another training
-                return None
-            raise
-        if settings.max_steps == run.settings.max_steps and (run.adapter_path / "adapter_model.safetensors").is_file():
-            done = NewestCheckpoint(path=None, step=settings.max_steps, passed_over=())
-            return Resumption(run=run, checkpoint=done, status=status)
-    _require_nobody_else(run, status, is_named)
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
-    if checkpoint.path is None:
-        return _without_checkpoint(run, checkpoint, is_named, name)
-    if status == "finished" and settings.max_steps <= checkpoint.step:
+    before, status, checkpoint = run.info, run.status, newest_checkpoint(run.path / "checkpoints")
+    now = json.loads(json.dumps(info, default=str))  # which has lists for tuples
+    _require_nobody_else(run, status, is_auto)
+    other, rewards = _other_training(before, now), _changed_rewards(before, now)
+    if is_auto and status == "finished":
+        other += rewards
+        if other and name is None:  # the newest is another training
+            return None
+    if other:
         raise ValueError(
-            f"the run {run.name!r} is finished: it has done its {checkpoint.step} steps, and max_steps = "
-            f"{settings.max_steps}. Write settings.replace(max_steps={checkpoint.step * 2}) to train it further, or "
-            "resume=None for a new run."
+            f"the run {run.name!r} was another training: {'; '.join(other)}. One curve of two trainings would tell nothing: "
+            "go on as it began, or begin a new run with another name."
         )
-    return Resumption(run=run, checkpoint=checkpoint, status=status)
+    is_whole = settings.max_steps == before["settings"]["max_steps"] and any(run.adapter_path.glob("*.safetensors"))
+    if is_auto and status == "finished" and is_whole:
+        return Resumption(run, checkpoint, [], is_over=True)
+    if checkpoint.path is None:
+        return _without_checkpoint(run, checkpoint, is_auto)
+    if settings.max_steps < checkpoint.step or (status == "finished" and settings.max_steps == checkpoint.step):
+        raise ValueError(
+            f"the run {run.name!r} has done {checkpoint.step} steps already, and max_steps = {settings.max_steps}: "
+            f"settings = settings.replace(max_steps={checkpoint.step * 2}) trains it further, resume=None begins a new run."
+        )
+    changed = _differences(before["settings"], now["settings"], (key for key in MAY_CHANGE if key != "run_root"))
+    changed += rewards + _differences(before["versions"], now["versions"], before["versions"])
+    changed += _differences(before, now, ("rollout", "number_type", "host"))
+    changed += _differences(before["machine"], now["machine"], ("gpu",))
+    changed += [f"passed over {text}" for text in checkpoint.passed_over]
+    return Resumption(run, checkpoint, changed)
 
 
 def _newest_run(root: Path, name: str | None) -> Run | None:
-    folders = [file.parent for file in root.glob("*/run.json")]
-    runs = [Run(folder) for folder in folders if name is None or folder.name == name]
+    runs = [Run(file.parent) for file in root.glob("*/run.json") if name in (None, file.parent.name)]
     newest = max(runs, key=lambda run: (run.started, (run.path / "run.json").stat().st_mtime), default=None)
-    return newest and open_run(newest.path)
+    if newest is not None:
+        return open_run(newest.path)
+    folder = root / (name or "")
+    if name is not None and folder.is_dir() and all(file.name.startswith(".run.json") for file in folder.iterdir()):
+        shutil.rmtree(folder)  # it was killed before it had written its first file, and nothing else is there
+    return None
 
 
-def remove_unbegun(folder: Path, proof: str) -> None:
-    """Make room where a run was killed before it had written the file `proof`, with nothing else there."""
-    if folder.is_dir() and all(f.name.startswith(f".{proof}") for f in folder.iterdir()):
-        shutil.rmtree(folder)
+def _named_run(root: Path, name: str | None, path: Path) -> Run:
+    if name not in (None, path.name):
+        raise ValueError(f"resume = {str(path)!r} names one run and name = {name!r} another: leave name out.")
+    is_there = not (path / "run.json").is_file() and (root / path / "run.json").is_file()
+    return open_run(root / path if is_there else path)
 
 
-def make_room(folder: Path) -> Path:
-    """Give a folder another name, which is returned: nothing that is in it is lost."""
-    return folder.rename(free_path(folder, ".unfinished-", 1))
-
-
-def named_folder(root: str | Path, name: str | None, resume: str | Path, proof: str) -> Path:
-    """Return the folder that `resume` names, by its path or by its name under the root, where it has the file `proof`.
-
-    Raises:
-        ValueError: `name` is that of another.
-    """
-    path = Path(resume)
-    if not (path / proof).is_file() and (Path(root) / path / proof).is_file():
-        path = Path(root) / path
-    if name is not None and name != path.name:
-        raise ValueError(f"resume = {str(resume)!r} names one run and name = {name!r} another: leave name out.")
-    return path
-
-
-def _require_nobody_else(run: Run, status: str, is_named: bool) -> None:
+def _require_nobody_else(run: Run, status: str, is_auto: bool) -> None:
     if status == "running":
         raise ValueError(
             f"the run {run.name!r} is being trained right now by process {run.info['pid']} of this machine; two of them "
             "would write over each other. Wait, or end that process. For another run beside it: resume=None."
         )
-    if status == "unknown" and not is_named:
-        silence = seconds_since_written(run.path)
-        steps = [row["step_time"] for row in run.rows[-20:] if "step_time" in row]
-        patience = max(_LEAST_SILENCE, 10 * statistics.median(steps)) if steps else _LEAST_SILENCE
-        if silence < patience:
-            raise ValueError(
-                f"the run {run.name!r} was written {silence:.0f} seconds ago by another machine ({run.info['host']!r}), "
-                f"which may still be training it. Try again in {patience - silence:.0f} seconds or, if you know "
-                f"that it is gone, write resume={run.name!r}."
-            )
+    steps = [10 * row.get("step_time", 0.0) for row in run.rows[-20:]]
+    left = max([_LEAST_SILENCE, *steps]) - seconds_since_written(run.path)
+    if status == "unknown" and is_auto and left > 0:
+        raise ValueError(
+            f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}), which may still be "
+            f"training it. Try again in {left:.0f} seconds or, if you know that it is gone, write resume={run.name!r}."
+        )
 
 
-def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_named: bool, name: str | None) -> None:
+def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
     why = "; ".join(checkpoint.passed_over) or "none was written yet when it ended"
     # Any file may be missing, as on a drive that was cut off; what was trained shows in the others.
-    if is_named or run.rows or run.steps or run.adapter_path.is_dir() or run.checkpoint_step is not None:
+    if not is_auto or run.rows or run.steps or run.adapter_path.is_dir() or run.checkpoint_step is not None:
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to go on from ({why}). It is left as it is; "
             "resume=None and another name begin a new run."
         )
-    kept = "" if name is None else f" What it left is in {make_room(run.path).name!r}."
+    aside = run.path.rename(free_path(run.path, ".unfinished-", 1)).name
     warnings.warn(
-        f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins.{kept}", stacklevel=4
+        f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins. What it left is in {aside!r}.",
+        stacklevel=4,
     )
 
 
-def _require_same_finished(run: Run, settings: Settings, info: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if a finished run is another training than this: more strict than resuming in the code of rewards."""
-    before, info = run.info, json.loads(json.dumps(info, default=str))
-    _compare_settings(run, run.settings.max_steps, settings)
-    _require_same_task(run, before["task"], info["task"])
-    _require_same_rewards(run, before["rewards"], info["rewards"])
-    for old, new in zip(before["rewards"], info["rewards"], strict=True):
-        if old["hash"] != new["hash"]:  # what it uses may be its memory, and is told in a warning
-            raise ValueError(
-                f"the run {run.name!r} is finished, and its reward {old['name']!r} has changed since: "
-                f"{record.differences(old, new)}. Begin a new run with another name."
-            )
-
-
-def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `run.json` of a resumed run, after checking that it is the same training.
-
-    Args:
-        resumption: The run.
-        settings: Those given now.
-        info: What `run.json` would say of a new run started now.
-
-    Raises:
-        ValueError: Settings, data or rewards differ, with each difference.
-    """
-    before, info = resumption.run.info, json.loads(json.dumps(info, default=str))
-    changed = _compare_settings(resumption.run, resumption.step, settings)
-    _require_same_task(resumption.run, before["task"], info["task"])
-    _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
-    for old, new in zip(before["rewards"], info["rewards"], strict=True):
-        if difference := record.differences(old, new):
-            changed.append(f"the reward {old['name']!r} has changed: {difference}")
-    for package, version in before["versions"].items():
-        if version != info["versions"].get(package):
-            changed.append(f"{package} {version} is now {info['versions'].get(package)}")
-    if before["rollout"].split(" (")[0] != info["rollout"].split(" (")[0]:
-        changed.append(f"the rollout was {before['rollout']}, is {info['rollout']}")
-    if before["number_type"] != info["number_type"]:
-        changed.append(f"the number type was {before['number_type']}, is {info['number_type']}")
-    if before["machine"]["gpu"] != info["machine"]["gpu"]:
-        changed.append("the device is another one")
-    if before["host"] != info["host"]:
-        changed.append(f"the machine was {before['host']!r}, is {info['host']!r}")
-    entry = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "step": resumption.step,
-        "status_before": resumption.status,
-        "rows_dropped": sum(row["step"] > resumption.step for row in resumption.run.rows),
-        "changed": changed,
-        "passed_over": list(resumption.checkpoint.passed_over),
-        "damaged": [file.name for file in _damaged_completions(resumption)],
-        "host": info["host"],
-    }
-    said = [*changed, *(f"passed over {text}" for text in resumption.checkpoint.passed_over)]
-    said += [f"completions/{name} is damaged, and was renamed" for name in entry["damaged"]]
-    if said:
-        warnings.warn(f"Resuming {resumption.run.name!r} at step {resumption.step}: {'; '.join(said)}.", stacklevel=3)
-    return {
-        **info,
-        "started": before["started"],
-        "reference": before["reference"],
-        "resumed": [*before.get("resumed", ()), entry],
-    }
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str] | None = None) -> dict[str, str]:
-    """Return which keys have other values, each in words; compared as JSON has them, where a tuple comes back as a list.
-
-    >>> differences({"beta": 0.1, "seed": [1]}, {"beta": 0.2, "seed": (1,)})
-    {'beta': 'beta was 0.1, is 0.2'}
-    """
-    found = {}
-    for key in old if keys is None else keys:
-        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str):
-            found[key] = f"{key} was {old[key]!r}, is {new[key]!r}"
+def _other_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What makes two trainings different ones, each in words; for settings with the line that takes them back."""
+    old, new = before["settings"], now["settings"]
+    back = {key: old[key] for key in old if key not in MAY_CHANGE and old[key] != new.get(key)}
+    found = [*_differences(old, new, back), replacing(back)] if back else []
+    found += _differences(before["task"], now["task"], ("fingerprint", "format", "name", "train", "holdout"))
+    was, are = ({reward["name"]: reward["weight"] for reward in info["rewards"]} for info in (before, now))
+    if list(was.items()) != list(are.items()):  # their order counts, too
+        found.append(f"the rewards and their weights were {was}, are {are}")
     return found
 
 
-def _compare_settings(run: Run, step: int, settings: Settings) -> list[str]:
-    name, old = run.name, run.settings.to_dict()
-    changed = differences(old, settings.to_dict())
-    refused = {key: said for key, said in changed.items() if key not in MAY_CHANGE}
-    if refused:
-        back = ", ".join(f"{key}={old[key]!r}" for key in refused)
-        raise ValueError(
-            f"the run {name!r} was started with other settings: {'; '.join(refused.values())}. One curve of two trainings "
-            f"would tell nothing. Go on with settings.replace({back}), or begin a new run with resume=None."
-        )
-    if settings.max_steps < step:
-        raise ValueError(
-            f"max_steps = {settings.max_steps}, but the run {name!r} has done {step} steps already. Write "
-            f"settings.replace(max_steps={max(step, old['max_steps'])}), or begin a new run with resume=None."
-        )
-    return [said for key, said in changed.items() if key != "run_root"]
+def _changed_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Which rewards are not as they were, by what a run keeps of them."""
+    pairs = [(old, record.differences(old, new)) for old, new in zip(before["rewards"], now["rewards"], strict=False)]
+    return [f"the reward {old['name']!r} has changed: {difference}" for old, difference in pairs if difference]
 
 
-def _require_same_task(run: Run, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    changed = differences(old, new, ("fingerprint", "format", "name"))
-    if changed:
-        raise ValueError(
-            f"the run {run.name!r} was started with other data: {'; '.join(changed.values())} ({old['train']} training and "
-            f"{old['holdout']} held-out rows then, {new['train']} and {new['holdout']} now). Load the task as then, with the "
-            "same sizes and seed, or begin a new run with resume=None."
-        )
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
 
 
-def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> None:
-    was, is_now = ({reward["name"]: reward["weight"] for reward in rewards} for rewards in (old, new))
-    if list(was.items()) != list(is_now.items()):
-        raise ValueError(
-            f"the run {run.name!r} was started with other rewards: it had {was}, by name and weight, now they are {is_now}. "
-            "Pass the same ones in the same order, or begin a new run with resume=None."
-        )
+def continued_info(found: Resumption, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `run.json` of a resumed run from what that of a new one would be; a warning says what has changed."""
+    run, step, before = found.run, found.checkpoint.step, found.run.info
+    if found.changed:
+        warnings.warn(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changed)}.", stacklevel=3)
+    entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changed": found.changed}
+    kept = {key: before[key] for key in ("started", "reference")}
+    return {**info, **kept, "resumed": [*before.get("resumed", ()), entry]}
 
 
-def _damaged_completions(resumption: Resumption) -> list[Path]:
-    """The files that a crash cut off, as a power cut or a network drive leaves them; their steps are not trained again."""
-    files = sorted((resumption.run.path / "completions").glob("step_*.parquet"))
-    kept = [file for file in files if int(file.stem.split("_")[1]) <= resumption.step]
-    contents = ((file, file.read_bytes()) for file in kept[-_NEWEST:])
-    # The beginning and the end of a parquet file, which is written last.
-    return [file for file, held in contents if len(held) < 8 or {held[:4], held[-4:]} != {_PARQUET}]
-
-
-def go_back(resumption: Resumption) -> Path:
+def go_back(found: Resumption) -> Path:
     """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
-    path, checkpoint = resumption.run.path, resumption.checkpoint
-    write_bytes(path / "metrics.jsonl", (checkpoint.path / "metrics.jsonl").read_bytes())
-    for left in path.rglob(".*.partial-*"):  # what was half written when it was killed
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    for file in (path / "completions").glob("step_*"):
-        if int(file.stem.split("_")[1]) > resumption.step:
+    run, step = found.run, found.checkpoint.step
+    kept = [row for row in run.rows if row["step"] <= step]
+    write_text(run.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+    for file in (run.path / "completions").glob("step_*"):
+        if int(file.stem.split("_")[1]) > step:
             file.unlink()
-    for file in _damaged_completions(resumption):
-        file.rename(file.with_suffix(".damaged"))
+    for left in run.path.rglob(".*.partial-*"):  # what was half written when it was killed
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     # What was measured and exported belongs to the adapter of then, not to the one there will be.
-    for name in ("comparison", "exports.json"):
-        old = path / name
+    for old in (run.path / "comparison", run.path / "exports.json"):
         if old.exists():
-            put_in_place(old, old.with_name(f"{old.stem}-step-{resumption.step}{old.suffix}"))
-    clear_away(path / "checkpoints", checkpoint)
-    return path
+            put_in_place(old, old.with_name(f"{old.stem}-step-{step}{old.suffix}"))
+    clear_away(run.path / "checkpoints", found.checkpoint)
+    return run.path

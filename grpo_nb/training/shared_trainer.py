@@ -21,6 +21,7 @@ import_unsloth()
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
 from trl import GRPOTrainer
 
 from grpo_nb.generation.folded_lora import FoldedLora
@@ -45,7 +46,7 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         self.stock_reason: str | None = None
         self._folded = FoldedLora.of(self.accelerator.unwrap_model(self.model))
         self._loss_inputs: Batch | None = None
-        self._scored: torch.Tensor | None = None
+        self._scored: Tensor | None = None
         self._reference: dict[tuple[int, ...], DynamicCache] = {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,12 +74,10 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         steps = self.args.steps_per_generation
-        is_new = self.model.training and (
-            self._step % (steps * self.num_iterations) == 0 or self._buffered_inputs is None
-        )
+        is_first = self._step % (steps * self.num_iterations) == 0 or self._buffered_inputs is None
         batch = super()._prepare_inputs(generation_batch)
         # Entropy bonus and entropy quantile are taken over a micro-batch: there the rows stay where TRL put them.
-        if is_new and not self._entropy_bonus_enabled and self.top_entropy_quantile == 1.0:
+        if self.model.training and is_first and not self._entropy_bonus_enabled and self.top_entropy_quantile == 1.0:
             # As many micro-batches as certainly belong to the same optimizer step.
             size = math.gcd(steps, self.args.gradient_accumulation_steps)
             buffered = self._buffered_inputs
@@ -88,7 +87,7 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
             batch = self._buffered_inputs[self._step % steps]
         return batch
 
-    def _compute_loss(self, model: PreTrainedModel, inputs: Batch) -> torch.Tensor:
+    def _compute_loss(self, model: PreTrainedModel, inputs: Batch) -> Tensor:
         self._loss_inputs, self._scored = inputs, None
         try:
             loss = super()._compute_loss(model, inputs)
@@ -105,14 +104,8 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self,
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         inputs = self._loss_inputs
         reason = batch_obstacle(input_ids, attention_mask, logits_to_keep)
         if kwargs.get("compute_aux_loss"):
@@ -138,8 +131,8 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         return log_probs, entropies, aux_loss
 
     def _shared(
-        self, model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor, length: int, scored: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, model: Any, ids: Tensor, mask: Tensor, length: int, scored: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities and entropies (B, C); rows that are not scored get values whose ratio to the old ones is 1."""
         pad_id = self._tokenizer.pad_token_id
         if scored.all():
@@ -167,7 +160,7 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         """Rows without advantage add exactly nothing to the gradient: no KL term, no entropy bonus, no quantile over all."""
         return self.beta == 0.0 and not self._entropy_bonus_enabled and self.top_entropy_quantile == 1.0
 
-    def _log_sampling_difference(self, inputs: Batch, log_probs: torch.Tensor) -> None:
+    def _log_sampling_difference(self, inputs: Batch, log_probs: Tensor) -> None:
         """How far the probabilities of sampling and of training are apart, under the names TRL uses for vLLM."""
         sampled = inputs.get("sampled_log_probs")
         if sampled is None:
@@ -194,7 +187,7 @@ def _regroup(micro_batches: list[Batch], loss_type: str) -> list[Batch]:
     rows = {
         key: torch.cat([batch[key] for batch in micro_batches])
         for key, value in micro_batches[0].items()
-        if isinstance(value, torch.Tensor) and value.ndim
+        if isinstance(value, Tensor) and value.ndim
     }
     prompts = [tuple(ids) for ids in torch.where(rows["prompt_mask"].bool(), rows["prompt_ids"], -1).tolist()]
     first = {prompt: i for i, prompt in reversed(list(enumerate(prompts)))}

@@ -225,7 +225,7 @@ print(f"Held-out: {comparison.sentence}")
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
 # | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
-# | *was started with other data*, after a disconnect | another level was measured | the one of then: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
+# | *was another training*, after a disconnect | another level was measured | the one of then: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | Colab disconnects | it takes machines back after some hours | set `DRIVE` before; then run all cells again |

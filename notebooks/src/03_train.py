@@ -89,7 +89,7 @@ gn.plan(settings, task, model=model, tokenizer=tokenizer)
 # should see one group of eight, with scores that differ. Where all are equal there is nothing to learn.
 
 # %%
-gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
+gn.dry_run(model, tokenizer, task, rewards, settings)
 
 # %% [markdown]
 # ## An alert, provoked
@@ -117,20 +117,19 @@ provoked.alerts[0]
 # ## Mended, and interrupted
 #
 # The example turn is the advice, and `task` has it. The model is loaded anew, to start from nothing. After half of the steps
-# somebody presses the stop button: here an observer does, which sees each step as you do.
+# somebody presses the stop button: here an observer does, a function that is called with each row. A press ends the training
+# after the step that is under way, a second one at once.
 
 
 # %%
-class StopButton(gn.training.Observer):
-    """Interrupts after half of the steps."""
-
-    def on_row(self, row, completions):
-        if row["step"] == STEPS // 2:
-            raise KeyboardInterrupt
+def stop_button(row, completions):
+    """Interrupt after half of the steps."""
+    if row["step"] == STEPS // 2:
+        raise KeyboardInterrupt
 
 
 model, tokenizer = gn.load_model(settings)
-run = gn.train(model, tokenizer, task, rewards, settings, observers=[StopButton()])
+run = gn.train(model, tokenizer, task, rewards, settings, observers=[stop_button])
 print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
 
 # %% [markdown]
@@ -191,7 +190,7 @@ print("It worked: a hopeless run ended by itself, an interrupted one was resumed
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
 # | *is no run: it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
-# | *was started with other settings* | a resumed run must be the same run | the line it prints, or a new run |
+# | *was another training* | a resumed run must be the same run | the line it prints, or a new run |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` before |
 # | the kernel died | memory, or Colab took the machine | run from the top, with `resume="auto"` in the training cell |

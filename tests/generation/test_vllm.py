@@ -18,7 +18,7 @@ from unsloth_zoo import vllm_utils  # before there is a stand-in, for which it w
 
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
-from grpo_nb.training.trainer import build_trainer
+from grpo_nb.training.prepare import build_trainer
 from tests.support.signatures import FACTS, fields_of, parameters_of, source_of
 from tests.support.small_models import PROMPTS, lora_model
 

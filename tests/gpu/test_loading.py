@@ -29,7 +29,7 @@ from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import VllmObstacle
-from grpo_nb.training import run_info
+from grpo_nb.training import info
 from tests.support.signatures import parameters_of, text_of
 from tests.support.small_models import lora_model
 from tests.support.talking_vllm import start
@@ -360,15 +360,15 @@ def test_completions_are_scored_with_their_prompt_unless_the_user_says_otherwise
 
 
 def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
-    from grpo_nb.training import trainer
+    from grpo_nb.training import prepare
 
     settings, gpu = gn.preset("t4"), GPUS["t4"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "find_gpu", lambda: gpu)
+        patch.setattr(prepare, "find_gpu", lambda: gpu)
         patch.setattr("grpo_nb.models.unsloth.find_gpu", lambda: gpu)
         for has_one in (True, False):
             model = types.SimpleNamespace(vllm_engine=object() if has_one else None)
-            arguments = trainer.grpo_arguments(settings, {"r": 1.0}, tmp_path, model)
+            arguments = prepare.grpo_arguments(settings, {"r": 1.0}, tmp_path, model)
             assert arguments.get("use_vllm", False) is has_one
 
 
@@ -384,14 +384,14 @@ def test_unsloth_takes_the_frozen_adapter_out_of_trls_trainer() -> None:
 
 def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
     model, settings = lora_model(), gn.preset("cpu")  # small_models gives its adapter numbers: it is a trained one
-    assert run_info.reference_of(model, settings, "start") == run_info.START_ADAPTER
-    monkeypatch.setattr(run_info, "find_gpu", lambda: GPUS["t4"])
+    assert info.reference_of(model, settings, "start") == info.START_ADAPTER
+    monkeypatch.setattr(info, "find_gpu", lambda: GPUS["t4"])
     with pytest.warns(UserWarning, match="held to the base model"):
-        assert run_info.reference_of(model, settings, "start") == run_info.BASE_MODEL
+        assert info.reference_of(model, settings, "start") == info.BASE_MODEL
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert run_info.reference_of(model, settings, "base") == run_info.BASE_MODEL
-        assert run_info.reference_of(model, settings.replace(beta=0.0), "start") == run_info.BASE_MODEL
+        assert info.reference_of(model, settings, "base") == info.BASE_MODEL
+        assert info.reference_of(model, settings.replace(beta=0.0), "start") == info.BASE_MODEL
 
 
 def test_a_run_says_what_generated(tiny_run: gn.runs.Run) -> None:

@@ -1,7 +1,7 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text: every hook of the kit is there, with its meaning.
 
 By its syntax, and by running it on a CPU in another process. What the kit relies on, and where: `grpo_nb.training.recorder`
-and `dry_runs` (`_logs`, the scaler), `resumable` (`_buffered_inputs`, `_step`, `_metrics`), `grpo_nb.rewards.calls` (how
+and `dry_run` (`_logs`), `checkpointing` (`_buffered_inputs`, `_step`), `grpo_nb.rewards.calls` (how
 rewards are called), `grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
 """
 
@@ -21,7 +21,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.settings.effective import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
-from grpo_nb.training import resumable
+from grpo_nb.training import checkpointing
 from tests.support import first_losses
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
@@ -112,11 +112,11 @@ def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(trainer
     (added,) = [
         node for node in ast.walk(step) if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "self._step"
     ]
-    assert ast.unparse(added.value) == "1", "the kit's dry run counts it too, in place of this method"
+    assert ast.unparse(added.value) == "1", "a checkpoint keeps the number"
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
     below = text_of("transformers/trainer.py")
     written = ast.unparse(trainer)
-    for name in resumable._NUMBERS:
+    for name in checkpointing._NUMBERS:
         assert f"self.{name}" in written + below, name
 
 
@@ -190,16 +190,6 @@ def test_scoring_behind_one_prompt_is_switched_by_the_variable_that_the_kit_sets
     asked = f"os.environ.get('{SHARED_SCORING}', '1').lower() not in ('0', 'false', 'no', 'off')"
     assert asked in [ast.unparse(node.test) for node in ast.walk(loss) if isinstance(node, ast.If)]
     assert "bool(_pg_funcs)" in assigned(loss, "_pg_engage")[0]
-
-
-def test_the_scaler_of_float16_is_the_accelerators(trainer, written) -> None:
-    """A dry run has no loss that it could have scaled, and puts one that is off in its place."""
-    init = method(class_of(written, NAME), "__init__")
-    assert assigned(init, "scaler") == ["self.accelerator.scaler"]
-    used = [
-        ast.unparse(node) for node in ast.walk(written) if isinstance(node, ast.Attribute) and node.attr == "scaler"
-    ]
-    assert used and set(used) <= {"self.accelerator.scaler", "trainer.accelerator.scaler"}
 
 
 @pytest.mark.parametrize("name", ["t4", "h100"])

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 import grpo_nb as gn
 from grpo_nb.models import load
-from grpo_nb.training.run_info import START_ADAPTER
+from grpo_nb.training.info import START_ADAPTER
 from tests.support.tiny import load_tiny
 
 

@@ -102,10 +102,10 @@ def test_without_a_baseline_the_advantage_is_the_reward(
     course: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a training of two steps: what the loss is given, and that the next training has its baseline again."""
-    from grpo_nb.training import trainer
+    from grpo_nb.training import prepare
 
     algorithms, _ = course
-    stock, seen = trainer.SharedPromptGRPOTrainer, []
+    stock, seen = prepare.SharedPromptGRPOTrainer, []
     loss = stock._compute_loss
 
     def noting(self: object, model: object, inputs: dict) -> object:
@@ -121,4 +121,4 @@ def test_without_a_baseline_the_advantage_is_the_reward(
     assert seen[1].min() < 0 and abs(float(seen[1].sum())) < 1e-4, (
         "what is above the mean of a group is below it elsewhere"
     )
-    assert trainer.SharedPromptGRPOTrainer is stock
+    assert prepare.SharedPromptGRPOTrainer is stock

@@ -10,8 +10,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
-from grpo_nb.core.markdown import fence, plain, span
-from grpo_nb.runs.card import card_data, license_of, model_card, published_name, shareable, write_export_card
+from grpo_nb.runs.card import card_data, model_card, shareable, write_export_card
 from tests.support.written_run import (
     COMPARISON,
     HOSTILE_NAME,
@@ -69,21 +68,16 @@ def test_the_metadata_is_what_the_hub_reads(
     model: str, kind: str, base: str | None, relation: str | None, library: str | None, tmp_path: Path
 ) -> None:
     run = write_run(tmp_path / "runs" / "first", model=model)
-    compare_by_hand(run)
     read = ModelCard(model_card(run, kind)).data
-    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert isinstance(read, ModelCardData) and read.to_dict() == card_data(run, kind).to_dict()
     assert read.base_model == base and read.get("base_model_relation") == relation
     assert read.library_name == library and read.license == ("apache-2.0" if model == EMBEDDED else None)
     assert read.pipeline_tag == "text-generation"
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
-    (result,) = read.eval_results
-    assert result.metric_type == "accuracy" and result.metric_value == 0.75
-    assert result.metric_args == {"interval_95": [0.53, 0.89]}
-    assert isinstance(read, ModelCardData)
 
 
 def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
-    assert "Not measured" in model_card(run) and "model-index" not in model_card(run)
+    assert "Not measured" in model_card(run)
     compare_by_hand(run)
     card = model_card(run)
     page = rendered(card)
@@ -91,17 +85,10 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
     assert "![Training curves. The reward rose from" in card
     assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
     assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
-    assert "learning_rate=3e-05" in page and run.info["versions"]["trl"] in page
-
-
-def test_no_path_of_this_machine_and_no_token_is_in_it(tmp_path: Path) -> None:
-    local = tmp_path / "secret-place" / "my-model"
-    local.mkdir(parents=True)
-    token = "hf_" + "x" * 34
-    run = write_run(tmp_path / "runs" / "first", model=str(local), extra={"hub_token": token})
-    card = model_card(run)
-    assert str(tmp_path) not in card and "/home/somebody" not in card and token not in card
-    assert "my-model" in card and ModelCard(card).data.base_model is None
+    assert (
+        "<td><code>learning_rate</code></td>\n  <td><code>3e-05</code></td>" in page
+        and run.info["versions"]["trl"] in page
+    )
 
 
 @pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
@@ -119,17 +106,12 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("openai/gsm8k", "openai/gsm8k"), ("</answer>", "</answer>"), ("a/b/c, 1/2/3 and /or/ not", None), ("x = a//b", None),
-        ("re.findall('/think/x', text)", None), (r'"A:\n" and "\\frac{1}{2}"', None), ("s3://bucket/key", None),
-        ("https://example.org/home/index.html", None), ("me@example.com, http://a.b/c@d", None),
-        ("/home/me/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"), ("\\\\server\\share\\x.csv", "x.csv"),
+        ("openai/gsm8k", None), ("</answer>", None), ("a/b/c and /or/ not", None), ("re.findall('/think/x', text)", None),
+        (r'"A:\n" and "\\frac{1}{2}"', None), ("https://example.org/home/index.html", None), ("about ~3/4 of it", None),
+        ("/home/me/acme/model", "model"), ("/anywhere/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"),
         ("open('/content/a b/c.txt') or x", "open('c.txt') or x"), ("see /mnt/a/b.csv, then", "see b.csv, then"),
-        ("file:///home/me/x.txt", "x.txt"), ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
-        ("about ~3/4 of it", None), (r"\\\\boxed{5}", None), ("r'/\\*.*?\\*/' and '</a>/<b>'", None), ("'/n/n'", None),
-        ("['/opt/acme/a.txt', '/opt/acme/b.txt']", "['a.txt', 'b.txt']"), ("at /lustre/acme/m", "at m"),
-        ("~acme/data/q.csv", "q.csv"), ("/Users/jane doe/acme/q.jsonl", "q.jsonl"), ("D:\\data\\q.csv", "q.csv"),
-        ("redis://:s3cret@cache:6379/0", "redis://cache:6379/0"),
-        ("postgres://u:p@db/x", "postgres://db/x"), ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
+        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"), ("data/acme/q.csv", "q.csv"), ("D:\\data\\q.csv", "q.csv"),
+        ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
     ],
 )  # fmt: skip
 def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
@@ -153,27 +135,7 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     reward_table = page.split("<h2>Rewards</h2>")[1].split("</table>")[0]
     assert reward_table.count("<tr>") == 2 and reward_table.count("<td>") == 3
     data = ModelCard(card).data
-    assert data.license == "apache-2.0" and data.eval_results[0].dataset_name == HOSTILE_NAME + "\n---\nlicense: mit"
-
-
-def test_escaping() -> None:
-    assert fence("````\nx").startswith("`````\n") and fence("````\nx").endswith("\n`````")
-    assert span("a``b|c") == "``` a``b\\|c ```" and span("") == "`  `"
-    assert plain("1. <a>\n# b") == "1\\. &lt;a&gt; \\# b"
-    assert plain("- a_b _c_ p = 0.1 (x)") == "\\- a_b \\_c\\_ p = 0.1 (x)"
-
-
-def test_the_base_model_and_its_licence(tmp_path: Path) -> None:
-    folder = tmp_path / "base"
-    folder.mkdir()
-    assert license_of(str(folder)) is None
-    (folder / "README.md").write_text("---\nlicense: llama3.2\n---\n# base")
-    assert license_of(str(folder)) == "llama3.2"
-    (folder / "README.md").write_text("---\nlicense: [\n---\n# base")
-    assert license_of(str(folder)) is None, "metadata that cannot be read says nothing"
-    assert license_of("nobody/never-downloaded") is None
-    assert published_name("unsloth/Qwen2.5-3B-Instruct") == "unsloth/Qwen2.5-3B-Instruct"
-    assert published_name(str(folder)) is None and published_name("../up") is None
+    assert data.license == "apache-2.0" and data.datasets is None
 
 
 def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
@@ -186,5 +148,3 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     text = card.read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
     assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
-    with pytest.raises(ValueError, match="kind = 'onnx'"):
-        model_card(run, "onnx")

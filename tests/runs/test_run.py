@@ -1,54 +1,107 @@
-"""Runs read back from disk in every state, rows of either generation of names, and what is said about them in words."""
+"""Runs written and read back from disk in every state, whole or damaged, and what is said about them in words."""
 
+import json
 import math
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.files import writing_here
-from grpo_nb.runs import live, rise, run
+from grpo_nb.runs import rise
 from grpo_nb.runs import rows as run_rows
-from grpo_nb.runs.records import RecordedExport
+from grpo_nb.runs import run as run_file
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
 
+GONE = 2**22 + 1  # above any pid that Linux gives out
+HELD_OUT = {"prompt": "a", "question": "b", "answer": "c", "level": 3}
 
-def make_run(folder: Path, status: str = "finished", pid: int | None = None, tail: str = "") -> gn.runs.Run:
-    run = write_run_folder(folder, info_of({"right": 2.0}, status, pid), made_rows(5))
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(tail)
-    return run
+
+def make_run(folder: Path, status: str = "finished", pid: int | None = None, **info: object) -> gn.runs.Run:
+    """A run with a file of each kind, by its own methods."""
+    made = write_run_folder(folder, info_of({"right": 2.0}, status, pid) | info)
+    for row in made_rows(5):
+        scored = {"step": row["step"], "group": [0, 0], "prompt": "p", "completion": ["x", "y"], "right": [1.0, 0.0]}
+        table = pandas.DataFrame({**scored, "total": [2.0, 0.0], "advantage": [0.7, -0.7]})
+        made.write_step(row, table if row["step"] in (2, 4) else None)
+    made.keep_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
+    made.record_export("exports/a", "merged", "verified")
+    compare_by_hand(made)
+    return made
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert run.rows == made_rows(5) and run.steps == [2, 4] and len(run.completions()) == 4
+    assert list(run.completions(4)["right"]) == [1.0, 0.0] and len(run.metrics) == 5 and run.weights == {"right": 2.0}
+    assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
+    assert len(run.trained_questions.hashes) == 3 and run.best is None and run.alerts == []
+    with pytest.raises(ValueError, match="no completions of step 3; it has those of: 2 to 4"):
+        run.step(3)
+    with pytest.raises(TypeError):
+        run.write_step({"step": 6, "reward": object()}, None)
+    assert len(run.rows) == 5, "and nothing of it was written"
+    run.save_figure()
+    assert (run.path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_open_run_gives_the_same(tiny_run: gn.runs.Run) -> None:
     opened = gn.open_run(tiny_run.path)
-    assert opened.model is None
-    assert opened.rows == tiny_run.rows and opened.settings == tiny_run.settings and repr(opened) == repr(tiny_run)
-    assert live.png(opened.plot()) == live.png(tiny_run.plot())
-    assert len(opened.metrics) == 14 and opened.metrics["reward"].notna().all()
+    assert opened.model is None and opened.rows == tiny_run.rows and opened.settings == tiny_run.settings
+    assert repr(opened) == repr(tiny_run) and opened.metrics["reward"].notna().all()
 
 
-def test_a_process_that_is_gone_has_crashed(tmp_path: Path) -> None:
-    gone = 2**22 + 1  # above any pid that Linux gives out
-    own = make_run(tmp_path / "a", "running")
-    assert own.status == "crashed", "the kernel is there, but trains it no more"
-    with writing_here(own.path):
-        assert own.status == "running"
-    assert make_run(tmp_path / "b", "running", gone).status == "crashed"
-    assert make_run(tmp_path / "c", "finished", gone).status == "finished"
+def test_what_came_after_training(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run")
+    compared = made.comparison
+    assert (compared.verdict, compared.after.accuracy, compared.interval) == ("better", 0.75, [0.25, 0.75])
+    made.record_export("exports/a", "gguf q8_0", "verified")
+    (export,) = made.exports
+    assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
+    said = repr(made)
+    assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
 
 
-def test_a_path_without_a_run_names_its_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "pid", "host", "seen"),
+    [
+        ("running", None, None, "crashed"), ("running", GONE, None, "crashed"), ("finished", GONE, None, "finished"),
+        ("running", GONE, "elsewhere", "unknown: the machine 'elsewhere' wrote to it last, 0 minutes ago"),
+        ("failed", GONE, None, "failed: ValueError: no"), ("stopped", GONE, None, "stopped by Watcher"),
+    ],
+)  # fmt: skip
+def test_how_it_stands(tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str) -> None:
+    """A process that is gone has crashed; so has one that is there, but trains no more, as a kernel does."""
+    told = {"error": "ValueError: no", "stopped_by": "Watcher"} | ({"host": host} if host else {})
+    run = make_run(tmp_path / "run", status, pid, **told)
+    assert run.status_sentence == seen
+    if seen == "crashed" and pid is None:
+        with writing_here(run.path):
+            assert run.status == "running"
+
+
+@pytest.mark.parametrize("path", ["yours", "/dev/null", "x" * 400, "a\0b"])
+def test_a_path_without_a_run_is_refused_in_one_line(tmp_path: Path, path: str) -> None:
     make_run(tmp_path / "mine")
-    with pytest.raises(FileNotFoundError, match=r"Runs in .*: mine"):
-        gn.open_run(tmp_path / "yours")
+    with pytest.raises(FileNotFoundError, match="is no run") as caught:
+        gn.open_run(tmp_path / path)
+    assert (
+        "\n" not in str(caught.value)
+        and len(str(caught.value)) < 700
+        and (path != "yours" or ": mine" in str(caught.value))
+    )
 
 
 def test_new_names_do_not_collide(tmp_path: Path) -> None:
-    folders = {run.new_run_folder(tmp_path, None) for _ in range(5)}
-    assert len(folders) == 5
+    assert len({run_file.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
+    run_file.new_run_folder(tmp_path, "a")
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        run_file.new_run_folder(tmp_path, "a")
+    with pytest.raises(ValueError, match="letters, digits"):
+        run_file.new_run_folder(tmp_path, "../a")
 
 
 def test_what_was_not_measured_has_no_key() -> None:
@@ -64,37 +117,71 @@ def test_what_was_not_measured_has_no_key() -> None:
         (made_rows(1), "The reward of the only step is 1.00; KL"),
         (made_rows(2), "The reward went from 1.00 (first of 2 steps) to 2.00 (last); KL"),
         ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "The reward fell from 2.75 (first 6 of 20 steps)"),
-        (
-            [{"step": i, "reward": 1.0 + i % 4} for i in range(400)],
-            "The reward did not rise clearly: it went from 2.49",
-        ),
-        (
-            made_rows(20),
-            "The reward rose from 1.25 (first 6 of 20 steps) to 2.65 (last 6); KL to the starting model 0.0",
-        ),
+        ([{"step": i, "reward": 1.0 + i % 4} for i in range(400)], "did not rise clearly: it went from 2.49"),
+        (made_rows(20), "rose from 1.25 (first 6 of 20 steps) to 2.65 (last 6); KL to the base model 0.0"),
         (made_rows(20), "25% of completions cut at the length limit (last 6)."),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
-        (made_rows(20, reward=1.0), "rise clearly: it went from 1.00 (first 6 of 20 steps) to 1.00 (last 6); KL"),
         ([{"step": 1, "loss": 0.0}] * 3, "None of the 3 steps logged has a reward: each was NaN, None or infinite"),
-        (made_rows(20, reward=math.inf), "None of the 20 steps logged has a reward"),
         ([*made_rows(6), {"step": 7, "reward": math.nan}], "to 2.50 (last 2); NaN or infinite in 1 more; KL"),
     ],
 )
 def test_the_sentence(rows: list[dict], said: str) -> None:
-    assert said in rise.describe(rows)
+    assert said in rise.describe(rows, "the base model")
 
 
-def test_what_came_after_training_are_objects(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "run")
-    assert made.comparison is None and made.exports == [] and made.alerts == [] and made.weights == {"right": 2.0}
-    compare_by_hand(made)
-    compared = made.comparison
-    assert (compared.verdict, compared.after.accuracy, compared.interval) == ("better", 0.75, (0.25, 0.75))
-    assert "75.0% (53.0% to 89.0%)" in repr(compared) and COMPARISON["sentence"] in compared._repr_html_()
-    for kind in ("merged bfloat16", "gguf q8_0"):
-        made.record_export(RecordedExport(path="exports/a", kind=kind, sentence="verified"))
-    (export,) = made.exports
-    assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
-    said = repr(made)
-    assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
-    assert made._repr_html_().count("<b>Run run: finished.</b></div>") == 1
+def test_the_kl_is_to_what_the_run_says(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", reference="the adapter it started from")
+    assert "KL to the adapter it started from 0.0" in run.sentence and run.sentence in repr(run)
+    texts = [text.get_text() for text in run.plot().texts]
+    assert run.sentence in " ".join(texts) and run.rise().claim in run.sentence
+
+
+READERS = {
+    "run.json": lambda run: (run.info, run.settings, run.weights, run.started),
+    "metrics.jsonl": lambda run: run.rows,
+    "holdout.jsonl": lambda run: run.holdout,
+    "train_questions.txt": lambda run: run.trained_questions,
+    "comparison/comparison.json": lambda run: run.comparison,
+    "exports.json": lambda run: run.exports,
+    "completions/step_000002.parquet": lambda run: run.step(2),
+}
+DAMAGES = {
+    "cut": lambda data: data[: len(data) // 2],
+    "zeroed": lambda data: data[:10] + b"\0" * 200 + data[210:],
+    "another version": lambda data: b'{"version": 2}\n' * 3,
+    "a number": lambda data: b"7\n" * 3,
+}
+# What is no damage, or cannot be seen: a last row that a crash cut short, rows with other keys.
+HARMLESS = {("cut", "metrics.jsonl"), ("another version", "metrics.jsonl"), ("another version", "holdout.jsonl")}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
+    run = make_run(tmp_path / "run")
+    file = run.path / name
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    if (damage, name) not in HARMLESS:
+        with pytest.raises(ValueError, match=f"{file.name}.* is damaged") as caught:
+            READERS[name](run)
+        assert "\n" not in str(caught.value)
+        assert name not in ("run.json", "metrics.jsonl", "exports.json") or file.name in repr(run)
+    assert "Traceback" not in repr(run) + run._repr_html_() + repr(gn.runs.list(run.path.parent))
+
+
+def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    file = run.path / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n\n".join(lines) + '\n{"step": 6, "rew')
+    assert run.rows == made_rows(5)
+    file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete that line"):
+        _ = run.rows
+
+
+def test_a_record_of_another_version_is_called_damaged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for info in ({}, {"status": "running"}, []):
+        (run.path / "run.json").write_text(json.dumps(info))
+        assert run.status == "damaged" and "run.json is damaged" in repr(run)

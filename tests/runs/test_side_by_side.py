@@ -2,59 +2,57 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 import grpo_nb as gn
+from tests.runs.test_figure import made_rows
+from tests.support.run_folders import info_of, write_run_folder
 
 
 @pytest.fixture
-def three(tiny_run: gn.runs.Run, tmp_path: Path) -> Path:
-    """A folder of two runs that differ in beta and seed, and one whose record is cut."""
-    root = tmp_path / "runs"
-    for number, (name, changes) in enumerate({"plain": {}, "other": {"beta": 0.5, "seed": 7}, "cut": {}}.items()):
-        shutil.copytree(tiny_run.path, root / name)
-        file = root / name / "run.json"
-        info = json.loads(file.read_text())
-        info["settings"] |= changes
-        info["started"] = f"2026-11-22T10:0{number}:00+0000"
-        file.write_text(json.dumps(info) if name != "cut" else json.dumps(info)[:200])
-    return root
+def root(tmp_path: Path) -> Path:
+    """A folder of two runs that differ in beta and seed, the later one listed first by name, and one whose record is cut."""
+    runs = tmp_path / "runs"
+    settings = {"plain": {}, "other": {"beta": 0.5, "seed": 7}}
+    # 10:00 in Greenwich is later than 10:30 in Berlin.
+    started = {"plain": "2026-11-22T10:30:00+0100", "other": "2026-11-22T10:00:00+0000"}
+    for name, changes in settings.items():
+        write_run_folder(runs / name, info_of({"right": 2.0}, **changes) | {"started": started[name]}, made_rows(14))
+    shutil.copytree(runs / "plain", runs / "cut")
+    (runs / "cut" / "run.json").write_text('{"status": "fini')
+    return runs
 
 
-def test_the_list_says_how_each_run_stands_and_what_differs(three: Path, tiny_run: gn.runs.Run) -> None:
-    listed = gn.runs.list(three)
+def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
+    listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["plain", "other"] and len(listed) == 2 and listed[1].name == "other"
     plain, other = listed.table.to_dict("records")
-    assert plain["status"] == "finished" and plain["steps"] == "14 of 14"
-    assert plain["reward"] == pytest.approx(tiny_run.metrics["reward"].tail(10).mean())
+    assert plain["status"] == "finished" and plain["steps"].startswith("14 of ")
+    assert plain["reward"] == pytest.approx(sum(row["reward"] for row in made_rows(14)[-10:]) / 10)
     assert "beta=0.5" in other["what differs"] and "seed=7" in other["what differs"]
     assert "lora_rank" not in other["what differs"], "what is the same is not said"
     assert "cut cannot be read" in repr(listed) and "<table>" in listed._repr_html_()
-    assert "0 runs" in repr(gn.runs.list(three / "nowhere"))
+    assert "0 runs" in repr(gn.runs.list(root / "nowhere"))
 
 
-def test_two_runs_in_one_figure_and_what_differs(three: Path) -> None:
-    compared = gn.runs.compare(three / "plain", gn.open_run(three / "other"))
+def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
+    compared = gn.runs.compare(root / "plain", gn.open_run(root / "other"))
     assert set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
-    lines = [line for line in figure.axes[0].lines if line.get_label() in ("plain", "other")]
-    assert len(lines) == 2 and len({line.get_color() for line in lines}) == 2
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
     assert "<svg" in compared._repr_html_() and "beta" in repr(compared)
-    same = gn.runs.compare(three / "plain", shutil.copytree(three / "plain", three / "again"))
+    same = gn.runs.compare(root / "plain", shutil.copytree(root / "plain", root / "again"))
     assert "what differs is luck" in repr(same)
+    with pytest.raises(ValueError, match="two or more different runs"):
+        gn.runs.compare(root / "plain", root / "plain")
 
 
-def test_a_run_is_found_by_its_name_and_a_folder_names_those_in_it(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(three.parent)
+def test_a_run_is_found_by_its_name_and_a_folder_names_those_in_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
     assert gn.open_run("plain").path == Path("runs/plain")
     with pytest.raises(FileNotFoundError, match="Runs in 'runs': cut, other, plain"):
         gn.open_run("runs")
-    with pytest.raises(ValueError, match="two or more different runs"):
-        gn.runs.compare("plain")

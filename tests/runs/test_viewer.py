@@ -1,11 +1,10 @@
-"""The run viewer without a browser: what it reads, recomputes and shows, driven as a front end drives it."""
+"""A step's groups and the run viewer without a browser: what they read and show, driven as a front end drives it."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,241 +13,138 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.rewards.scores import group_advantages
-from tests.support.run_folders import append_rows, info_of, write_run_folder
+from tests.support.run_folders import info_of, write_run_folder
 
-WEIGHTS = {"right": 2.0, "form": 1.0}
-HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00\ud800"
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00"
+RIGHT, FLAT = (1.0, 0.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)
+FORM = (0.0, 1.0, 0.0, 1.0)
 
 
-def write_step(
-    folder: Path,
-    step: int,
-    scores: Sequence[Sequence[tuple[float, float]]],
-    questions: Sequence[str] = ("What is 3 + 4?", "What is 5 + 6?"),
-    scale: str = "group",
-    text: str = "",
+def add_step(
+    run: gn.runs.Run, step: int, right: tuple = RIGHT, form: tuple = FORM, text: str = "", **alert: Any
 ) -> None:
-    """Write a step as the recorder does: groups one after the other, advantages by TRL's formula, as float32."""
-    flat = [pair for group in scores for pair in group]
-    totals = [2 * right + form for right, form in flat]
-    advantages = group_advantages(totals, len(scores[0]), scale_rewards=scale)
-    table = pandas.DataFrame(
-        {
-            "step": step,
-            "group": [number for number, group in enumerate(scores) for _ in group],
-            "prompt": [
-                json.dumps([{"role": "system", "content": "Answer."}, {"role": "user", "content": question}])
-                for question, group in zip(questions, scores, strict=True) for _ in group
-            ],
-            "completion": [f"{text}step {step} completion {i}" for i in range(len(flat))],
-            "right": [right for right, _ in flat],
-            "form": [form for _, form in flat],
-            "total": totals,
-            "advantage": pandas.Series(advantages).astype("float32").astype("float64"),
-        }
-    )  # fmt: skip
-    table.to_parquet(folder / "completions" / f"step_{step:06d}.parquet", index=False)
-
-
-def add_rows(folder: Path, steps: Sequence[int]) -> None:
-    more = {"kl": 0.01, "rewards/right/mean": 0.5, "rewards/form/mean": 1.0}
-    append_rows(folder, [{"step": step, "reward": 0.1 * step, **more} for step in steps])
-
-
-def add_alert(folder: Path, **values: Any) -> None:
-    """Put an alert into the row of its step."""
-    alert = {"step": 1, "rule": "no_spread", "severity": "warning", "message": "", "advice": ""} | values
-    rows = gn.runs.Run(folder).rows
-    row = next(row for row in rows if row["step"] == alert["step"])
-    row["alerts"] = [{"subject": f"of step {alert['step']}"} | alert]
-    (folder / "metrics.jsonl").unlink()
-    append_rows(folder, rows)
-
-
-SPREAD = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)], [(0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.0, 0.0)]]
-FLAT = [[(1.0, 1.0)] * 4, [(0.0, 1.0), (0.0, 0.5), (1.0, 0.25), (0.0, 0.0)]]
-
-
-def make_run(folder: Path, status: str = "finished", **settings: Any) -> gn.runs.Run:
-    run = write_run_folder(folder, info_of(WEIGHTS, status, **settings))
-    (folder / "completions").mkdir()
-    return run
+    """Add a step with two groups of the same scores, as a training does."""
+    totals = [2 * a + b for a, b in zip(right, form, strict=True)]
+    asked = [
+        json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}])
+        for n in (1, 2)
+    ]
+    columns = {
+        "group": [0] * 4 + [1] * 4,
+        "prompt": [asked[0]] * 4 + [asked[1]] * 4,
+        "right": right * 2,
+        "form": form * 2,
+    }
+    texts = [f"{text}step {step} completion {i}" for i in range(8)]
+    scored = {"total": totals * 2, "advantage": group_advantages(totals, 4) * 2}
+    row: dict[str, Any] = {"step": step, "reward": 0.1 * step, "kl": 0.01, f"rewards/{text}right/mean": 0.5}
+    if alert:
+        row["alerts"] = [{"step": step, "severity": "warning", "rule": "no_spread", "advice": "Raise it."} | alert]
+    run.write_step(row, pandas.DataFrame({"step": step, **columns, "completion": texts, **scored}))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> gn.runs.Run:
-    """Steps 1, 2, 4 and 30 have completions; the prompts of 30 are those of 2."""
-    made = make_run(tmp_path / "made")
-    write_step(made.path, 1, FLAT, ["What is 1 + 1?", "What is 2 + 2?"])
-    write_step(made.path, 2, SPREAD)
-    write_step(made.path, 4, FLAT, ["What is 9 + 9?", "What is 8 + 8?"])
-    write_step(made.path, 30, SPREAD, ["What is 5 + 6?", "What is 7 + 7?"])
-    add_rows(made.path, range(1, 31))
-    add_alert(made.path, step=4, message=HOSTILE[:60], advice="Raise it.")
-    return made
+def empty(tmp_path: Path) -> gn.runs.Run:
+    return write_run_folder(tmp_path / "made", info_of({"right": 2.0, "form": 1.0}))
 
 
-def shown(view: Any, css: str) -> list[str]:
+@pytest.fixture
+def run(empty: gn.runs.Run) -> gn.runs.Run:
+    """Steps 1 to 30, of which 2, 4 and 30 have completions; of 4, all of a group have the same score."""
+    for step in range(1, 31):
+        if step in (2, 4, 30):
+            more = {"right": FLAT, "form": FLAT, "message": HOSTILE} if step == 4 else {}
+            add_step(empty, step, **more)
+        else:
+            empty.write_step({"step": step, "reward": 0.1 * step}, None)
+    return empty
+
+
+def shown(page: str, css: str) -> list[str]:
     """The cells with a class, as text."""
-    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', view.value, re.DOTALL)
+    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', page, re.DOTALL)
     return [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
-
-
-def code_of(view: Any) -> str:
-    return html.unescape(re.search(r'<div class="gn-code">.*?<pre>(.*?)</pre>', view.value, re.DOTALL)[1])
-
-
-# Functions.
 
 
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     step = run.step(2)
-    assert [group.question for group in step.groups] == ["What is 3 + 4?", "What is 5 + 6?"]
-    assert "system: Answer." in step.groups[0].prompt
-    assert step.groups[0].scores.totals == (2.0, 1.0, 0.0, 3.0) and step.groups[0].order == [3, 0, 1, 2]
-    assert list(step.groups[0].advantages) == pytest.approx(group_advantages([2, 1, 0, 3], 4), abs=1e-6)
-    assert step.weights == WEIGHTS
-    assert list(step.groups[0].table["right"]) == [1, 1, 0, 0] and len(step.table) == 8
-    assert run.step(4).without_spread == 1 and step.without_spread == 0
-    with pytest.raises(ValueError, match="1 to 30"):
-        run.step(3)
+    first, second = step.groups
+    assert (first.question, second.question) == ("1?", "2?") and first.messages[0]["content"] == "Be brief."
+    assert list(first.table["total"]) == [3, 2, 1, 0] and list(first.table["right"]) == [1, 1, 0, 0]
+    assert first.weights == {"right": 2.0, "form": 1.0}
+    assert list(first.table["advantage"]) == pytest.approx(sorted(group_advantages([2, 1, 0, 3], 4), reverse=True))
+    assert run.step(4).without_spread == 2 and step.without_spread == 0
+    assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_none_scores_are_left_out_as_in_training(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    write_step(run.path, 1, [[(float("nan"), 1.0), (1.0, float("nan")), (0.0, 1.0), (0.0, 0.0)], SPREAD[1]])
-    file = run.path / "completions" / "step_000001.parquet"
-    table = pandas.read_parquet(file)
-    table.loc[:3, "total"] = [1.0, 2.0, 1.0, 0.0]
-    table.loc[:3, "advantage"] = group_advantages([1, 2, 1, 0], 4)
-    table.to_parquet(file, index=False)
-    step = run.step(1)
-    assert step.groups[0].scores.totals == (1.0, 2.0, 1.0, 0.0)
-    assert '<td class="gn-number" data-reward="right">none</td>' in step._repr_html_()
+def test_none_scores_are_shown_as_none(empty: gn.runs.Run) -> None:
+    add_step(empty, 1, right=(float("nan"), 1.0, 0.0, 0.0))
+    assert '<td class="gn-number" data-reward="right">none</td>' in empty.step(1)._repr_html_()
 
 
-def test_only_the_files_needed_are_read(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
     for step in range(31, 60):
         (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
     (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
     assert run.steps[-1] == 59
     shows = gn.RunViewer(run)
-    assert "ArrowInvalid" in shows._errors.value, "a damaged file is said to be one"
+    assert "step_000059.parquet is damaged" in shows._errors.value
     shows.step = 30
-    assert shows._errors.value == "" and shows.logged.step == 30
-
-
-# The widget.
+    assert shows._errors.value == "" and "Step 30" in shows.logged.title
 
 
 def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
-    assert shows.step == 30 and shows.group.number == 0 and shows._errors.value == ""
-    assert shown(shows._group_view, "gn-total") == ["3", "2", "1", "0"]
+    assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
+    groups = shows._step_view.value
+    assert shown(groups, "gn-total")[:4] == ["3", "2", "1", "0"] and groups.count("<details open") == 1
     expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
-    assert shown(shows._group_view, "gn-advantage") == [f"{value:+.3f}" for value in expected]
-    texts = re.findall(r"step 30 completion \d", shows._group_view.value)
-    assert [text[-1] for text in texts] == ["3", "0", "1", "2"]
-    assert "&times; 2" in shows._group_view.value and repr(shows) == "RunViewer of made (finished): step 30"
+    assert shown(groups, "gn-advantage")[:4] == [f"{value:+.3f}" for value in expected]
+    assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
+    assert "Group 1: 2?" in groups and "run.step(30)" in groups
+    curves = shows._curves_view.value
+    assert 'src="data:image/png;base64,' in curves and "The line marks step 30." in curves
+    assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
 def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
-    shows._previous.click()
+    shows._slider.value = 4
+    assert shows.step == 4 and "learned nothing" in shows._step_view.value and "step 4." in shows._curves_view.value
+    shows.step = 20  # between 4 and 30: the nearest with completions
+    assert shows.step == 30 and "Step 30" in shows.logged.title
+    shows._alert.value = 4
     assert shows.step == 4
-    shows._previous.click()
-    assert shows.step == 2
-    shows._next.click()
-    assert shows.step == 4 and "learned nothing" in shows._group_view.value
-    shows._group.value = 1
-    assert shows.group.question == "What is 8 + 8?" and "What is 8 + 8?" in shows._group_view.value
-    shows._slider.value = 20  # between 4 and 30: the nearest with completions
-    assert shows.step == 30 and shows._slider.value == 30 and shows.group.number == 1
-    shows._alert.value = 0
-    assert shows.step == 4
-    shows.step = 1
-    shows._previous.click()
-    assert shows.step == 1
-
-
-def test_the_code_under_each_view_gives_the_view(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    shows.step, shows._group.value = 2, 1
-    names = {"run": run, "gn": gn}
-    assert eval(code_of(shows._group_code), names) == shows.group
-    assert len(eval(code_of(shows._curves_code), names).axes) == 11
-
-
-def drawn_at(shows: gn.RunViewer, gid: str | None, marker: str = "None") -> float:
-    """Where the total reward's panel has its one line or mark of a kind."""
-    lines = shows._figure.figure.axes[0].get_lines()
-    (found,) = [line for line in lines if (line.get_gid(), line.get_marker()) == (gid, marker)]
-    return found.get_xdata()[0]
-
-
-def test_curves_mark_alerts_and_the_step_shown(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    value = shows._curves_view.value
-    assert 'src="data:image/png;base64,' in value and "The line marks step 30." in value
-    assert "The reward rose from" in value and "warning" in value and "Raise it." in value
-    assert drawn_at(shows, "chosen") == 30 and drawn_at(shows, None, "D") == 4
-    shows.step = 1
-    assert drawn_at(shows, "chosen") == 1 and "The line marks step 1." in shows._curves_view.value
 
 
 def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
-    write_step(run.path, 31, SPREAD)
-    add_rows(run.path, [31])
-    add_alert(run.path, step=31, rule="kl_drift", severity="critical", message="far")
+    add_step(run, 31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
-    assert shows.step == 31 and len(shows._curves.rows) == 31 and [alert.step for alert in shows.alerts] == [4, 31]
+    assert shows.step == 31 and [step for _, step in shows._alert.options] == [None, 4, 31]
     shows.step = 2
-    write_step(run.path, 32, SPREAD)
+    add_step(run, 32)
     shows.refresh()
-    assert shows.step == 2 and shows._slider.max == 32, "who looks at an early step stays there"
+    assert shows.step == 2 and shows._slider.options[-1] == ("32", 32), "who looks at an early step stays there"
 
 
-def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    rows = run.rows
-    # Back to step 20, and on beyond where it was: the file is longer than when it was read.
-    (run.path / "metrics.jsonl").unlink()
-    append_rows(run.path, rows[:20])
-    add_rows(run.path, range(21, 36))
-    for step in (22, 33):
-        add_alert(run.path, step=step)
-    shows.refresh()
-    assert len(shows._curves.rows) == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
-    assert [alert.step for alert in shows.alerts] == [4, 22, 33]
-
-
-def test_a_run_without_completions_has_its_curves(tmp_path: Path) -> None:
-    empty = make_run(tmp_path / "empty", status="running")
+def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
     shows = gn.RunViewer(empty)
-    assert shows.step is None and "No step has been logged" in shows._curves_view.value and shows._slider.disabled
-    add_rows(empty.path, range(1, 5))
+    assert shows.step is None and "No step has been logged" in shows._curves_view.value
+    empty.write_step({"step": 1, "reward": 0.5}, None)
     shows.refresh()
-    assert "data:image/png" in shows._curves_view.value and "No completions" in shows._no_completions.value
+    assert "The reward of the only step" in shows._curves_view.value and "No completions" in shows._step_view.value
     with pytest.raises(ValueError, match="no completions yet"):
         shows.step = 1
-    write_step(empty.path, 4, SPREAD)
-    shows.refresh()
-    assert shows.step == 4 and not shows._slider.disabled and shows._no_completions.value == ""
+    assert "No completions" in shows.snapshot().read_text("utf-8")
 
 
-def test_everything_is_escaped(tmp_path: Path) -> None:
-    bad = make_run(tmp_path / "bad")
-    hostile = HOSTILE.replace("\ud800", "")  # parquet holds no lone surrogate
-    write_step(bad.path, 1, SPREAD, [hostile, hostile], text=hostile)
-    write_step(bad.path, 2, SPREAD, [hostile, "other"], text=hostile)
-    add_rows(bad.path, [1, 2])
-    append_rows(bad.path, [{"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0}])
-    add_alert(bad.path, rule=hostile, message=hostile, advice=hostile)
-    shows = gn.RunViewer(bad)
+def test_everything_is_escaped(empty: gn.runs.Run) -> None:
+    add_step(empty, 1, text=HOSTILE, rule=HOSTILE, message=HOSTILE, advice=HOSTILE)
+    shows = gn.RunViewer(empty)
     assert shows._errors.value == ""
     views = [view.value for view in vars(shows).values() if type(view).__name__ == "HTML"]
-    pages = [*views, shows.snapshot().read_text("utf-8"), bad.step(1)._repr_html_()]
+    pages = [*views, shows.snapshot().read_text("utf-8"), empty.step(1)._repr_html_()]
     assert sum("alert(" in page for page in pages) >= 4, "the hostile text has to be there to be escaped"
     for page in pages:
         assert "<script" not in page and "\x00" not in page

@@ -41,7 +41,7 @@ def test_model_trainer_plan_record_and_evaluation_have_the_type_of_the_settings(
     dtype, tiny_folder: Path, tmp_path: Path
 ) -> None:
     from grpo_nb.evaluation.subjects import open_subject
-    from grpo_nb.training.trainer import GRPOConfig, grpo_arguments
+    from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
     places = {"model": str(tiny_folder), "run_root": str(tmp_path / "runs")}
     settings = gn.preset("cpu", **places, dtype=dtype, max_steps=2, max_completion_length=8)

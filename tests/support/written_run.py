@@ -39,7 +39,7 @@ def write_run(
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.settings.number_types import number_type
-    from grpo_nb.training.run_info import run_info
+    from grpo_nb.training.info import run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)

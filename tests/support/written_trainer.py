@@ -84,17 +84,17 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
         _with_engine(model, seen)
     if held_out:
         _asked_twice(model, seen)
-    from grpo_nb.training import trainer
+    from grpo_nb.training import prepare
 
-    seen["trainer"] = trainer.GRPOTrainer.__name__
+    seen["trainer"] = prepare.GRPOTrainer.__name__
     if use_vllm:
-        stock = trainer.requested_arguments
+        stock = prepare.requested_arguments
         in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
-        trainer.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
+        prepare.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
-    dry = gn.training.dry_run(model, tokenizer, task, [brevity], settings, steps=1)
+    dry = gn.dry_run(model, tokenizer, task, [brevity], settings)
     before = trained_tensors(model)
-    with contextlib.nullcontext() if use_vllm else _watched_scores(trainer.GRPOTrainer, seen):
+    with contextlib.nullcontext() if use_vllm else _watched_scores(prepare.GRPOTrainer, seen):
         run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
     learnt = trained_tensors(model)
     table = run.completions(1)
@@ -103,7 +103,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
         seen["told"] = {case: _told(case, place) for case in first_losses.CASES}
         seen["shared"] = _behind_one_prompt(model)
     return seen | {
-        "dry": len(dry.table),
+        "dry": sum(len(group.table) for group in dry.groups),
         "rows": [dict(row) for row in run.rows],
         "moved": sum(not torch.equal(before[name], learnt[name]) for name in before),
         "rewards": list(table["brevity"]),

@@ -21,13 +21,17 @@ def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def primed(tiny):
-    """The adapter before priming, the result, and the two ways a training can go on from it."""
+def test_it_teaches_turns_it_never_saw_and_a_training_goes_on_from_there(tiny) -> None:
     model, tokenizer, task, settings = tiny
     start = {n: p.detach().clone() for n, p in model.named_parameters()}
-    result = gn.training.prime(model, tokenizer, task, settings, steps=40, examples=8, learning_rate=2e-2, held_out=5)
+    found = gn.training.prime(model, tokenizer, task, settings, steps=40, examples=8, learning_rate=2e-2)
+    # The logits of this model reach 1.3 at most, so its loss cannot fall far.
+    assert found["loss_after"] < found["loss_before"] - 0.3
+    assert found.keys() == {"loss_before", "loss_after", "format_before", "format_after"}
+    assert all(0 <= found[name] <= 1 for name in ("format_before", "format_after"))
     trained = {n: p.detach().clone() for n, p in model.named_parameters()}
+    changed = {name for name in start if not torch.equal(start[name], trained[name])}
+    assert changed and all("lora_" in name for name in changed)
     runs = {}
     for reference in ("start", "base"):
         for name, parameter in model.named_parameters():
@@ -35,48 +39,30 @@ def primed(tiny):
         runs[reference] = gn.train(
             model, tokenizer, task, [brevity], settings, name=f"from-{reference}", reference=reference
         )
-    return start, result, trained, runs
-
-
-def test_the_loss_falls_on_turns_it_never_saw_and_only_the_adapter_changes(primed) -> None:
-    start, result, trained, _ = primed
-    # The logits of this model reach 1.3 at most, so its loss cannot fall far.
-    assert result.loss_after < result.loss_before - 0.3
-    assert len(result.losses) == result.steps == 40 and result.losses[-1] < result.losses[0]
-    assert result.examples == 8 and result.held_out == 5
-    changed = {name for name in start if not torch.equal(start[name], trained[name])}
-    assert changed and all("lora_" in name for name in changed)
-
-
-def test_what_it_says(primed) -> None:
-    _, result, _, _ = primed
-    assert "40 supervised steps on 8 example turns" in result.sentence
-    assert f"of 5 held-out questions {result.format_before} were answered" in result.sentence
-    assert 'reference="base"' in repr(result) and "primed model" in repr(result)
-    bad = dataclasses.replace(result, sample_after="<script>x</script>", format_before=0, format_after=0)
-    assert "<script>" not in bad._repr_html_() and "still hardly ever" in bad.sentence
-    assert "knew the format before" in dataclasses.replace(result, format_before=5).sentence
-
-
-def test_the_kl_of_the_training_after_it_starts_at_zero(primed) -> None:
-    _, _, _, runs = primed
     assert runs["start"].rows[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert runs["start"].info["reference"] == "the adapter it started from"
     # Against the base model the same samples are far away already.
-    assert runs["base"].rows[0]["kl"] > 0.01
-    assert runs["base"].info["reference"] == "the base model"
+    assert runs["base"].rows[0]["kl"] > 0.01 and runs["base"].info["reference"] == "the base model"
     assert runs["base"].completions(1)["completion"].tolist() == runs["start"].completions(1)["completion"].tolist()
+
+
+def labelled(turn: dict) -> list[int]:
+    return [token for token in turn["labels"] if token != -100]
 
 
 def test_turns_are_what_grpo_samples_and_labels_are_the_completion(tiny) -> None:
     _, tokenizer, task, settings = tiny
     row = task.train[0]
     turn = priming._tokens(tokenizer, task, row, "3 + 4 = 7", settings)
-    labelled = [token for token in turn["labels"] if token != -100]
-    assert tokenizer.decode(labelled) == task.format.render("3 + 4 = 7", row["answer"]) + tokenizer.eos_token
+    answer = task.format.render("3 + 4 = 7", row["answer"]) + tokenizer.eos_token
+    assert tokenizer.decode(labelled(turn)) == answer
     prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True)
-    assert turn["input_ids"] == prompt["input_ids"] + labelled
+    assert turn["input_ids"] == prompt["input_ids"] + labelled(turn)
     assert turn["labels"][: len(prompt["input_ids"])] == [-100] * len(prompt["input_ids"])
+    # A tag that the template opens is not taught again.
+    opened = dataclasses.replace(task, format=dataclasses.replace(task.format, is_opened_by_template=True))
+    turn = priming._tokens(tokenizer, opened, row, "short", settings)
+    assert tokenizer.decode(labelled(turn)).startswith("short\n</reasoning>")
 
 
 def test_the_reasoning_is_never_made_up(tiny) -> None:
@@ -86,19 +72,9 @@ def test_the_reasoning_is_never_made_up(tiny) -> None:
     own = gn.load_task(rows, settings, holdout=1)
     with pytest.raises(ValueError, match=r"no column 'reasoning'.*'why'"):
         gn.training.prime(model, tokenizer, own, settings)
-    with pytest.raises(ValueError, match="no column 'whyy'"):
-        gn.training.prime(model, tokenizer, own, settings, reasoning="whyy")
     assert priming._writer(own, "why")(rows[2]) == "because 2"
-    assert priming._writer(own, lambda row: "")(rows[2]) == ""
     with pytest.raises(ValueError, match="max_completion_length = 32"):
         gn.training.prime(model, tokenizer, own, settings, reasoning=lambda row: "word " * 40)
-
-
-def test_a_tag_that_the_template_opens_is_not_taught_again(tiny) -> None:
-    _, tokenizer, task, settings = tiny
-    opened = dataclasses.replace(task.format, is_opened_by_template=True)
-    turn = priming._tokens(tokenizer, dataclasses.replace(task, format=opened), task.train[0], "short", settings)
-    assert tokenizer.decode([t for t in turn["labels"] if t != -100]).startswith("short\n</reasoning>")
 
 
 def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> None:
@@ -118,5 +94,5 @@ def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> No
     monkeypatch.setattr(model, "vllm_engine", engine, raising=False)
     monkeypatch.setattr(priming.SFTTrainer, "train", watched)
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
-    gn.training.prime(model, tokenizer, task, settings, steps=1, examples=2, held_out=1)
+    gn.training.prime(model, tokenizer, task, settings, steps=1, examples=2)
     assert slept == [1]

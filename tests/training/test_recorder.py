@@ -1,22 +1,23 @@
-"""What goes wrong while a step is recorded: the step is kept, nothing is lost without a word, and a figure ends no training."""
+"""What a step leaves behind: its row with measurements and alerts, its completions, what is shown."""
 
+import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
-import torch
 
 import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
-from grpo_nb.training.recorder import Recorder
+from grpo_nb.training.observers import HoldoutScore
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    return load_tiny(tiny_folder, 8, 2)[:3]
+    return load_tiny(tiny_folder, 20, 6)[:3]
 
 
 @pytest.fixture
@@ -24,92 +25,32 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
     return tiny_settings.replace(max_completion_length=6, num_generations=4, per_device_train_batch_size=8)
 
 
-class Adds(gn.training.Observer):
-    """Adds these to each row."""
+def adds(**values: object):
+    """An observer that adds these to each row."""
 
-    def __init__(self, **values: object) -> None:
-        self.values = values
+    def added(row: dict, completions: object) -> None:
+        row.update(values)
 
-    def on_row(self, row: dict, completions: object) -> bool:
-        row.update(self.values)
-        return False
+    return added
 
 
-def said(caught: list, word: str) -> list[str]:
-    return [str(warning.message) for warning in caught if word in str(warning.message)]
-
-
-def test_numbers_of_other_kinds_are_kept_and_what_is_none_is_said_to_be_lost(tiny, settings: gn.Settings) -> None:
+def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(tiny, settings: gn.Settings) -> None:
     def logging(completions: list, log_metric=None, **columns: object) -> list[float]:
         if log_metric is not None:
             log_metric("logged", numpy.float32(0.25))
         return brevity(completions)
 
-    adds = Adds(
-        single=numpy.float32(0.5), whole=numpy.int64(3), tensor=torch.tensor(2.0), unknown=None, thing=object(), note="x"
-    )  # fmt: skip
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run = gn.train(*tiny, [logging], settings.replace(max_steps=2), observers=[adds])
-    assert run.status == "finished" and run.checkpoint_step == 2
-    for row in run.rows:
-        assert (row["single"], row["whole"], row["tensor"], row["logged"], row["note"]) == (0.5, 3, 2.0, 0.25, "x")
-        assert not {"unknown", "thing"} & set(row), "what was not measured has no key"
-    told = said(caught, "left out of the rows")
-    assert len(told) == 1 and told[0].startswith("'thing' of step 1 is left out of the rows: <object")
+    added = adds(single=numpy.float32(0.5), broken=math.inf)
+    run = gn.train(*tiny, [logging], settings.replace(max_steps=2), observers=[added])
+    assert [(row["single"], row["logged"], row["broken"]) for row in run.rows] == [(0.5, 0.25, math.inf)] * 2
+    assert [(alert.rule, alert.subject) for alert in run.alerts] == [("not_finite", "broken")]
 
 
-def test_numbers_that_wait_for_their_row_are_resumed(tiny, settings: gn.Settings) -> None:
-    presses = [True]
-
-    def logging(completions: list, log_metric=None, trainer_state=None, **columns: object) -> list[float]:
-        if log_metric is not None:
-            log_metric("logged", numpy.float64(0.25))
-        if getattr(trainer_state, "global_step", 0) == 3 and presses.pop():
-            raise KeyboardInterrupt
-        return brevity(completions)
-
-    settings = settings.replace(max_steps=4, extra={"logging_steps": 2})
-    run = gn.train(*tiny, [logging], settings, name="waits")
-    assert run.status == "interrupted" and run.checkpoint_step == 3 and [row["step"] for row in run.rows] == [2]
-    presses.append(False)
-    run = gn.train(*tiny, [logging], settings, resume="waits")
-    assert run.status == "finished" and [(row["step"], row["logged"]) for row in run.rows] == [(2, 0.25), (4, 0.25)]
-
-
-@pytest.mark.parametrize("what", ["_completions", "_write"])
-def test_a_step_that_cannot_be_recorded_is_in_the_checkpoint(tiny, settings, monkeypatch, what: str) -> None:
-    working = getattr(Recorder, what)
-
-    def breaks(self: Recorder, *args: object) -> object:
-        if self.step == 2:
-            raise TypeError("not what the table takes")
-        return working(self, *args)
-
-    monkeypatch.setattr(Recorder, what, breaks)
-    with pytest.raises(TypeError, match="not what the table takes") as caught:
-        gn.train(*tiny, [brevity], settings, name="broken")
-    assert "while step 2 was recorded" in caught.value.__notes__[0]
-    run = gn.open_run(Path(settings.run_root) / "broken")
-    assert run.status == "failed" and "not what the table takes" in run.info["error"]
-    assert run.checkpoint_step == 2 and run.adapter_path.is_dir() and not run.info["not_saved"]
-    monkeypatch.undo()
-    run = gn.train(*tiny, [brevity], settings, resume="broken")
-    assert run.status == "finished" and [row["step"] for row in run.rows] == [1, 2, 3]
-
-
-def test_of_several_errors_in_one_step_none_is_lost(tiny, settings, monkeypatch) -> None:
-    def breaks(self: Recorder, *args: object) -> None:
-        raise OSError("the drive is gone")
-
-    class Fails(Adds):
-        def on_row(self, row: dict, completions: object) -> bool:
-            raise ZeroDivisionError("in an observer")
-
-    monkeypatch.setattr(Recorder, "_write", breaks)
-    with pytest.raises(ZeroDivisionError, match="in an observer") as caught:
-        gn.train(*tiny, [brevity], settings, observers=[Fails()])
-    assert any("OSError: the drive is gone" in note for note in caught.value.__notes__)
+def test_what_is_no_number_ends_the_run_at_once(tiny, settings: gn.Settings) -> None:
+    with pytest.raises(TypeError):
+        gn.train(*tiny, [brevity], settings, name="object", observers=[adds(thing=object())])
+    run = gn.open_run(Path(settings.run_root) / "object")
+    assert run.status == "failed" and run.checkpoint_step == 0 and run.rows == []
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
@@ -118,78 +59,91 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, set
         raise RuntimeError("no font")
 
     monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
-    monkeypatch.setattr("grpo_nb.training.recorder.LivePlot.update", breaks)
-    monkeypatch.setattr("grpo_nb.training.recorder.ProgressLine.update", breaks)
+    broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
+    monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
-    assert (run.path / "figures" / "training.png").is_file()
-    told = said(caught, "switched off")
-    assert ["bar" in text for text in told] == [True, False][: 1 + (where == "notebook")]
-    assert all("no font" in text for text in told)
+    told = [str(warning.message) for warning in caught if "Nothing more is shown" in str(warning.message)]
+    assert len(told) == 1 and "no font" in told[0]
 
 
-def test_a_notebook_has_a_line_for_each_step_while_the_figure_waits(
-    tiny, settings, monkeypatch, displayed: list
-) -> None:
+def test_a_notebook_has_a_line_for_each_step_and_one_table_of_alerts(tiny, settings, monkeypatch, displayed) -> None:
     for module in ("grpo_nb.training.recorder", "grpo_nb.core.progress"):
         monkeypatch.setattr(f"{module}.is_notebook", lambda: True)
-    gn.train(*tiny, [brevity], settings)
+
+    def breaks(row: dict, completions: object) -> None:
+        row[f"value {row['step']} <b>"] = math.inf
+
+    gn.train(*tiny, [brevity], settings, observers=[breaks])
     lines = [data["text/plain"] for _, data, _ in displayed if data.keys() == {"text/plain"}]
     for step in (1, 2, 3):
         assert any(f"{step}/3" in line and "reward=" in line for line in lines), (step, lines)
+    tables = [(how, data["text/html"]) for how, data, _ in displayed if "value 1" in data.get("text/html", "")]
+    assert [how for how, _ in tables] == ["display", "update", "update"]
+    assert "value 1 &lt;b&gt;" in tables[2][1] and "value 3" in tables[2][1]
 
 
-def silent_until(step: int, value: float | None):
-    """A reward that says nothing of any completion before a step."""
+def nothing(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
 
+
+def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, capsys) -> None:
+    settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
+    run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
+    assert run.status == "stopped" and "no_spread" in run.info["stopped_by"]
+    assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
+    told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
+    assert ("no_spread", "critical", 20) in told
+    said = capsys.readouterr()
+    for alert in run.alerts:
+        assert f"{alert.severity}: {alert.rule}" in said.out + said.err
+
+    # Gone on with without the stop, nothing is told twice and nothing forgotten.
+    resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
+    assert resumed.status == "finished" and len(resumed.rows) == settings.max_steps
+    again = [(alert.rule, alert.subject) for alert in resumed.alerts]
+    assert len(again) == len(set(again)) and [rule for rule, _ in again][: len(told)] == [rule for rule, *_ in told]
+
+
+@pytest.mark.parametrize("value", [math.nan, None])
+def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(tiny, settings, value) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:
-        return brevity(completions) if trainer_state.global_step >= step else [value] * len(completions)
+        return brevity(completions) if trainer_state.global_step >= 2 else [value] * len(completions)
 
-    return silent
-
-
-@pytest.mark.parametrize(("value", "steps", "after"), [(float("nan"), 5, 3), (None, 5, 3), (None, 1, 1)])
-def test_rewards_that_never_give_a_number_end_the_run_and_are_named(
-    tiny, settings, value, steps: int, after: int
-) -> None:
-    with pytest.raises(
-        ValueError, match=rf"last {after} steps?: the reward 'silent' gave NaN or None.*0.0 for a bad one"
-    ):
-        gn.train(*tiny, [silent_until(99, value)], settings.replace(max_steps=steps), name="silent")
-    run = gn.open_run(Path(settings.run_root) / "silent")
-    assert run.status == "failed" and "'silent' gave NaN or None" in run.info["error"] and len(run.rows) == after
-    table = run.completions(1)
-    assert table["completion"].str.len().max() > 0 and table["total"].isna().all() and table["silent"].isna().all()
+    run = gn.train(*tiny, [silent], settings)
+    assert ["reward" in row for row in run.rows] == [False, False, True]
+    assert run.completions(1)["total"].isna().all() and run.completions(3)["total"].notna().all()
 
 
-def test_a_reward_that_is_silent_for_a_moment_ends_nothing(tiny, settings) -> None:
-    run = gn.train(*tiny, [silent_until(2, None)], settings)
-    assert run.status == "finished" and ["reward" in row for row in run.rows] == [False, False, True]
-
-
-@pytest.mark.parametrize("value", [None, float("nan")], ids=["None", "NaN"])
-def test_a_completion_without_a_score_has_that_of_the_other_rewards(tiny, settings, value) -> None:
-    def now_and_then(completions: list, **columns: object) -> list:
-        return [value if i % 2 else 1.0 for i in range(len(completions))]
-
-    run = gn.train(*tiny, [now_and_then, brevity], settings.replace(max_steps=1))
-    table = run.completions(1)
-    unscored = table["now_and_then"].isna()
-    assert run.status == "finished" and 0 < unscored.sum() < len(table)
-    assert table["total"].tolist() == pytest.approx((table["now_and_then"].fillna(0) + table["brevity"]).tolist())
-    assert table["advantage"].notna().all() and not run.info["not_saved"]
-
-
-@pytest.mark.parametrize("from_step", [0, 1], ids=["tried before", "in training"])
-def test_an_infinite_score_is_refused_with_its_row(tiny, settings, from_step: int) -> None:
+def test_an_infinite_score_is_refused_with_its_row(tiny, settings) -> None:
     def infinite(completions: list, trainer_state=None, **columns: object) -> list:
         is_trial = getattr(trainer_state, "is_trial", False)
-        return [1.0] * (len(completions) - 1) + [1e39 if from_step == 0 or not is_trial else 1.0]
+        return [1.0] * (len(completions) - 1) + [1.0 if is_trial else 1e39]
 
-    kind = RewardError if from_step else ValueError
-    with pytest.raises(kind, match=r"'infinite' raised ValueError: it gave 1e\+39: give a finite number") as caught:
-        gn.train(*tiny, [infinite], settings, name="infinite")
-    assert f"on row {7 if from_step else 0}" in str(caught.value)
-    assert (Path(settings.run_root) / "infinite").exists() == bool(from_step)
+    told = r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 7"
+    with pytest.raises(RewardError, match=told):
+        gn.train(*tiny, [infinite], settings)
+
+
+def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
+    """20 questions, 19 of them right."""
+    like = {"is_formatted": True, "tokens": 5, "is_cut": False}
+    answers = [{"is_correct": number > 0, **like} for number in range(20)]
+    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args, **named: [])
+    judges = []
+    monkeypatch.setattr(
+        "grpo_nb.training.observers.read_answers", lambda *args, reward: judges.append(reward) or answers
+    )
+    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 30, format=None, chat_template_kwargs={})
+    settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
+    paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
+    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
+    rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
+    for row in rows:
+        watch(row, None)
+    assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
+    assert judges == paid_by[:1] * 4
+    assert rows[0]["holdout/accuracy"] == 0.95 and rows[0]["holdout/mean_length"] == 5
+    assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx((0.764, 0.991), abs=1e-3), "Wilson's"

@@ -84,10 +84,10 @@ def trained(
 
 PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "training and held-out curve": lambda t, _: gn.train(t.model, t.tokenizer, t.task, [brevity], t.settings),
-    "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings, steps=1),
+    "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings),
     "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
     "priming": lambda t, _: gn.training.prime(
-        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, held_out=2, reasoning=lambda row: ""
+        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, reasoning=lambda row: ""
     ),
     "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
     "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
@@ -202,7 +202,7 @@ def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
     assert list(other.train) == list(task.train) and other.fingerprint != task.fingerprint
     with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
         gn.compare(run, other)
-    with pytest.raises(ValueError, match="started with other"):
+    with pytest.raises(ValueError, match="was another training"):
         gn.train(
             trained.model, trained.tokenizer, other, [brevity], trained.settings.replace(max_steps=4), resume=run.name
         )

@@ -1,5 +1,6 @@
 """A run writes down everything, equals TRL's own, and starts nothing on bad input."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -13,8 +14,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
-from grpo_nb.training import session, trainer
-from grpo_nb.training.run_info import checked_rewards
+from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.own_rewards import Fading
@@ -49,6 +49,7 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
         {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"} <= set(row) for row in rows
     )
     assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
+    assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert len(tiny_run.holdout) == 10
     card = (path / "README.md").read_text()
@@ -74,12 +75,8 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
         expected = (group["total"] - group["total"].mean()) / (group["total"].std() + 1e-4)
         assert group["advantage"].tolist() == pytest.approx(expected.tolist(), abs=1e-2)
     assert table["total"].mean() == pytest.approx(tiny_run.rows[2]["reward"], abs=1e-5)
-    with pytest.raises(ValueError, match="it has those of: 1 to 14"):
+    with pytest.raises(ValueError, match="no completions of step 99"):
         tiny_run.completions(99)
-
-
-def test_the_model_is_left_as_it_was_found(tiny_run: gn.runs.Run) -> None:
-    assert set(tiny_run.model.peft_config) == {"default"}
 
 
 def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:
@@ -110,24 +107,39 @@ def not_numbers(completions: list, **columns: object) -> list[str]:
     return ["good"] * len(completions)
 
 
+def infinite(completions: list, **columns: object) -> list[float]:
+    return [1e39] * len(completions)
+
+
+def named(name: str):
+    """A reward of this name."""
+
+    def reward(completions: list, **columns: object) -> list[float]:
+        return [0.0] * len(completions)
+
+    reward.__name__ = name
+    return reward
+
+
 def needs_level(completions: list, level: list, **columns: object) -> list[float]:
     return [float(x) for x in level]
 
 
 @pytest.mark.parametrize(
-    ("rewards", "error", "told"),
+    ("rewards", "told"),
     [
-        ([], ValueError, "rewards is empty"),
-        ([plain, plain], ValueError, "two rewards are named 'plain'"),
-        (["plain"], ValueError, "no reward function"),
-        ([too_few], ValueError, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        ([not_numbers], ValueError, "'not_numbers' raised TypeError: a score is 'good', a str"),
-        ([needs_level], ValueError, "'needs_level' raised TypeError: .*'level'"),
-        ([gn.rewards.correctness(column="gold")], ValueError, "needs the data column 'gold'"),
+        ([], "rewards is empty"),
+        ([plain, plain], "two rewards are named 'plain'"),
+        ([too_few], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        ([not_numbers], "'not_numbers' raised TypeError: a score is 'good', a str"),
+        ([infinite], r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0"),
+        ([needs_level], "'needs_level' raised TypeError: .*'level'"),
+        ([named("total")], "the reward 'total' has the name of a column"),
+        ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
     ],
 )
-def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, error, told) -> None:
-    with pytest.raises(error, match=told):
+def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, told) -> None:
+    with pytest.raises(ValueError, match=told):
         gn.train(*tiny, rewards, tiny_settings)
     assert not Path(tiny_settings.run_root).exists()
 
@@ -156,26 +168,6 @@ def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
         gn.train(*tiny, [plain], tiny_settings, name="mine")
 
 
-def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:
-    model, tokenizer, task = fresh
-    calls = []
-
-    def stops(completions: list, **columns: object) -> list[float]:
-        calls.append(1)
-        if len(calls) == 4:  # the trial before training, two steps, and the third
-            raise KeyboardInterrupt
-        return brevity(completions)
-
-    run = gn.train(model, tokenizer, task, [stops], tiny_settings, name="stopped")
-    assert run.status == "interrupted" and len(run.rows) == 2
-    other, _ = gn.load_model(tiny_settings)
-    from grpo_nb.models.load import load_adapter
-
-    load_adapter(other, run.adapter_path)
-    trained = dict(model.named_parameters())
-    assert all(torch.equal(p, trained[n]) for n, p in other.named_parameters() if "lora_" in n)
-
-
 def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
     assert all("kl" not in row for row in run.rows)
@@ -185,7 +177,7 @@ def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
 
 def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
     model, tokenizer, task = fresh
-    monkeypatch.setattr(trainer, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
+    monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
     with pytest.warns(UserWarning, match="three times as long: this model is odd"):
         run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])
@@ -227,14 +219,14 @@ def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
     def reward(completions: list, **columns: object):
         return values
 
-    assert checked_rewards([reward], task, tiny_settings) == {"reward": 1.0}
+    assert prepare.tried([reward], task, tiny_settings) == {"reward": 1.0}
 
 
 def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
     _, _, task = tiny
     fading = Fading(brevity)
     tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, fading]
-    assert list(checked_rewards(tried, task, tiny_settings)) == [
+    assert list(prepare.tried(tried, task, tiny_settings)) == [
         "sees_what_trl_passes", "plain", "awaited", "brevity"
     ]  # fmt: skip
     assert fading.mean == 0, "a trial is no training"
@@ -247,11 +239,27 @@ def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, mon
     assert not Path(tiny_settings.run_root).exists()
 
 
-@pytest.mark.parametrize("extra", [{"hub_strategy": "sometimes"}, {"unsloth_num_chunks": 4}])
-def test_a_value_that_trl_refuses_leaves_no_folder(fresh, tiny_settings: gn.Settings, extra: dict) -> None:
-    with pytest.raises(ValueError, match=f"cannot be built with extra = .*{next(iter(extra))}.*Nothing was written"):
-        gn.train(*fresh, [brevity], tiny_settings.replace(extra=extra))
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"extra": {"logging_steps": 0}}, "logging_steps"), ({"extra": {"save_strategy": "nope"}}, "nope"),
+        ({"extra": {"eval_strategy": "steps"}}, "eval"), ({"extra": {"hub_strategy": "sometimes"}}, "sometimes"),
+        ({"extra": {"unsloth_num_chunks": 4}}, "unsloth_num_chunks"), ({"seed": -1}, "(?i)seed"),
+        ({"keep": "best"}, "holdout_every = 0 makes none"), ({"extra": {"report_to": ["wandbb"]}}, "wandbb"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settings, changes: dict, told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
+        gn.train(*fresh, [brevity], tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
+    assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
+
+
+def test_held_out_scores_need_questions(fresh, tiny_settings: gn.Settings) -> None:
+    model, tokenizer, task = fresh
+    empty = dataclasses.replace(task, holdout=task.holdout.select([]))
+    with pytest.raises(ValueError, match="needs held-out questions"):
+        gn.train(model, tokenizer, empty, [brevity], tiny_settings.replace(holdout_every=1))
 
 
 def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:
@@ -261,9 +269,9 @@ def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Set
         asked.append(settings.shared_prompts)
         raise gn.machine.EnvironmentProblem("enough seen")
 
-    monkeypatch.setattr(session, "plan", plan)
+    monkeypatch.setattr("grpo_nb.training.train.plan", plan)
     for obstacle in (None, "this model is odd"):
-        monkeypatch.setattr(trainer, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
+        monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
         with warnings.catch_warnings(), pytest.raises(gn.machine.EnvironmentProblem, match="enough seen"):
             warnings.simplefilter("ignore")  # of the slower path, which is tested above
             gn.train(*tiny, [brevity], tiny_settings)
@@ -273,7 +281,7 @@ def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Set
 def test_an_adapter_gets_its_precision_back_if_the_trainer_could_not_be_built(fresh) -> None:
     model, _, _ = fresh
     before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-    with pytest.raises(ZeroDivisionError), trainer.kept_precision(model):
+    with pytest.raises(ZeroDivisionError), prepare.kept_precision(model):
         for parameter in model.parameters():  # as trl 1.15 does for a quantized model
             parameter.data = parameter.data.to(torch.bfloat16) if parameter.requires_grad else parameter.data
         raise ZeroDivisionError

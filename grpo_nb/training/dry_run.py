@@ -1,0 +1,88 @@
+"""A dry run: generate and score as training would, and update nothing.
+
+For debugging rewards, prompts and sampling before a single step is paid for. The trainer's own path does it, with its data
+order, sampler, reward calls and advantages, and is left before anything computes a loss. So it is, completion by completion,
+the first step of a training with the same settings. `baseline` asks another question, whether there is a signal on prompts
+drawn at random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.rewards.base import reward_list
+from grpo_nb.runs.groups import StepGroups
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
+
+import_unsloth()
+
+import torch
+
+from grpo_nb.training.checkpointing import remembering
+from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
+from grpo_nb.training.recorder import completions_table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def dry_run(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    rewards: Sequence[Callable[..., Any]],
+    settings: Settings,
+) -> StepGroups:
+    """Generate and score the first step of a training, and leave everything as it was.
+
+    No loss, no gradient, no optimizer: the model's tensors, the random state and the run folders stay as they are. Rewards see
+    the `trainer_state` of the training. What they remember is put back afterwards, if it is theirs to tell (`state_dict` and
+    `load_state_dict`). Arguments are those of `train`, and so is what it refuses.
+
+    Returns:
+        The groups with scores, totals and advantages, as `run.step(1)` will have them.
+
+    >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings)
+    >>> bool(trial.groups[0].table["total"].notna().all())
+    True
+    """
+    memory = remembering(reward_list(rewards))
+    # Copied, for a state_dict may hand out the very lists that the reward adds to; a reward itself may hold a lock or a model.
+    known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}
+    try:
+        with kept_random_state(), kept_modes(model), reference_adapter(model), tempfile.TemporaryDirectory() as nowhere:
+            prepared = prepare(model, tokenizer, task, rewards, settings)
+            # What makes a run visible elsewhere has no place in a dry one.
+            quiet = prepared.settings.replace(extra={**prepared.settings.extra, "report_to": "none"})
+            trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), _Dry)
+            trainer.beta = 0.0  # only a loss would look at the reference
+            trainer.args.output_dir = nowhere
+            with contextlib.suppress(_Sampled):
+                trainer.train()
+    finally:
+        for name, reward in memory.items():
+            reward.load_state_dict(known[name])
+    table = completions_table(trainer._logs, 1, settings.num_generations, prepared.weights)
+    return StepGroups.of("A dry run", table, prepared.weights)
+
+
+class _Sampled(Exception):
+    """The first completions are there."""
+
+
+class _Dry:
+    """Goes in front of a trainer: the first training step ends where its loss would begin."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        model.train()
+        with torch.no_grad():
+            self._prepare_inputs(inputs)
+        raise _Sampled

@@ -1,0 +1,205 @@
+"""What a training is made of: everything checked before anything slow, and TRL's `GRPOTrainer` built with the kit's parts.
+
+In the same way for a training and for a dry run. On a CPU the trainer is that of `grpo_nb.training.shared_trainer`, on a GPU
+the one that Unsloth made of TRL's; nothing else differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.generation.vllm import drop_leftovers
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.load import hand_copies, has_engine
+from grpo_nb.models.match import as_loaded, require_same_settings
+from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
+from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.rewards.calls import RewardError, call_reward, make_batch
+from grpo_nb.rewards.fitting import check_rows
+from grpo_nb.settings.effective import requested_arguments
+from grpo_nb.settings.number_types import number_type, number_type_of
+from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.vllm import vllm_obstacle
+from grpo_nb.tasks.task import Task
+from grpo_nb.training.errors import explained, guarded
+
+import_unsloth()
+
+from transformers import PrinterCallback, ProgressCallback, TrainerState
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
+from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+
+# What the record of a step's completions has beside a column for each reward.
+_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a training is made of, after everything that can be checked beforehand was."""
+
+    model: Any
+    tokenizer: Any
+    task: Task
+    """Without the prompts that are too long."""
+    rewards: list[RewardFunction]
+    settings: Settings
+    """With what the task gives the chat template, so that the trainer renders its prompts and a run records it."""
+    weights: dict[str, float]
+    """Of the rewards by name."""
+    obstacle: str | None
+    """Why TRL's own path computes it, or None if prompts are shared."""
+
+
+def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings) -> Prepared:
+    """Check what a training is asked for; nothing is written.
+
+    Raises:
+        ValueError: Rewards, data or settings that cannot work.
+    """
+    require_same_settings(model, tokenizer, settings)
+    if settings.keep == "best" and not settings.holdout_every:
+        raise ValueError(
+            "keep = 'best' is the best by held-out scores, and holdout_every = 0 makes none: "
+            "settings = settings.replace(holdout_every=5)."
+        )
+    if settings.holdout_every and not len(task.holdout):
+        raise ValueError(
+            f"holdout_every = {settings.holdout_every} needs held-out questions, and the task has none: "
+            "settings = settings.replace(holdout_every=0), or gn.load_task(..., holdout=0.2)."
+        )
+    settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
+    given, task = task, task.fit(tokenizer, settings.max_prompt_length)
+    left_out = sum(task.dropped.values()) - sum(given.dropped.values())
+    if left_out:
+        warnings.warn(f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3)
+    weights = tried(rewards, task, settings)
+    obstacle = _stock_reason(model, settings)
+    return Prepared(
+        model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights, obstacle=obstacle
+    )  # fmt: skip
+
+
+def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
+    """Return the weight of each reward by its name, after one call of each on the first row.
+
+    What is missing shows before training. The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
+
+    Raises:
+        ValueError: One fails, or gives what a training could not use.
+    """
+    weights = weights_by_name(rewards)
+    if taken := [name for name in weights if name in _COLUMNS]:
+        raise ValueError(
+            f"the reward {taken[0]!r} has the name of a column that the record of completions has already "
+            f"({', '.join(_COLUMNS)}): give it another, name=... or __name__ of a function."
+        )
+    row = task.train[0]
+    check_rows(rewards, task.train)
+    state = TrainerState(max_steps=settings.max_steps)
+    state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
+    for reward in rewards:
+        answer = [{"role": "assistant", "content": task.format.render("reasoning", row["answer"])}]
+        try:
+            call_reward(guarded(reward), make_batch([answer], row, completion_ids=[[0]], trainer_state=state))
+        except RewardError as error:
+            raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
+    return weights
+
+
+def _stock_reason(model: Any, settings: Settings) -> str | None:
+    """Why prompts are not shared, or None if they are; a warning where the user could not know."""
+    if not settings.shared_prompts:
+        return "it is switched off"
+    obstacle = shared_prompt_obstacle(model, settings.max_prompt_length + settings.max_completion_length)
+    if obstacle is not None and find_gpu() is None:
+        warnings.warn(f"Prompts are not shared, and a step takes about three times as long: {obstacle}.", stacklevel=4)
+    return obstacle
+
+
+def build_trainer(prepared: Prepared, kind: type) -> Any:
+    """Return the trainer. Where it writes is said later, in `args.output_dir`: it has nothing on the disk yet.
+
+    Args:
+        prepared: What it trains.
+        kind: Class that goes in front of TRL's or the kit's.
+    """
+    if has_engine(prepared.model):
+        hand_copies()  # also where the model was not loaded by the kit
+    drop_leftovers(prepared.model)
+    base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
+    # transformers makes the folder that it is to write to, so it is one that goes away again.
+    with explained(prepared.settings), kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:
+        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
+        if prepared.task.is_ordered:
+            arguments.setdefault("shuffle_dataset", False)
+        trainer = type(kind.__name__, (kind, base), {})(
+            model=prepared.model,
+            processing_class=prepared.tokenizer,
+            reward_funcs=[guarded(reward) for reward in prepared.rewards],
+            args=GRPOConfig(**arguments),
+            train_dataset=prepared.task.train,
+        )
+    silence(trainer)
+    return trainer
+
+
+def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any = None) -> dict[str, Any]:
+    """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
+    gpu = find_gpu()
+    if model is None:
+        chosen, has_vllm = number_type(settings, gpu).name, vllm_obstacle(settings, gpu, try_import=False) is None
+    else:
+        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
+        chosen, has_vllm = number_type_of(model, settings, gpu).name, has_engine(model)
+    tell_unsloth(chosen)
+    return {
+        "logging_steps": 1,
+        # A NaN in the loss is shown, not replaced by the last good value.
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_vllm),
+        "output_dir": str(folder / "checkpoints"),
+        "reward_weights": list(weights.values()),
+    }
+
+
+def silence(trainer: Any) -> None:
+    """Take away transformers' rows of dicts in a cell or terminal, which the figure and the bar replace."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+
+
+@contextlib.contextmanager
+def kept_precision(model: Any) -> Iterator[None]:
+    """Give the adapter back the numbers that it had before a trainer of TRL was built, also where building it failed.
+
+    TRL 1.15 rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's on a GPU does not.
+    """
+    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            source = loaded.get(name.replace(".ref.", ".default."))
+            if source is not None and parameter.dtype != source.dtype:
+                parameter.data = source.clone() if ".ref." in name else source
+
+
+@contextlib.contextmanager
+def reference_adapter(model: Any) -> Iterator[None]:
+    """Take away the reference adapter that TRL leaves behind: with it, a later load restores only the zeros in it."""
+    try:
+        yield
+    finally:
+        if "ref" in model.peft_config:
+            model.delete_adapter("ref")
