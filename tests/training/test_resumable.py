@@ -485,7 +485,7 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     held = dict(fresh[0].named_parameters())
     assert all(torch.equal(held[n.replace(".weight", ".default.weight")].cpu(), t) for n, t in adapter.items())
     assert whole.best.step == whole.info["adapter_step"] == 3
-    assert any("is the best of 5" in note for note in gn.compare(whole).notes)  # from memory
+    assert "is the best of 5" in gn.compare(whole).after.subject  # from memory
     # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")
