@@ -80,8 +80,8 @@ def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -
     scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
     advantages = group_advantages(scores.totals, 3)
     assert shown_scores(lab) == [
-        [f"{v:.4g}" for v in values.values()] + [f"{total:.4g}", f"{advantage:+.3f}"]
-        for values, total, advantage in zip(scores, scores.totals, advantages, strict=True)
+        [*(f"{v:.4g}" for v in (*values, total)), f"{advantage:+.3f}"]
+        for *values, total, advantage in zip(*scores.values.values(), scores.totals, advantages, strict=True)
     ]
     assert lab.advantages == advantages and lab.scores.totals == scores.totals
     lab.completions = [RIGHT, RIGHT]
