@@ -242,7 +242,7 @@ def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, mon
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"extra": {"logging_steps": 0}}, "logging_steps"), ({"extra": {"save_strategy": "nope"}}, "nope"),
+        ({"extra": {"logging_steps": 0}}, "logging_steps"), ({"extra": {"save_strategy": "nope"}}, "save_strategy"),
         ({"extra": {"eval_strategy": "steps"}}, "eval"), ({"extra": {"hub_strategy": "sometimes"}}, "sometimes"),
         ({"extra": {"unsloth_num_chunks": 4}}, "unsloth_num_chunks"), ({"seed": -1}, "(?i)seed"),
         ({"keep": "best"}, "holdout_every = 0 makes none"), ({"extra": {"report_to": ["wandbb"]}}, "wandbb"),
