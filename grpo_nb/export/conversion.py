@@ -6,8 +6,6 @@ without its dependencies, which are here already. What the converter cannot writ
 `llama-quantize`, where that is on the PATH.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run, or a merged export, as a GGUF file with an Ollama Modelfile, compared with the merged model through llama.cpp."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from pathlib import Path

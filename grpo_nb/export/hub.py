@@ -3,8 +3,6 @@
 The requests, their retries and their errors are huggingface_hub's, with the token that it finds itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

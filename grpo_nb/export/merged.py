@@ -3,8 +3,6 @@
 GGUF files are made by `export_gguf`.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -4,8 +4,6 @@ There is no TEMPLATE in it: Ollama 0.30 (May 2026) and later run the chat templa
 that is nearly the same; older ones may pass the prompt on bare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An alert of a run: in words, with its numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

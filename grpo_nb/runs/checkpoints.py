@@ -5,8 +5,6 @@ renamed. The manifest decides and not the name: on a network drive (Google Drive
 did not. Nothing here needs links, locks, or a rename from one disk to another.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

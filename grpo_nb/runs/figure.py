@@ -4,8 +4,6 @@ Three sizes for three ranks: what is trained for (the reward) is largest, then w
 score, length), then six small cards with what goes wrong first. A card or panel of something that was not measured says so.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The training figure in a notebook cell, drawn again while the run goes on."""
 
-from __future__ import annotations
-
 import base64
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 And the sentence about a run that is said everywhere, which goes by that test.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The rows of a run, one for each logged step: tidied, and read back from its folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

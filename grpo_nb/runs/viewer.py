@@ -4,8 +4,6 @@ Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cel
 nothing here answers, from another notebook everything does.
 """
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any, ClassVar

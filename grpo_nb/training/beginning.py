@@ -9,8 +9,6 @@ runs/<name>/start/
   generations.json  of the first three generations: the row of each group, and the token ids of each completion
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

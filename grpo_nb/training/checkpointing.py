@@ -7,8 +7,6 @@ after a row was logged, between two generations, so that nothing is half done in
 generation keeps the rest of that. Not covered: the random state inside vLLM, which cannot be read, and several processes.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import time

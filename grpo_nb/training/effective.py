@@ -1,7 +1,5 @@
 """What will really run: the configuration that TRL or Unsloth makes of the settings, beside what was asked."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ended a training, in words: which reward on which row, memory, disk, GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What `run.json` says of a new run: settings, data, each reward with its source, machine, and what the KL is measured to."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """The held-out score of a run while it is trained."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grpo_nb.evaluation.comparison import Evaluation

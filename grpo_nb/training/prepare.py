@@ -4,8 +4,6 @@ In the same way for a training and for a dry run. On a CPU the trainer is that o
 the one that Unsloth made of TRL's; nothing else differs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import warnings

@@ -1,7 +1,5 @@
 """Which run to go on with or to give back, whether it is the same training, and going back to its newest checkpoint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -11,8 +11,6 @@ done here, plain `transformers.pipeline`. `gguf`, with `answers`: llama.cpp has 
 are scored by the merged model and the base.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys
