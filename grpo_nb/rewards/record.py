@@ -73,7 +73,7 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
     kind = kinds().get(record.get("kind", ""))
     try:
         parameters = {
-            name: _HELD[name](**value) if name in _HELD and isinstance(value, Mapping) else value
+            name: _HELD[name](**value) if name in _HELD and value is not None else value
             for name, value in record["parameters"].items()
         }
         return kind(**parameters) if kind else None

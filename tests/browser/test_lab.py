@@ -53,7 +53,7 @@ def on_page(scores: Scores) -> list[dict[str, str]]:
     return [
         {name: f"{value:.4g}" for name, value in values.items()}
         | {"total": f"{total:.4g}", "advantage": f"{a:+.3f}", "push": words[(a > 1e-9) - (a < -1e-9)]}
-        for values, total, a in zip(scores, scores.totals, scores.advantages(), strict=True)
+        for *values, total, a in zip(*scores.values.values(), scores.totals, scores.advantages(), strict=True)
     ]
 
 

@@ -21,7 +21,7 @@ def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
     printed = "".join(o.text for o in reading.outputs if o.output_type == "stream").splitlines()
     assert [line.split(" -> ")[1] for line in printed] == ["7", "None", "None"]
     tried = text_of(cell_with(notebook, "first = gn.rewards.correctness("))
-    assert re.findall(r"^ +(\d) +\d  '", tried, re.MULTILINE) == ["1", "1", "0", "0", "0", "0"]
+    assert re.findall(r"^(\d) +\d +'", tried, re.MULTILINE) == ["1", "1", "0", "0", "0", "0"]
     sound = text_of(cell_with(notebook, "report = gn.check_rewards"))
     assert sound.startswith("Nothing found.")
 

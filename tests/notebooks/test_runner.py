@@ -35,7 +35,6 @@ def test_a_last_cell_that_fails_leaves_the_run_and_says_what_it_means(tmp_path: 
     for said in (
         "“Did it work?” failed",
         "The reward did not rise clearly",
-        "The run is kept",
         "Run mine:",
         "failing.html",
     ):

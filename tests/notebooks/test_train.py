@@ -30,6 +30,6 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str)
     viewer = cell_with(notebook, "gn.RunViewer(run)")
     assert outputs(viewer, "application/vnd.jupyter.widget-view+json")
     # The tiny model learns no tag from an example either.
-    shown = "1 of 1 group is without spread" if size == "small" else "0 of 1 groups are without spread"
+    shown = f"{int(size == 'small')} of 1 groups without spread"
     assert shown in text_of(viewer, "text/html"), "what a page without a kernel shows"
     assert printed(cell_with(notebook, "It worked")).startswith("It worked: a hopeless run ended by itself")

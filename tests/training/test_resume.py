@@ -185,12 +185,12 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(), "versions": {"trl": "1.16.0"}, "rollout": "stock (off)",
         "machine": {"gpu": {"name": "T4"}}, "host": "there", "started": "2028", "reference": "the adapter",
-        "rewards": [{**REWARD, "source": "c"}],
+        "rewards": [{**REWARD, "hash": "c"}],
     }  # fmt: skip
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; ") as said:
         info = continued(run, **now)
     assert info["resumed"][-1]["changed"] == [
-        "save_steps was 0, is 7", "the reward 'short' has changed: its source is another", "trl was '1.15.0', is '1.16.0'",
+        "save_steps was 0, is 7", "the reward 'short' has changed: its source or its arguments are others", "trl was '1.15.0', is '1.16.0'",
         "vllm was '0.31.0', is None", "rollout was 'shared prompts', is 'stock (off)'", "host was 'here', is 'there'",
         "gpu was None, is {'name': 'T4'}",
     ]  # fmt: skip

@@ -214,7 +214,7 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
     off = settings.replace(extra=asked)
     sizes = {"train_size": 8, "holdout_size": 4, "tokenizer": tokenizer}
     assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
-    with pytest.raises(ValueError, match=r"Say it where the task is made: gn.load_task\(..., chat_template_kwargs="):
+    with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     for use in (gn.train, gn.dry_run, gn.baseline, gn.training.prime):
         rewards = [] if use is gn.training.prime else [[brevity]]
