@@ -51,7 +51,7 @@ def on_page(scores: Scores) -> list[dict[str, str]]:
     """What the page must say of these scores."""
     words = {1: "more likely", 0: "not moved", -1: "less likely"}
     return [
-        {name: f"{value:.4g}" for name, value in values.items()}
+        {name: f"{value:.4g}" for name, value in zip(scores.values, values, strict=True)}
         | {"total": f"{total:.4g}", "advantage": f"{a:+.3f}", "push": words[(a > 1e-9) - (a < -1e-9)]}
         for *values, total, a in zip(*scores.values.values(), scores.totals, scores.advantages(), strict=True)
     ]

@@ -190,7 +190,8 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; ") as said:
         info = continued(run, **now)
     assert info["resumed"][-1]["changed"] == [
-        "save_steps was 0, is 7", "the reward 'short' has changed: its source or its arguments are others", "trl was '1.15.0', is '1.16.0'",
+        "save_steps was 0, is 7", "the reward 'short' has changed: its source or its arguments are others",
+        "trl was '1.15.0', is '1.16.0'",
         "vllm was '0.31.0', is None", "rollout was 'shared prompts', is 'stock (off)'", "host was 'here', is 'there'",
         "gpu was None, is {'name': 'T4'}",
     ]  # fmt: skip
