@@ -218,7 +218,7 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     for use in (gn.train, gn.dry_run, gn.baseline, gn.training.prime):
         rewards = [] if use is gn.training.prime else [[brevity]]
-        with pytest.raises(ValueError, match="other prompts would be trained"):
+        with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, *rewards, off)
     with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
         gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
