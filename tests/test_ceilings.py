@@ -18,6 +18,7 @@ CEILINGS = {
     "rewards": 1150,
     "checks": 1200,
     "lab": 390,
+    "training": 1150,
     "health": 480,
     "evaluation": 790,
     "export": 790,
