@@ -77,11 +77,11 @@ def train(
             GPU it is the base model in any case, and a warning says so.
 
     Raises:
-        ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
+        ValueError: Settings, weights or data that cannot work, or that are not those of the run to resume.
         EnvironmentProblem: Too little disk, or memory: on a CPU by the plan beforehand, and while training.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
-        RewardError: A reward failed, with the row and an excerpt of the completion.
+        RewardError: A reward failed, in its trial on the first row or in training: the row and an excerpt of the completion.
 
     >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
     >>> trained.status, len(trained.metrics)

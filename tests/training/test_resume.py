@@ -326,16 +326,6 @@ def test_a_full_disk_says_what_is_kept_and_how_to_go_on(tmp_path: Path, error: E
     assert [p.name for p in folder.iterdir()] == ["checkpoint-1"]
 
 
-def test_a_drive_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(number: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(checkpoints.os, "fsync", broken)
-    with pytest.raises(OSError, match="Input/output"):
-        write(tmp_path, 1)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_every_file_and_folder_is_forced_to_the_disk_before_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
