@@ -198,12 +198,12 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
     off = settings.replace(extra=asked)
     sizes = {"train_size": 8, "holdout_size": 4, "tokenizer": tokenizer}
     assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
-    with pytest.raises(ValueError, match=r"Say it where the task is made: gn.load_task\(..., chat_template_kwargs="):
+    with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     for use in (gn.train, gn.dry_run, gn.baseline):
-        with pytest.raises(ValueError, match="other prompts would be trained"):
+        with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
-    with pytest.raises(ValueError, match="other prompts would be trained"):
+    with pytest.raises(ValueError, match="say it where the task is made"):
         gn.training.prime(model, tokenizer, plain, off, reasoning=str)
     with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
         gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
