@@ -322,7 +322,7 @@ def handing_over(request: Request) -> Found:
     memory.append(memory_gb(request.device))
     yield first_kl(rows)
     yield numbers_hold(rows, is_scaled=is_scaled(settings))
-    if request.use_vllm or request.device == "cpu":  # where the kit's own rollout logs it as TRL does
+    if request.use_vllm:  # else it is not logged
         yield sampler_agrees(rows)
     yield unchanged("base weights after training", base, digests(here.model, is_base=True))
     yield same_answers("base answers after training, adapter off", before, answers(is_base=True), request.least)

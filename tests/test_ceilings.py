@@ -20,6 +20,7 @@ CEILINGS = {
     "lab": 390,
     "health": 480,
     "evaluation": 790,
+    "training": 1150,
     "export": 790,
     "scaleout": 500,
 }

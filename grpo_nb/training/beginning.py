@@ -5,7 +5,6 @@ So that its first steps can be made again elsewhere (`grpo_nb.scaleout`).
 runs/<name>/start/
   adapter_*         the LoRA before the first step
   train.jsonl, holdout.jsonl   the rows in their order, up to 100 MB of them
-  rewards.json      what rewards that learn knew before the first step, as those of a stage do
   generations.json  of the first three generations: the row of each group, and the token ids of each completion
 """
 
@@ -22,13 +21,12 @@ from grpo_nb.tasks.task import Task
 _MOST_BYTES = 100_000_000
 
 
-def keep_beginning(run: Run, model: Any, task: Task, remembered: Mapping[str, Any]) -> None:
-    """Write adapter, training rows and what rewards remember (by name) of a run that begins."""
+def keep_beginning(run: Run, model: Any, task: Task) -> None:
+    """Write adapter and rows of a run that begins."""
     folder = run.start_path
     save_adapter(model, folder)
     if task.train.data.nbytes + task.holdout.data.nbytes <= _MOST_BYTES:
         write_task(folder, task)
-    write_json(folder / "rewards.json", remembered)
 
 
 def write_task(folder: Path, task: Task) -> None:

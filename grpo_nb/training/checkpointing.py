@@ -145,12 +145,8 @@ def _is_same(held: torch.Tensor | None, saved: torch.Tensor) -> bool:
 
 def remembering(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
     """Those of these rewards or observers that remember something from step to step, by name: with a `state_dict`."""
-    named: dict[str, Any] = {}
-    for holder in holders:
-        if hasattr(holder, "state_dict"):
-            name = reward_name(holder)
-            named[f"{name} {len(named)}" if name in named else name] = holder
-    return named
+    held = [holder for holder in holders if hasattr(holder, "state_dict")]
+    return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(held)}
 
 
 def take_up_memory(memory: Mapping[str, Any], checkpoint: Path) -> None:

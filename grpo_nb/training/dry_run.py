@@ -6,14 +6,11 @@ the first step of a training with the same settings. `baseline` asks another que
 drawn at random.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
-import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.models.unsloth import import_unsloth
@@ -25,13 +22,11 @@ from grpo_nb.tasks.task import Task
 import_unsloth()
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.checkpointing import remembering
 from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
 from grpo_nb.training.recorder import completions_table
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def dry_run(
@@ -59,10 +54,10 @@ def dry_run(
     known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}
     try:
         with kept_random_state(), kept_modes(model), reference_adapter(model), tempfile.TemporaryDirectory() as nowhere:
-            prepared = prepare(model, tokenizer, task, rewards, settings)
             # What makes a run visible elsewhere has no place in a dry one.
-            quiet = prepared.settings.replace(extra={**prepared.settings.extra, "report_to": "none"})
-            trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), _Dry)
+            quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
+            prepared = prepare(model, tokenizer, task, rewards, quiet)
+            trainer = build_trainer(prepared, _Dry)
             trainer.beta = 0.0  # only a loss would look at the reference
             trainer.args.output_dir = nowhere
             with contextlib.suppress(_Sampled):

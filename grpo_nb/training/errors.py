@@ -15,6 +15,8 @@ from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import Settings
 
+# What a reward raised may tell of memory or GPU; the words of other errors may be those of a completion.
+_OF_THE_MACHINE = (RuntimeError, MemoryError)
 # What TRL hands to a reward beside the columns of the data.
 _NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
@@ -60,18 +62,13 @@ def _located(reward: RewardFunction, keywords: dict[str, Any]) -> Iterator[None]
     except (RewardError, EnvironmentProblem):
         raise
     except Exception as error:
-        if _may_be_of_the_machine(error) and is_out_of_memory(error):
+        if isinstance(error, _OF_THE_MACHINE) and is_out_of_memory(error):
             raise
         columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
         rows = [{key: values[i] for key, values in columns.items()} for i in range(len(keywords["completions"]))]
         known = {key: keywords.get(key) for key in ("prompts", "completion_ids", "trainer_state")}
         score(reward, keywords["completions"], rows, **known)  # raises a `RewardError` where a row alone does it
         raise RewardError(reward_name(reward), None, "", error) from error
-
-
-def _may_be_of_the_machine(error: BaseException | None) -> bool:
-    """Whether what a reward raised may tell of memory or GPU: the words of other errors may be those of a completion."""
-    return isinstance(error, (RuntimeError, MemoryError))
 
 
 @contextlib.contextmanager
@@ -88,7 +85,7 @@ def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        of_a_reward = isinstance(error, RewardError) and not _may_be_of_the_machine(error.__cause__)
+        of_a_reward = isinstance(error, RewardError) and not isinstance(error.__cause__, _OF_THE_MACHINE)
         if isinstance(error, EnvironmentProblem) or (of_a_reward and not is_disk_full(error)):
             raise
         memory, problem = memory_advice(error, settings), gpu_problem(error)

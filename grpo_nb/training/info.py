@@ -80,8 +80,7 @@ def reference_of(model: Any, settings: Settings, reference: str) -> str:
     if find_gpu() is None:
         return START_ADAPTER
     warnings.warn(
-        "On a GPU Unsloth measures the KL to the base model, not to the adapter as it is now, so this run is held to the base "
-        'model. reference="base" says that you want it so.',
+        'On a GPU Unsloth measures the KL to the base model: this run is held to the base model, as with reference="base".',
         stacklevel=4,
     )
     return BASE_MODEL

@@ -18,8 +18,9 @@ from grpo_nb.models.load import hand_copies, has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
-from grpo_nb.rewards.calls import RewardError, call_reward, make_batch
+from grpo_nb.rewards.calls import call_reward, make_batch
 from grpo_nb.rewards.fitting import check_rows
+from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.settings.effective import requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings
@@ -34,9 +35,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
-
-# What the record of a step's completions has beside a column for each reward.
-_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +62,9 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
     """
     require_same_settings(model, tokenizer, settings)
     if settings.keep == "best" and not settings.holdout_every:
-        raise ValueError(
-            "keep = 'best' is the best by held-out scores, and holdout_every = 0 makes none: "
-            "settings = settings.replace(holdout_every=5)."
-        )
+        raise ValueError("keep = 'best' needs held-out scores: settings = settings.replace(holdout_every=5).")
     if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            f"holdout_every = {settings.holdout_every} needs held-out questions, and the task has none: "
-            "settings = settings.replace(holdout_every=0), or gn.load_task(..., holdout=0.2)."
-        )
+        raise ValueError("holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2).")
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
@@ -91,24 +83,19 @@ def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> 
     What is missing shows before training. The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
 
     Raises:
-        ValueError: One fails, or gives what a training could not use.
+        RewardError: One fails, or gives what a training could not use.
+        ValueError: Weights, names or columns of the data do not fit.
     """
     weights = weights_by_name(rewards)
-    if taken := [name for name in weights if name in _COLUMNS]:
-        raise ValueError(
-            f"the reward {taken[0]!r} has the name of a column that the record of completions has already "
-            f"({', '.join(_COLUMNS)}): give it another, name=... or __name__ of a function."
-        )
+    if taken := weights.keys() & OWN_COLUMNS:
+        raise ValueError(f"{taken} is a column of the record of completions already: give the reward another name.")
     row = task.train[0]
     check_rows(rewards, task.train)
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for reward in rewards:
         answer = [{"role": "assistant", "content": task.format.render("reasoning", row["answer"])}]
-        try:
-            call_reward(guarded(reward), make_batch([answer], row, completion_ids=[[0]], trainer_state=state))
-        except RewardError as error:
-            raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
+        call_reward(guarded(reward), make_batch([answer], row, completion_ids=[[0]], trainer_state=state))
     return weights
 
 

@@ -5,12 +5,10 @@ shows the model what an answer looks like; a few steps do. Not covered: teaching
 an evaluation of its own and takes away from the variety of answers that GRPO chooses from.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.checks.layouts import completion
 from grpo_nb.core.randomness import kept_modes, kept_random_state
@@ -26,15 +24,12 @@ from grpo_nb.tasks.task import Task
 import_unsloth()
 
 from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
 from grpo_nb.training.prepare import kept_precision, silence
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 Row = Mapping[str, Any]
-_IGNORED = -100  # the label that no loss counts
 _HELD_OUT = 32
 
 
@@ -44,9 +39,9 @@ def prime(
     task: Task,
     settings: Settings,
     *,
+    reasoning: Callable[[Row], str],
     steps: int = 20,
     examples: int = 32,
-    reasoning: str | Callable[[Row], str] | None = None,
     learning_rate: float = 2e-4,
 ) -> dict[str, float]:
     """Show the model some right answers in the format: supervised steps on its LoRA, before GRPO.
@@ -60,11 +55,11 @@ def prime(
         tokenizer: From `load_model`.
         task: Its training rows are shown, with their gold answers; its held-out rows are only measured on.
         settings: Sampling and lengths of the training to come; its `seed` chooses the rows.
+        reasoning: Writes the reasoning part of the example turn of a row: the model learns what it is shown, so nothing is made
+            up here. `lambda row: row["why"]` takes a column, `lambda row: ""` teaches answers without any.
         steps: Optimizer steps of eight examples. Twenty show a format (docs/evidence/runs.md has the numbers), ten did not;
             many more narrow down what GRPO can choose from.
         examples: How many training rows; fewer if there are not as many.
-        reasoning: The reasoning part of each example turn: the name of a column, or a function of the row. If not given, the
-            column `reasoning`; for the kit's `arithmetic` the sum itself. `lambda row: ""` teaches answers without any.
         learning_rate: Higher than that of GRPO: there are only a few steps, and each has a right answer.
 
     Returns:
@@ -72,11 +67,11 @@ def prime(
         nats per token of the completion, `format_before` and `format_after`, the share that is answered in the format.
 
     Raises:
-        ValueError: Nothing that the reasoning could come from, or example turns longer than the settings allow.
+        ValueError: The task has no held-out questions to measure on.
 
     Example, which takes about two minutes on a CPU and needs the model:
 
-        primed = gn.training.prime(model, tokenizer, task, settings)
+        primed = gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: row["why"])
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
     require_same_settings(model, tokenizer, settings)
@@ -86,10 +81,8 @@ def prime(
     chosen = random.Random(settings.seed).sample(range(len(task.train)), min(examples, len(task.train)))
     shown = [task.train[i] for i in sorted(chosen)]
     asked = [task.holdout[i] for i in range(min(_HELD_OUT, len(task.holdout)))]
-    write = _writer(task, reasoning)
     turns, measured = (
-        Dataset.from_list([_tokens(tokenizer, task, row, write(row), settings) for row in rows])
-        for rows in (shown, asked)
+        Dataset.from_list([_tokens(tokenizer, task, row, reasoning(row)) for row in rows]) for rows in (shown, asked)
     )
     gpu, prompts = find_gpu(), [row["prompt"] for row in asked]
     number_type = number_type_of(model, settings, gpu).name
@@ -117,7 +110,7 @@ def prime(
             bf16=number_type == "bfloat16",
             fp16=number_type == "float16",
             gradient_checkpointing=gpu is not None,
-            max_length=None,  # lengths are checked by _tokens; a turn cut short would teach to stop in the middle
+            max_length=None,  # a turn cut short would teach to stop in the middle
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
@@ -134,33 +127,11 @@ def prime(
     return found | {"format_after": format_share()}
 
 
-def _writer(task: Task, reasoning: str | Callable[[Row], str] | None) -> Callable[[Row], str]:
-    """The function that writes the reasoning part of a row's example turn."""
-    if callable(reasoning):
-        return reasoning
-    column, columns = reasoning or "reasoning", task.train.column_names
-    if column in columns:
-        return lambda row: str(row[column])
-    if reasoning is None and task.name == "arithmetic":
-        return lambda row: f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
-    raise ValueError(
-        f"the data has no column {column!r} for the reasoning of the example turns; it has {columns}. Write "
-        "reasoning='<one of them>', reasoning=lambda row: ..., or reasoning=lambda row: '' for answers without any: "
-        "the model learns what it is shown, so nothing is made up here."
-    )
-
-
-def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Settings) -> dict[str, list[int]]:
+def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str) -> dict[str, list[int]]:
     """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
     prompt = tokenizer.apply_chat_template(
         row["prompt"], add_generation_prompt=True, return_dict=True, **task.chat_template_kwargs
     )["input_ids"]
     text = completion(task.format, reasoning, row["answer"])
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    if len(answer) > settings.max_completion_length:
-        raise ValueError(
-            f"the example turn of {row['question']!r:.80} has {len(answer)} tokens, more than max_completion_length = "
-            f"{settings.max_completion_length}: GRPO would cut every answer of that length. Write "
-            f"max_completion_length={len(answer)} or more, or a shorter reasoning."
-        )
-    return {"input_ids": [*prompt, *answer], "labels": [_IGNORED] * len(prompt) + answer}
+    return {"input_ids": [*prompt, *answer], "labels": [-100] * len(prompt) + answer}  # no loss counts -100

@@ -4,8 +4,6 @@ TRL logs -> row and table of completions -> observers, each may add to the row -
 figure, alerts -> `grpo_nb.training.checkpointing`. Nothing is kept here that the rows do not say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
@@ -13,8 +11,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas
 from tqdm import tqdm
 
 from grpo_nb.core.files import put_in_place, staged_folder
@@ -34,10 +33,7 @@ import_unsloth()
 
 from transformers import TrainerCallback
 
-if TYPE_CHECKING:
-    import pandas
-
-Observer = Callable[[dict[str, Any], "pandas.DataFrame | None"], bool | None]
+Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """Called with each row before it is written, and the step's completions, as `Run.completions(step)` gives them (None where the
 step used those of an earlier one). It may add keys to the row; True ends the training after this step. One that remembers
 something is resumed with it, if it has `state_dict()` and `load_state_dict(state)`."""
@@ -185,8 +181,6 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
         size: Of a group. Its rows are consecutive: RepeatSampler repeats each prompt `num_generations` times.
         weights: Of the rewards by name.
     """
-    import pandas
-
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
     table = pandas.DataFrame({"step": step, "group": scores.index // size})
     table["prompt"] = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]

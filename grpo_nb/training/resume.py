@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.core.files import free_path, put_in_place, write_text
-from grpo_nb.rewards import record
+from grpo_nb.rewards.record import differences
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.runs.run import Run, open_run, seconds_since_written
 from grpo_nb.settings.out_of_memory import replacing
@@ -18,7 +18,6 @@ from grpo_nb.settings.settings import Settings
 # What the next step does not depend on, or only in how long there are next steps.
 MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
               "run_root", "gpu_memory_utilization")  # fmt: skip
-_LEAST_SILENCE = 120.0
 
 
 class Resumption(NamedTuple):
@@ -48,21 +47,24 @@ def find_run(
     if resume is None:
         return None
     root, is_auto = Path(settings.run_root), resume == "auto"
-    run = _newest_run(root, name) if is_auto else _named_run(root, name, Path(resume))
+    run = _newest_run(root, name) if is_auto else _named_run(root, Path(resume))
     if run is None:
         return None
     before, status, checkpoint = run.info, run.status, newest_checkpoint(run.path / "checkpoints")
     now = json.loads(json.dumps(info, default=str))  # which has lists for tuples
     _require_nobody_else(run, status, is_auto)
-    other, rewards = _other_training(before, now), _changed_rewards(before, now)
+    other = _other_training(before, now)
+    pairs = zip(before["rewards"], now["rewards"], strict=False)
+    rewards = [
+        f"the reward {old['name']!r} has changed: {said}" for old, new in pairs if (said := differences(old, new))
+    ]
     if is_auto and status == "finished":
         other += rewards
         if other and name is None:  # the newest is another training
             return None
     if other:
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(other)}. One curve of two trainings would tell nothing: "
-            "go on as it began, or begin a new run with another name."
+            f"the run {run.name!r} was another training: {'; '.join(other)}. Go on as it began, or give a new run another name."
         )
     is_whole = settings.max_steps == before["settings"]["max_steps"] and any(run.adapter_path.glob("*.safetensors"))
     if is_auto and status == "finished" and is_whole:
@@ -77,7 +79,6 @@ def find_run(
     changed = _differences(before["settings"], now["settings"], (key for key in MAY_CHANGE if key != "run_root"))
     changed += rewards + _differences(before["versions"], now["versions"], before["versions"])
     changed += _differences(before, now, ("rollout", "number_type", "host"))
-    changed += _differences(before["machine"], now["machine"], ("gpu",))
     changed += [f"passed over {text}" for text in checkpoint.passed_over]
     return Resumption(run, checkpoint, changed)
 
@@ -93,26 +94,18 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
     return None
 
 
-def _named_run(root: Path, name: str | None, path: Path) -> Run:
-    if name not in (None, path.name):
-        raise ValueError(f"resume = {str(path)!r} names one run and name = {name!r} another: leave name out.")
-    is_there = not (path / "run.json").is_file() and (root / path / "run.json").is_file()
-    return open_run(root / path if is_there else path)
+def _named_run(root: Path, path: Path) -> Run:
+    return open_run(path if (path / "run.json").is_file() else root / path)
 
 
 def _require_nobody_else(run: Run, status: str, is_auto: bool) -> None:
     if status == "running":
-        raise ValueError(
-            f"the run {run.name!r} is being trained right now by process {run.info['pid']} of this machine; two of them "
-            "would write over each other. Wait, or end that process. For another run beside it: resume=None."
-        )
-    steps = [10 * row.get("step_time", 0.0) for row in run.rows[-20:]]
-    left = max([_LEAST_SILENCE, *steps]) - seconds_since_written(run.path)
-    if status == "unknown" and is_auto and left > 0:
-        raise ValueError(
-            f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}), which may still be "
-            f"training it. Try again in {left:.0f} seconds or, if you know that it is gone, write resume={run.name!r}."
-        )
+        told = f"the run {run.name!r} is being trained right now by process {run.info['pid']} of this machine"
+        raise ValueError(f"{told}. Wait, or end that process; for another run beside it: resume=None.")
+    # Another machine cannot be asked: silence tells that it is gone.
+    if status == "unknown" and is_auto and seconds_since_written(run.path) < 120:
+        told = f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}): it may be training"
+        raise ValueError(f"{told}. Try again in two minutes or, if you know that it is gone: resume={run.name!r}.")
 
 
 def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
@@ -120,13 +113,11 @@ def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -
     # Any file may be missing, as on a drive that was cut off; what was trained shows in the others.
     if not is_auto or run.rows or run.steps or run.adapter_path.is_dir() or run.checkpoint_step is not None:
         raise ValueError(
-            f"the run {run.name!r} has no complete checkpoint to go on from ({why}). It is left as it is; "
-            "resume=None and another name begin a new run."
+            f"the run {run.name!r} has no complete checkpoint to go on from ({why}). For a new run: resume=None, another name."
         )
     aside = run.path.rename(free_path(run.path, ".unfinished-", 1)).name
     warnings.warn(
-        f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins. What it left is in {aside!r}.",
-        stacklevel=4,
+        f"{run.name!r} ended before its first checkpoint ({why}) and is in {aside!r}: a new run begins.", stacklevel=4
     )
 
 
@@ -140,12 +131,6 @@ def _other_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     if list(was.items()) != list(are.items()):  # their order counts, too
         found.append(f"the rewards and their weights were {was}, are {are}")
     return found
-
-
-def _changed_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which rewards are not as they were, by what a run keeps of them."""
-    pairs = [(old, record.differences(old, new)) for old, new in zip(before["rewards"], now["rewards"], strict=False)]
-    return [f"the reward {old['name']!r} has changed: {difference}" for old, difference in pairs if difference]
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """TRL's `GRPOTrainer` (1.15) with each distinct prompt computed once, for sampling and for log-probabilities, on a CPU.
 
-Everything else is TRL's: rewards, advantages, losses, metrics. Five of its methods are wrapped, none is rewritten. Where a
+Everything else is TRL's: rewards, advantages, losses, metrics. Four of its methods are wrapped, none is rewritten. Where a
 batch does not fit, TRL's own path computes it, and `stock_reason` says why.
 
 What differs from TRL, on purpose: with several micro-batches the rows of an optimizer step are regrouped by prompt, so metrics
@@ -9,11 +9,9 @@ gradient of the step is the same. With `beta = 0`, completions without advantage
 the others.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_nb.models.unsloth import import_unsloth
 
@@ -22,14 +20,12 @@ import_unsloth()
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 from trl import GRPOTrainer
 
 from grpo_nb.generation.folded_lora import FoldedLora
 from grpo_nb.generation.sampling import sample
 from grpo_nb.generation.shared_prompts import batch_obstacle, shared_prompt_logps
-
-if TYPE_CHECKING:
-    from transformers import DynamicCache, PreTrainedModel
 
 Batch = dict[str, Any]
 
@@ -56,21 +52,9 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
             self._folded.release()
             self._reference.clear()
 
-    def _generate_single_turn(
-        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list, None]:
         model = self.accelerator.unwrap_model(self.model)
-        samples = sample(model, prompt_ids, self.generation_config, self._folded)
-        return samples.tokens, samples.log_probs
-
-    def _generate_and_score_completions(self, inputs: list[Batch]) -> Batch:
-        batch = super()._generate_and_score_completions(inputs)
-        # Under TRL's own name it would enter the off-policy mask, which for generation without vLLM it does not.
-        batch["sampled_log_probs"] = batch.pop("sampling_per_token_logps", None)
-        if self.model.training and self._may_skip:
-            is_idle = (batch["advantages"] == 0).view(-1, self.num_generations).all(1)
-            self._metrics["train"]["skipped_groups"].append(float(is_idle.sum()))
-        return batch
+        return sample(model, prompt_ids, self.generation_config, self._folded).tokens, None
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         steps = self.args.steps_per_generation
@@ -123,11 +107,9 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
                 scored = self._scored = inputs["advantages"] != 0 if self._may_skip else scored
             log_probs, entropies = self._shared(model, input_ids, attention_mask, logits_to_keep, scored)
             aux_loss = None
-        if inputs is not None:
-            self._log_sampling_difference(inputs, log_probs)
-            if "gradient_scale" in inputs:
-                fixed = log_probs.detach()
-                log_probs = fixed + inputs["gradient_scale"][:, None] * (log_probs - fixed)
+        if inputs is not None and "gradient_scale" in inputs:
+            fixed = log_probs.detach()
+            log_probs = fixed + inputs["gradient_scale"][:, None] * (log_probs - fixed)
         return log_probs, entropies, aux_loss
 
     def _shared(
@@ -159,21 +141,6 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
     def _may_skip(self) -> bool:
         """Rows without advantage add exactly nothing to the gradient: no KL term, no entropy bonus, no quantile over all."""
         return self.beta == 0.0 and not self._entropy_bonus_enabled and self.top_entropy_quantile == 1.0
-
-    def _log_sampling_difference(self, inputs: Batch, log_probs: Tensor) -> None:
-        """How far the probabilities of sampling and of training are apart, under the names TRL uses for vLLM."""
-        sampled = inputs.get("sampled_log_probs")
-        if sampled is None:
-            return
-        old = inputs.get("old_per_token_logps", log_probs.detach())
-        measured = inputs["completion_mask"].bool()
-        if self._scored is not None:
-            measured = measured & self._scored[:, None]
-        delta = (old - sampled).abs()[measured]
-        if delta.numel():
-            metrics = self._metrics["train" if self.model.training else "eval"]
-            metrics["sampling/sampling_logp_difference/mean"].append(delta.mean().item())
-            metrics["sampling/sampling_logp_difference/max"].append(delta.max().item())
 
 
 def _regroup(micro_batches: list[Batch], loss_type: str) -> list[Batch]:

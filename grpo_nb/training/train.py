@@ -77,11 +77,11 @@ def train(
             GPU it is the base model in any case, and a warning says so.
 
     Raises:
-        ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
+        ValueError: Settings, weights or data that cannot work, or that are not those of the run to resume.
         EnvironmentProblem: Too little disk, or memory: on a CPU by the plan beforehand, and while training.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
-        RewardError: A reward failed, with the row and an excerpt of the completion.
+        RewardError: A reward failed, in its trial on the first row or in training: the row and an excerpt of the completion.
 
     >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
     >>> trained.status, len(trained.metrics)
@@ -127,8 +127,7 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     if is_notebook():
         LivePlot(run.weights, run.settings.beta, run.reference).update(run.rows, alerts=run.alerts, is_last=True)
     warnings.warn(
-        f"The run {run.name!r} is finished: it is given back with its adapter in the model, and nothing was trained. For a new "
-        "run: another name, or resume=None.",
+        f"The run {run.name!r} is finished: it is given back with its adapter, nothing was trained. resume=None: a new run.",
         stacklevel=3,
     )
     return run
@@ -136,14 +135,12 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
 
 def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Path:
     """Make the folder of a new run."""
-    model, task = prepared.model, prepared.task
     run = Run(new_run_folder(prepared.settings.run_root, name))
     run.write_info(info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
-        save_adapter(model, run.path / "reference")
-    run.keep_questions(task.train["question"], task.holdout)
-    remembered = {name: reward.state_dict() for name, reward in remembering(prepared.rewards).items()}
-    keep_beginning(run, model, task, remembered)
+        save_adapter(prepared.model, run.path / "reference")
+    run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
+    keep_beginning(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
     return run.path
 
@@ -172,16 +169,14 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
     except Exception as error:
         failure = error
         info["error"] = f"{type(error).__name__}: {error}"
-    if getattr(trainer, "stock_reason", None):
-        info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
-    not_saved = "; ".join(_close(recorder, info))
+    not_saved = [f"Not saved: {lost}." for lost in _close(recorder, info)]
     if failure is not None:
-        if not_saved:
-            failure.add_note(f"Not saved: {not_saved}.")
+        for note in not_saved:
+            failure.add_note(note)
         raise failure
-    if not_saved:
-        warnings.warn(f"Not saved: {not_saved}.", stacklevel=3)
-    elif info["status"] == "finished":
+    for note in not_saved:
+        warnings.warn(note, stacklevel=3)
+    if info["status"] == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
 

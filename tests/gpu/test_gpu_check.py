@@ -62,9 +62,6 @@ def test_every_path_of_the_script_runs(report) -> None:
     # What a random model need not do in four steps, one of words that are all nearly as likely.
     names = {name.partition(": ")[2] for name in found["checks"]}
     assert {"reward rises", "merged model verifies"} <= names
-    # Its log-probabilities are measured here too, against the kit's own rollout; a KL as small as this one's proves nothing.
-    sampler = found["checks"]["hand-over, without vLLM: sampler agrees with trainer"]
-    assert sampler["ok"] is not False and "nan" not in sampler["detail"], sampler
     assert all(value["seconds"] >= 0 for value in found["checks"].values())
     # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.
     notebook = {name: found["checks"][f"quickstart notebook: {name}"] for name in ("ends well", "it learns")}

@@ -43,7 +43,7 @@ def test_other_settings_are_refused_by_all_that_use_the_model(
         lambda: gn.train(model, tokenizer, task, rewards, other),
         lambda: gn.dry_run(model, tokenizer, task, rewards, other),
         lambda: gn.baseline(model, tokenizer, task, rewards, other),
-        lambda: gn.training.prime(model, tokenizer, task, other),
+        lambda: gn.training.prime(model, tokenizer, task, other, reasoning=str),
     ):
         with pytest.raises(ValueError, match=told) as caught:
             use()

@@ -21,10 +21,17 @@ def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     )  # fmt: skip
 
 
+def added(row: dict) -> str:
+    """The reasoning of an example turn: the sum itself."""
+    return f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
+
+
 def test_it_teaches_turns_it_never_saw_and_a_training_goes_on_from_there(tiny) -> None:
     model, tokenizer, task, settings = tiny
     start = {n: p.detach().clone() for n, p in model.named_parameters()}
-    found = gn.training.prime(model, tokenizer, task, settings, steps=40, examples=8, learning_rate=2e-2)
+    found = gn.training.prime(
+        model, tokenizer, task, settings, steps=40, examples=8, learning_rate=2e-2, reasoning=added
+    )
     # The logits of this model reach 1.3 at most, so its loss cannot fall far.
     assert found["loss_after"] < found["loss_before"] - 0.3
     assert found.keys() == {"loss_before", "loss_after", "format_before", "format_after"}
@@ -51,9 +58,9 @@ def labelled(turn: dict) -> list[int]:
 
 
 def test_turns_are_what_grpo_samples_and_labels_are_the_completion(tiny) -> None:
-    _, tokenizer, task, settings = tiny
+    _, tokenizer, task, _ = tiny
     row = task.train[0]
-    turn = priming._tokens(tokenizer, task, row, "3 + 4 = 7", settings)
+    turn = priming._tokens(tokenizer, task, row, "3 + 4 = 7")
     answer = task.format.render("3 + 4 = 7", row["answer"]) + tokenizer.eos_token
     assert tokenizer.decode(labelled(turn)) == answer
     prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True)
@@ -61,20 +68,8 @@ def test_turns_are_what_grpo_samples_and_labels_are_the_completion(tiny) -> None
     assert turn["labels"][: len(prompt["input_ids"])] == [-100] * len(prompt["input_ids"])
     # A tag that the template opens is not taught again.
     opened = dataclasses.replace(task, format=dataclasses.replace(task.format, is_opened_by_template=True))
-    turn = priming._tokens(tokenizer, opened, row, "short", settings)
+    turn = priming._tokens(tokenizer, opened, row, "short")
     assert tokenizer.decode(labelled(turn)).startswith("short\n</reasoning>")
-
-
-def test_the_reasoning_is_never_made_up(tiny) -> None:
-    model, tokenizer, task, settings = tiny
-    assert priming._writer(task, None)({"question": "What is 9 + 2?", "answer": "11"}) == "9 + 2 = 11"
-    rows = [{"question": f"q{i}", "answer": str(i), "why": f"because {i}"} for i in range(4)]
-    own = gn.load_task(rows, settings, holdout=1)
-    with pytest.raises(ValueError, match=r"no column 'reasoning'.*'why'"):
-        gn.training.prime(model, tokenizer, own, settings)
-    assert priming._writer(own, "why")(rows[2]) == "because 2"
-    with pytest.raises(ValueError, match="max_completion_length = 32"):
-        gn.training.prime(model, tokenizer, own, settings, reasoning=lambda row: "word " * 40)
 
 
 def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> None:
@@ -94,5 +89,5 @@ def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> No
     monkeypatch.setattr(model, "vllm_engine", engine, raising=False)
     monkeypatch.setattr(priming.SFTTrainer, "train", watched)
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
-    gn.training.prime(model, tokenizer, task, settings, steps=1, examples=2)
+    gn.training.prime(model, tokenizer, task, settings, steps=1, examples=2, reasoning=added)
     assert slept == [1]

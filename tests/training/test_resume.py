@@ -82,8 +82,6 @@ def test_a_run_is_named_by_its_name_or_its_path(root: Path, settings: gn.Setting
     run = make_run(root / "a")
     for named in ("a", run.path, str(run.path)):
         assert find_run(settings, None, named).run.path == run.path
-    with pytest.raises(ValueError, match="names one run and name = 'b' another"):
-        find_run(settings, "b", run.path)
     with pytest.raises(FileNotFoundError, match="is no run"):
         find_run(settings, None, "b")
 
@@ -121,24 +119,11 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, setting
 
 def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", host="another")
-
-    def age(seconds: float) -> None:
-        for file in (run.path, *run.path.iterdir(), *run.path.glob("checkpoints/*")):
-            os.utime(file, (time.time() - seconds,) * 2)
-
-    # Its steps take 30 s, so ten of them are the longer time.
-    age(280)
-    told = r"written a moment ago by another machine \('another'\).* in (20|1\d) seconds"
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=r"written a moment ago by another machine \('another'\)"):
         find_run(settings, None, "auto")
     assert find_run(settings, None, "a") is not None, "who names it knows"
-    age(310)
-    assert find_run(settings, None, "auto") is not None
-    (run.path / "metrics.jsonl").write_text('{"step": 1, "step_time": 1.0}\n')
-    age(110)
-    with pytest.raises(ValueError, match="another machine"):
-        find_run(settings, None, "auto")
-    age(130)
+    for file in (run.path, *run.path.iterdir(), *run.path.glob("checkpoints/*")):
+        os.utime(file, (time.time() - 130,) * 2)
     assert find_run(settings, None, "auto") is not None
 
 
@@ -184,8 +169,8 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     assert continued(run, **same)["resumed"][-1]["changed"] == []
     now = {
         "settings": SETTINGS.replace(save_steps=7).to_dict(), "versions": {"trl": "1.16.0"}, "rollout": "stock (off)",
-        "machine": {"gpu": {"name": "T4"}}, "host": "there", "started": "2028", "reference": "the adapter",
-        "rewards": [{**REWARD, "hash": "c"}],
+        "host": "there", "started": "2028", "reference": "the adapter",
+        "rewards": [{**REWARD, "source": "c", "hash": "c"}],
     }  # fmt: skip
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; ") as said:
         info = continued(run, **now)
@@ -193,12 +178,11 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
         "save_steps was 0, is 7", "the reward 'short' has changed: its source or its arguments are others",
         "trl was '1.15.0', is '1.16.0'",
         "vllm was '0.31.0', is None", "rollout was 'shared prompts', is 'stock (off)'", "host was 'here', is 'there'",
-        "gpu was None, is {'name': 'T4'}",
     ]  # fmt: skip
     assert len(said) == 1 and info["host"] == "there"
     assert info["started"] == "2026-01-01" and info["reference"] == "the base model"
     (run.path / "run.json").write_text(json.dumps(info))
-    assert [len(entry["changed"]) for entry in continued(run, **now)["resumed"]] == [7, 0]
+    assert [len(entry["changed"]) for entry in continued(run, **now)["resumed"]] == [6, 0]
 
 
 @pytest.mark.parametrize(
@@ -340,16 +324,6 @@ def test_a_full_disk_says_what_is_kept_and_how_to_go_on(tmp_path: Path, error: E
     with pytest.raises(gn.machine.EnvironmentProblem, match=told):
         checkpoints.write_checkpoint(folder, 2, fill)
     assert [p.name for p in folder.iterdir()] == ["checkpoint-1"]
-
-
-def test_a_drive_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(number: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(checkpoints.os, "fsync", broken)
-    with pytest.raises(OSError, match="Input/output"):
-        write(tmp_path, 1)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_file_and_folder_is_forced_to_the_disk_before_the_name(

@@ -157,14 +157,10 @@ def test_a_split_group_runs_its_prompt_once_per_micro_batch(base, tmp_path) -> N
         assert len(set(map(tuple, micro_batch["prompt_ids"].tolist()))) == 1
 
 
-def test_groups_without_spread_are_skipped_at_beta_zero_and_counted_in_float32(base, tmp_path) -> None:
+def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_path) -> None:
     entropy = frozenset({"entropy"})
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0, num_iterations=2, max_steps=4)
-    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path / "a", reward=first_group_alike, beta=0.0)
-    assert [row["skipped_groups"] for row in rows] == [1.0, 1.0]
-    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path / "b", reward=first_group_alike, beta=0.1)
-    assert "skipped_groups" not in rows[0]
 
 
 def test_the_entropy_is_that_of_the_completions_that_ran(base, tmp_path) -> None:
@@ -205,19 +201,9 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
         )  # fmt: skip
         calls.clear()
         if kind is SharedPromptGRPOTrainer:
-            assert [row["skipped_groups"] for row in rows] == [0.0, 2.0, 2.0]
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
     for name, change in changes[GRPOTrainer].items():
         assert (changes[SharedPromptGRPOTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
-
-
-def test_sampling_and_training_agree_and_the_difference_is_logged_in_float32(base, tmp_path) -> None:
-    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path)
-    for row in rows:
-        assert 0 < row["sampling/sampling_logp_difference/mean"] < row["sampling/sampling_logp_difference/max"] < 1e-4
-    # Where tokens are cut off, the distribution drawn from is another one, and that shows.
-    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path, top_k=5)
-    assert rows[0]["sampling/sampling_logp_difference/mean"] > 0.1
 
 
 def test_the_stock_path_is_taken_and_said_once(base, tmp_path) -> None:

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 import grpo_nb as gn
 from grpo_nb.evaluation import subjects
 from grpo_nb.export import gguf
-from grpo_nb.lab.numbers import prompt_text, sample_group
 from tests.conftest import brevity
 from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
@@ -153,21 +152,6 @@ def test_the_format_knows_whether_its_tag_is_open(trained: Thinking) -> None:
     assert trained.task.format.is_exact(f"<think>{said}") != trained.is_on
 
 
-def test_the_lab_shows_and_samples_the_same_prompt(trained: Thinking) -> None:
-    task, tokenizer, model = trained.task, trained.tokenizer, trained.model
-    lab = gn.RewardLab([brevity], task, model, tokenizer)
-    how = task.chat_template_kwargs
-    assert prompt_text(lab.row, tokenizer, how) in trained.prompts(task.train)
-    assert (
-        len(
-            sample_group(
-                model, tokenizer, lab.row, num_generations=2, max_completion_length=2, chat_template_kwargs=how
-            )
-        )
-        == 2
-    )
-
-
 def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
 
@@ -216,10 +200,11 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
     assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
     with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
-    for use in (gn.train, gn.dry_run, gn.baseline, gn.training.prime):
-        rewards = [] if use is gn.training.prime else [[brevity]]
+    for use in (gn.train, gn.dry_run, gn.baseline):
         with pytest.raises(ValueError, match="say it where the task is made"):
-            use(model, tokenizer, plain, *rewards, off)
+            use(model, tokenizer, plain, [brevity], off)
+    with pytest.raises(ValueError, match="say it where the task is made"):
+        gn.training.prime(model, tokenizer, plain, off, reasoning=str)
     with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
         gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
     assert not list(tmp_path.iterdir())
