@@ -8,8 +8,8 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy
 import pandas
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
@@ -37,35 +37,22 @@ _STRETCHES = 256
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
 
 
-def _percent(value: float, _: Any = None) -> str:
-    return f"{100 * value:.0f} %"
-
-
-class Measure(NamedTuple):
-    """What a panel or a card shows."""
-
-    metric: str
-    unit: str = ""
-    colour: int = 0
-    written: Callable[[float], str] = "{:.3g}".format
-    rules: str = "no rule"
-    """How the names of the rules begin that speak about it: their alerts are marked here, too."""
-
-
-MEASURES = {
-    TOTAL: Measure("reward", "weighted sum", rules=""),
-    EACH: Measure("rewards/", "mean score, unweighted", rules="constant_reward|dominating_reward|form_only"),
-    KL: Measure("kl", "nats", 2, rules="kl"),
-    HOLDOUT: Measure(ACCURACY, "", 3, _percent, "holdout"),
-    LENGTHS: Measure("completions/mean_length", "tokens, mean", 5, rules="length"),
-    "Groups without spread": Measure("frac_reward_zero_std", "", 0, _percent, "no_spread"),
-    "Cut at the limit": Measure("completions/clipped_ratio", "", 0, _percent, "truncation"),
-    "Gradient norm": Measure("grad_norm", rules="gradient"),
-    "Entropy": Measure("entropy", written="{:.2g}".format),
-    "Learning rate": Measure("learning_rate", written="{:.2g}".format),
-    "Seconds per step": Measure("step_time", rules="slow_steps"),
+# Panel -> its metric, its unit or how its value is written, and how the names of the rules begin that speak about it, for their
+# alerts are marked here, too.
+PANELS = {
+    TOTAL: ("reward", "weighted sum", ""),
+    EACH: ("rewards/", "mean score, unweighted", "constant_reward|dominating_reward|form_only"),
+    KL: ("kl", "nats", "kl"),
+    HOLDOUT: (ACCURACY, "share", "holdout"),
+    LENGTHS: ("completions/mean_length", "tokens, mean", "length"),
+    "Groups without spread": ("frac_reward_zero_std", "{:.0%}", "no_spread"),
+    "Cut at the limit": ("completions/clipped_ratio", "{:.0%}", "truncation"),
+    "Gradient norm": ("grad_norm", "{:.3g}", "gradient"),
+    "Entropy": ("entropy", "{:.2g}", "collapse"),
+    "Learning rate": ("learning_rate", "{:.2g}", "no rule"),
+    "Seconds per step": ("step_time", "{:.3g}", "slow_steps"),
 }
-_CARDS = list(MEASURES)[5:]
+_CARDS = list(PANELS)[5:]
 _MIDDLE = (KL, HOLDOUT, LENGTHS)
 # Twelve columns; right of the single rewards there is room for their labels.
 _MOSAIC = [
@@ -127,17 +114,19 @@ def training_figure(
     _write_foot(figure, marked, window)
     first, last = (rows[0]["step"], rows[-1]["step"]) if rows else (1, 1)
     for title, axis in axes.items():
+        metric, unit, rules = PANELS[title]
         axis.set_xlim(min(1, first), max(last, first + 1))
         if title in _CARDS:
-            _draw_card(axis, title, rows, window)
+            _draw_card(axis, title, curve(rows, metric), unit, window)
         else:
-            unit = f"to {reference}, nats" if title == KL else MEASURES[title].unit
+            unit = f"to {reference}, nats" if title == KL else unit
             missing = f"not measured{' (beta = 0)' * (title == KL and beta == 0)}"
             _draw_panel(axis, title, rows, window, unit, missing)
-        _mark_alerts(axis, title, marked)
+        if title == EACH:
+            _label_ends(axis, weights or {})
+        _mark_alerts(axis, [alert for alert in marked if re.match(rules, alert.rule)])
         if chosen is not None:
             axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen")
-    _label_ends(axes[EACH], weights or {})
     return figure
 
 
@@ -158,10 +147,9 @@ def _frame(axis: Axes, title: str, unit: str) -> None:
 def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: str, missing: str) -> None:
     """Draw the curves of a panel, or say why there are none; those of single rewards bear their names."""
     _frame(axis, title, unit)
-    measure = MEASURES[title]
-    keys = {measure.metric: None}
+    keys = [PANELS[title][0]]
     if title == EACH:
-        keys = {key: key[8:-5] for row in rows for key in row if key.startswith("rewards/") and key.endswith("/mean")}
+        keys = dict.fromkeys(key for row in rows for key in row if key.startswith("rewards/") and key.endswith("/mean"))
     if title == TOTAL:
         _draw_spread(axis, rows)
     curves = {key: curve(rows, key) for key in keys}
@@ -173,12 +161,13 @@ def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: 
         axis.spines[:].set_visible(False)
         _write(axis, 0.5, 0.5, broken or missing, 10.5, ha="center")
         return
+    first = 0 if title == EACH else list(PANELS).index(title)
     for i, (key, values) in enumerate(curves.items()):
-        how = {"linestyle": _STYLES[i % len(_STYLES)], "gid": keys[key]}
-        end = _line(axis, values, 1 if title == HOLDOUT else window, measure.colour + i, **how)
+        how = {"linestyle": _STYLES[i % len(_STYLES)], "gid": key}
+        end = _line(axis, values, 1 if title == HOLDOUT else window, first + i, **how)
     if title == HOLDOUT:
-        _note(axis, _percent(end), COLOURS[measure.colour], fontsize=10, fontweight="bold")
-        axis.yaxis.set_major_formatter(_percent)
+        _note(axis, f"{end:.0%}", COLOURS[first], fontsize=10, fontweight="bold")
+        axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
         axis.set_ylim(0, 1.02)
     if title in _MIDDLE:
         axis.set_xlabel("optimizer step", color=_INK, fontsize=8.5)
@@ -192,25 +181,23 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     width = 1 + len(reward) // _STRETCHES
     low, high = ((reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width] for sign in (-1, 1))
     if len(low):
-        _note(axis, f"{MEASURES[TOTAL].unit}; band: one standard deviation")
+        _note(axis, "weighted sum; band: one standard deviation")
         axis.fill_between(low.index, low, high, color=COLOURS[0], alpha=0.12, linewidth=0)
 
 
-def _draw_card(axis: Axes, title: str, rows: Sequence[Row], window: int) -> None:
+def _draw_card(axis: Axes, title: str, values: pandas.Series, written: str, window: int) -> None:
     """Draw a small curve, with the number that it ends at above it, and below how high it was, or that it was no number."""
-    shown, values = MEASURES[title].written, curve(rows, MEASURES[title].metric)
-    broken, values, is_share = _mark_broken(axis, [values]), _finite(values), shown is _percent
+    broken, values = _mark_broken(axis, [values]), _finite(values)
     axis.set(xticks=[], yticks=[], facecolor=_GROUND)
     axis.spines[:].set_visible(False)
     _write(axis, 0, 1.62, title, 8.5)
     if values.empty:
         _write(axis, 0, 1.24, broken or "not measured", 9.5)
         return
-    end, high = _line(axis, values, window, 0, linewidth=1.4), values.max()
-    axis.set_ylim(min(0.0, values.min()), 1 if is_share else None)
-    _write(axis, 0, 1.24, shown(end), 11, _INK, fontweight="bold")
-    more = "" if is_share or shown(high) == shown(end) else f"up to {shown(high)}"
-    _write(axis, 0, -0.26, broken or more, 7, _ALARM if broken else _SOFT)
+    end, high = written.format(_line(axis, values, window, 0, linewidth=1.4)), written.format(values.max())
+    axis.set_ylim(min(0.0, values.min()), 1 if "%" in written else None)
+    _write(axis, 0, 1.24, end, 11, _INK, fontweight="bold")
+    _write(axis, 0, -0.26, broken or f"up to {high}" * (high != end), 7, _ALARM if broken else _SOFT)
 
 
 def _finite(values: pandas.Series) -> pandas.Series:
@@ -256,7 +243,7 @@ def _label_ends(axis: Axes, weights: Mapping[str, float]) -> None:
     places = list(itertools.accumulate(ends, lambda last, end: max(end, last + apart)))
     over = max([0.0, *(place - top for place in places)])  # back up from the lower edge
     for place, line in zip(places, named, strict=True):
-        name = line.get_gid()
+        name = line.get_gid()[8:-5]
         label = _cut(name, 20) + (f" x{weights[name]:g}" if name in weights else "")
         how = {"xycoords": axis.get_yaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
         how |= {"va": "center", "fontsize": _fitting(label, 9, room), "color": line.get_color(), "parse_math": False}
@@ -277,15 +264,11 @@ def _mark_broken(axis: Axes, curves: Iterable[pandas.Series]) -> str:
     return f"NaN at {len(broken)} step{'s' * (len(broken) > 1)}"
 
 
-def _mark_alerts(axis: Axes, title: str, marked: Sequence[Alert]) -> None:
-    """Mark the alerts that speak about a panel at its upper edge, those that are listed also with a line."""
-    about = [alert for alert in marked if re.match(MEASURES[title].rules, alert.rule)]
+def _mark_alerts(axis: Axes, about: Sequence[Alert]) -> None:
+    """Mark the alerts that speak about a panel at its upper edge."""
     for kind, (colour, shape) in _MARKS.items():
         if at := [alert.step for alert in about if alert.kind == kind]:
             _mark(axis, at, 1.0, colour, shape)
-    for alert in marked[:_LISTED]:
-        if alert in about and title not in _CARDS:
-            axis.axvline(alert.step, color=_MARKS[alert.kind][0], linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9)
 
 
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
@@ -338,18 +321,16 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     Args:
         runs: Name -> rows.
     """
-    figure, named = Figure(figsize=(_WIDTH, 5.4), facecolor="white"), {}
+    figure = Figure(figsize=(_WIDTH, 5.4), facecolor="white")
     for axis, title in zip(figure.subplots(2, 2).flat, (TOTAL, KL, HOLDOUT, LENGTHS), strict=True):
-        measure = MEASURES[title]
-        _frame(axis, title, measure.unit)
+        metric, unit, _ = PANELS[title]
+        _frame(axis, title, unit)
         for i, (name, rows) in enumerate(runs.items()):
-            values = _finite(curve(rows, measure.metric))
+            values, look = _finite(curve(rows, metric)), {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]}
             if len(values):
-                style = _STYLES[i // len(COLOURS) % len(_STYLES)]
-                _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, linestyle=style)
-                named[_cut(name, 40)] = axis.lines[-1]
-        if not axis.lines:
-            _write(axis, 0.5, 0.5, "not measured", 10, ha="center")
-    figure.legend(list(named.values()), list(named), loc="upper left", bbox_to_anchor=(0.05, 1), ncols=2, frameon=False)
-    figure.subplots_adjust(_LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(named) // 2), hspace=0.4, wspace=0.16)
+                _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
+            axis.plot([], [], color=COLOURS[i % len(COLOURS)], label=_cut(name, 40), **look)
+    how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), **how)
+    figure.subplots_adjust(_LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(runs) // 2), hspace=0.4, wspace=0.16)
     return figure
