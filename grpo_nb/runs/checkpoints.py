@@ -1,6 +1,6 @@
 """Checkpoints on disk: complete or not there, whatever happens while they are written. Files only, no torch, no trainer.
 
-A checkpoint is written into a staged folder, forced to the disk, given a manifest with the size and sha256 of each file, and
+A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256 of each file, and
 renamed. The manifest decides and not the name: on a network drive (Google Drive in Colab) a folder can arrive with files that
 did not. Nothing here needs links, locks, or a rename from one disk to another.
 """
@@ -49,7 +49,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         fill(staged)
         files = {}
         for file in (path for path in staged.rglob("*") if path.is_file()):
-            files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
             sync(file)
         (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
         sync(staged / MANIFEST)
@@ -85,9 +85,7 @@ def find_damage(folder: Path) -> str | None:
         files = json.loads((folder / MANIFEST).read_text())["files"]
         for name, expected in files.items():
             file = inside(folder, name)
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != expected["bytes"] or sha256_of(file) != expected["sha256"]:
+            if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
     except FileNotFoundError:
         return "it has no manifest, so it was not finished"

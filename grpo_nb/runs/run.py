@@ -105,8 +105,7 @@ class Run(Shown):
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        with reading(self.path / "run.json"):
-            return Settings.from_dict(self.info["settings"])
+        return Settings.from_dict(self.info["settings"])
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
@@ -181,8 +180,7 @@ class Run(Shown):
     @property
     def steps(self) -> list[int]:
         """The steps of which it has completions, in order."""
-        names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
-        return sorted(int(name[1]) for name in names if name)
+        return sorted(int(file.stem.removeprefix("step_")) for file in self.path.glob("completions/step_*.parquet"))
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.

@@ -51,7 +51,7 @@ class RunList(Shown, Sequence):
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{len(self.runs)} run{'s' * (len(self.runs) != 1)} in {self.root}")
         if self.runs:
-            table = self.table.assign(reward=self.table["reward"].map("{:.2f}".format))
+            table = self.table.round(2)
             yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
         yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
@@ -61,11 +61,8 @@ class RunsCompared(Shown):
     """Some runs in one figure, and what differs between them."""
 
     named: Mapping[str, Run]
-
-    @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
-        return differences(self.named)
+    differences: Mapping[str, Mapping[str, Any]]
+    """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
@@ -121,7 +118,8 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     >>> list(gn.runs.compare(run).named)
     ['tiny']
     """
-    return RunsCompared(_by_name(map(open_run, runs)))
+    named = _by_name([open_run(run) for run in runs])
+    return RunsCompared(named, differences(named))
 
 
 def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
@@ -132,9 +130,8 @@ def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
 
 
-def _by_name(runs: Iterable[Run]) -> dict[str, Run]:
+def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
-    runs = list(runs)
     names = [run.name for run in runs]
     return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in runs}
 

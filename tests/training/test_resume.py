@@ -269,7 +269,7 @@ def write(root: Path, step: int, text: str = "content") -> Path:
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("more content"), "a is not what was written"),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
-        (lambda folder: (folder / "a").unlink(), "a is missing"),
+        (lambda folder: (folder / "a").unlink(), "a is not what was written"),
     ],
 )  # fmt: skip
 def test_damage_is_named_and_an_older_checkpoint_taken(tmp_path: Path, damage: Callable, told: str) -> None:
@@ -288,7 +288,7 @@ def test_a_damaged_checkpoint_is_written_anew_and_set_aside_once(tmp_path: Path)
     (tmp_path / "damaged-3" / "older").write_text("of a resume before")
     (tmp_path / ".checkpoint-4.partial").mkdir()
     nothing = checkpoints.newest_checkpoint(tmp_path)
-    assert nothing.path is None and nothing.passed_over == ("checkpoint-3: a is missing",)
+    assert nothing.path is None and nothing.passed_over == ("checkpoint-3: a is not what was written",)
     checkpoints.clear_away(tmp_path, nothing)
     assert [p.name for p in tmp_path.rglob("*")] == ["damaged-3", "manifest.json"]
 
