@@ -70,7 +70,8 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
-    passed_over: list[str] = []
+    unfinished = sorted(path.name[1:].removesuffix(".partial") for path in root.glob(".checkpoint-*.partial"))
+    passed_over = [f"{name}: it was not finished" for name in unfinished]
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:

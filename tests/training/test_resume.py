@@ -288,7 +288,10 @@ def test_a_damaged_checkpoint_is_written_anew_and_set_aside_once(tmp_path: Path)
     (tmp_path / "damaged-3" / "older").write_text("of a resume before")
     (tmp_path / ".checkpoint-4.partial").mkdir()
     nothing = checkpoints.newest_checkpoint(tmp_path)
-    assert nothing.path is None and nothing.passed_over == ("checkpoint-3: a is not what was written",)
+    assert nothing.path is None and nothing.passed_over == (
+        "checkpoint-4: it was not finished",
+        "checkpoint-3: a is not what was written",
+    )
     checkpoints.clear_away(tmp_path, nothing)
     assert [p.name for p in tmp_path.rglob("*")] == ["damaged-3", "manifest.json"]
 
