@@ -54,7 +54,7 @@ def of_a_checkpoint(folder: Path, name: str) -> object:
     written = write_checkpoint(folder, 3, lambda staged: (staged / "a").write_text("a"))
     (written / "out.txt").symlink_to(folder / "out.txt")
     manifest = json.loads((written / "manifest.json").read_text())
-    manifest["files"] |= {name: {"bytes": 4, "sha256": "0" * 64}}
+    manifest["files"] |= {name: {"sha256": "0" * 64}}
     (written / "manifest.json").write_text(json.dumps(manifest))
     raise ValueError("; ".join(newest_checkpoint(folder).passed_over))
 

@@ -133,9 +133,7 @@ def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None
     elif isinstance(what, Run):
         about, best = f"The adapter of the run {what.name}.", what.best
         if best is not None and what.settings.keep == "best":
-            about += (
-                f" It is the best of {best.scores} by its score on some of these questions, so a little lucky on them."
-            )
+            about += " It is the best of several by its score on some of these questions, so a little lucky on them."
         yield _model_subject(*model_of(what), about)
     elif isinstance(what, Base):
         model, own = model_of(what.run)

@@ -29,17 +29,10 @@ _PRIVATE_NAME = re.compile(r"run_root|model|logging_dir|output_dir|(.*_)?(token|
 _LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
 _KEY = re.compile(r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+")
 # Where people have their files, on machines that this one need not be like.
-_PLACE = (
-    r"(?:file://)?(?:~(?:[A-Za-z_][\w.-]*)?/|[A-Za-z]:[\\/]+Users[\\/]+|/(?:home|root|Users|Volumes|mnt|media|content|kaggle|tmp|var|opt|srv|"
-    r"data|workspace|scratch|work|projects?|lustre|gpfs|nfs|dbfs)/)"
-)
+_PLACE = r"(?:~(?:[a-z_]\w*)?/|[A-Za-z]:[\\/]+Users[\\/]+|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
 # In quotes as a whole, else as far as it has no spaces.
-_PATH = re.compile(
-    rf"(?<=')(?:{_PLACE})[^'\n]*(?=')|(?<=\")(?:{_PLACE})[^\"\n]*(?=\")|(?<![\w/.:<~\\-])(?:{_PLACE})[^\s'\"<>|`*?,;)\]}}]*"
-)
-_WHOLE_PATH = re.compile(
-    r"(?:file://|~[\w.-]*/|\.{0,2}/|[A-Za-z]:[\\/]|\\\\[\w.-]+\\)[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
-)
+_PATH = re.compile(rf"(?<=['\"]){_PLACE}[^'\"\n]*|(?<![\w/.:<~\\-]){_PLACE}[^\s'\"<>|`*?,;)\]}}]*")
+_WHOLE_PATH = re.compile(r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)")
 _FIGURE = "figures/training.png"
 # Kind of export -> (relation to the base model, library, further tags), in the Hub's own words. A merged LoRA is a fine-tuned
 # model there; "merge" means several models in one. A GGUF file is one too, as long as the merged model it was made from is not

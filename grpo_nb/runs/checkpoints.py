@@ -1,6 +1,6 @@
 """Checkpoints on disk: complete or not there, whatever happens while they are written. Files only, no torch, no trainer.
 
-A checkpoint is written into a staged folder, forced to the disk, given a manifest with the size and sha256 of each file, and
+A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256 of each file, and
 renamed. The manifest decides and not the name: on a network drive (Google Drive in Colab) a folder can arrive with files that
 did not. Nothing here needs links, locks, or a rename from one disk to another.
 """
@@ -15,18 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of
-from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import error_chain
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
-# What libraries say that write through C++ or Rust, where the number of the error is lost.
-# torch's writer of zip files only notices that it is not where it should be ("unexpected pos"); numpy's `tofile`, with which
-# llama.cpp's converter writes, how much is missing.
-_FULL_DISK_WORDS = (
-    "no space left", "disk quota exceeded", "file write failed", "pytorchstreamwriter failed", "] . unexpected pos",
-    " requested and ",
-)  # fmt: skip
+_NOTHING_LEFT = 2**20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +40,16 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         fill: Writes the files into the folder that it is given.
 
     Raises:
-        EnvironmentProblem: The disk is full. What was there before is still there.
+        OSError: The disk is full, or cannot be written to. What was there before is still there.
     """
     staged, target = root / f".checkpoint-{step}.partial", root / f"checkpoint-{step}"
     shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
     try:
-        staged.mkdir(parents=True)
         fill(staged)
         files = {}
         for file in (path for path in staged.rglob("*") if path.is_file()):
-            files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
             sync(file)
         (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
         sync(staged / MANIFEST)
@@ -66,15 +59,11 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         staged.rename(target)
         sync(root)
     except BaseException as error:
+        # What writes through C++ or Rust loses the number of the error.
+        is_full = isinstance(error, Exception) and shutil.disk_usage(root).free < _NOTHING_LEFT
         shutil.rmtree(staged, ignore_errors=True)
-        if isinstance(error, Exception) and is_disk_full(error, is_of_a_writer=True):
-            kept = newest_checkpoint(root)
-            how = "choose another disk with run_root=..., and start again"
-            if kept.path is not None:
-                held = f"the checkpoint of step {kept.step}, which is complete"
-                how = f"go on from {held}: gn.train(..., resume={str(root.parent)!r})"
-            said = f"the checkpoint of step {step} could not be written: the disk of {root} is full. Free some space, or {how}."
-            raise EnvironmentProblem(said) from error
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from error
         raise
     return target
 
@@ -97,9 +86,7 @@ def find_damage(folder: Path) -> str | None:
         files = json.loads((folder / MANIFEST).read_text())["files"]
         for name, expected in files.items():
             file = inside(folder, name)
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != expected["bytes"] or sha256_of(file) != expected["sha256"]:
+            if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
     except FileNotFoundError:
         return "it has no manifest, so it was not finished"
@@ -111,11 +98,10 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int, also: int | None = None) -> None:
     """Delete all but the newest `count` checkpoints, and that of the step `also`."""
     for step, folder in checkpoint_folders(root)[:-count]:
-        if step == also:
-            continue
-        # First what makes it complete: a deletion cut short leaves nothing that looks whole.
-        (folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder)
+        if step != also:
+            # First what makes it complete: a deletion cut short leaves nothing that looks whole.
+            (folder / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(folder)
 
 
 def clear_away(root: Path, newest: NewestCheckpoint) -> None:
@@ -139,17 +125,10 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
-def is_disk_full(error: BaseException | None, *, is_of_a_writer: bool = False) -> bool:
-    """Say whether an error, or what caused it, is a full disk or a used-up quota.
-
-    Args:
-        error: By its number; its words may be those of anybody, a model's answer among them.
-        is_of_a_writer: It comes from writing tensors: then its words count too, for there the number can be lost.
-    """
-    chain = list(error_chain(error)) if error is not None else []
-    said = [str(each).lower() for each in chain] if is_of_a_writer else []
-    is_numbered = any(isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT) for each in chain)
-    return is_numbered or any(word in text for text in said for word in _FULL_DISK_WORDS)
+def is_disk_full(error: BaseException) -> bool:
+    """Say whether an error, or what caused it, is a full disk or a used-up quota, by its number: its words may be anybody's."""
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return any(isinstance(each, OSError) and each.errno in full for each in error_chain(error))
 
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:

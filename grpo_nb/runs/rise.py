@@ -28,8 +28,6 @@ class Rise:
     p_value: float
     """How often steps of a model that learns nothing would be in so rising an order; 1 where there is nothing to order."""
     steps: int
-    has_fallen: bool = False
-    """Whether luck is ruled out the other way."""
 
     @property
     def is_clear(self) -> bool:
@@ -43,8 +41,8 @@ class Rise:
             return f"The reward of the only step is {self.first:.2f}" if self.steps else "No step has a reward"
         many = f" {self.steps // 3}" if self.steps >= 6 else ""
         means = f"from {self.first:.2f} (first{many} of {self.steps} steps) to {self.last:.2f} (last{many})"
-        if self.is_clear or self.has_fallen:
-            return f"The reward {'rose' if self.is_clear else 'fell'} {means}"
+        if self.is_clear:
+            return f"The reward rose {means}"
         return f"The reward {'did not rise clearly: it ' if self.steps >= _FEWEST else ''}went {means}"
 
     @property
@@ -76,22 +74,16 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     >>> reward_rise([{"step": i, "reward": value} for i, value in enumerate([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4], 1)]).is_clear
     True
     """
+    from scipy.stats import kendalltau
+
     values = [value for value in series(rows, metric) if math.isfinite(value)]
     if not values:
         return Rise(math.nan, math.nan, 1.0, 0)
-    third = max(1, len(values) // 3)
-    p_value, of_falls = _p_value(values, "greater"), _p_value(values, "less")
-    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values), of_falls < LEVEL)
-
-
-def _p_value(values: Sequence[float], alternative: str) -> float:
-    """Of the Mann-Kendall test; 1 where there is nothing to order."""
-    from scipy.stats import kendalltau
-
-    if len(values) < _FEWEST:
-        return 1.0
-    p_value = kendalltau(range(len(values)), values, alternative=alternative).pvalue
-    return 1.0 if math.isnan(p_value) else float(p_value)
+    third, p_value = max(1, len(values) // 3), 1.0
+    if len(values) >= _FEWEST:
+        p_value = float(kendalltau(range(len(values)), values, alternative="greater").pvalue)
+    # NaN where all are equal: then there is no order.
+    return Rise(mean(values[:third]), mean(values[-third:]), 1.0 if math.isnan(p_value) else p_value, len(values))
 
 
 def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
@@ -105,8 +97,7 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
         return "No step has been logged yet."
     rise, paid = reward_rise(rows), [row for row in rows if "reward" in row]
     if not rise.steps:
-        why = "each was NaN, None or infinite for every completion, and nothing was learnt"
-        return f"None of the {len(rows)} steps logged has a reward: {why}. gn.check_rewards(rewards, task) says where from."
+        return f"{rise.claim}: it was NaN, None or infinite. gn.check_rewards(rewards, task) says where from."
     broken = len(paid) - rise.steps
     # Of a short run so few that the mean does not reach over both of its ends.
     last = paid[-min(_LAST, max(1, rise.steps // 3)) :]

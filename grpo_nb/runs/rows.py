@@ -6,12 +6,12 @@ import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.core.files import shown_path
 
 Row = Mapping[str, Any]
-ACCURACY, LOW, HIGH = "holdout/accuracy", "holdout/low", "holdout/high"
+ACCURACY = "holdout/accuracy"
 
 
 @contextlib.contextmanager
@@ -65,21 +65,10 @@ def mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-class BestStep(NamedTuple):
-    """The first of a run's held-out scores that none is above; of several it is partly the luckiest. Shares are 0 to 1."""
+def best_row(rows: Iterable[Row]) -> Row | None:
+    """Return the row with the best held-out score, the earliest of equals; None where none was taken.
 
-    step: int
-    accuracy: float
-    scores: int
-    """How many there were to choose from."""
-
-
-def best_step(rows: Iterable[Row]) -> BestStep | None:
-    """Return the best held-out score of a run's rows, the earliest of equals; None where none was taken.
-
-    >>> best_step([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}])
-    BestStep(step=5, accuracy=0.75, scores=3)
+    >>> best_row([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}])["step"]
+    5
     """
-    scored = [row for row in rows if ACCURACY in row]
-    best = max(scored, key=lambda row: row[ACCURACY], default=None)
-    return best and BestStep(best["step"], best[ACCURACY], len(scored))
+    return max((row for row in rows if ACCURACY in row), key=lambda row: row[ACCURACY], default=None)

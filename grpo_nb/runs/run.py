@@ -36,7 +36,7 @@ from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.rise import Rise, describe, reward_rise
-from grpo_nb.runs.rows import BestStep, best_step, read_rows, reading
+from grpo_nb.runs.rows import ACCURACY, Row, best_row, read_rows, reading
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
@@ -56,21 +56,17 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
+        ValueError: It cannot be the name of a folder.
     """
     folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     if name is not None:
-        check_run_name(name)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
         folder = Path(root) / name
     if folder.exists():
         raise FileExistsError(f"the run {str(folder)!r} exists, and is never overwritten: choose another name.")
     folder.mkdir(parents=True)
     return folder
-
-
-def check_run_name(name: Any) -> None:
-    """Raise `ValueError` for what cannot be the name of a run's folder."""
-    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
-        raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
 
 
 class Run(Shown):
@@ -109,8 +105,7 @@ class Run(Shown):
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        with reading(self.path / "run.json"):
-            return Settings.from_dict(self.info["settings"])
+        return Settings.from_dict(self.info["settings"])
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
@@ -185,8 +180,7 @@ class Run(Shown):
     @property
     def steps(self) -> list[int]:
         """The steps of which it has completions, in order."""
-        names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
-        return sorted(int(name[1]) for name in names if name)
+        return sorted(int(file.stem.removeprefix("step_")) for file in self.path.glob("completions/step_*.parquet"))
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
@@ -212,9 +206,9 @@ class Run(Shown):
         return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
 
     @property
-    def best(self) -> BestStep | None:
-        """Its best held-out score so far; None without `holdout_every`."""
-        return best_step(self.rows)
+    def best(self) -> Row | None:
+        """The row of its best held-out score so far, of several partly the luckiest; None without `holdout_every`."""
+        return best_row(self.rows)
 
     @property
     def sentence(self) -> str:
@@ -326,7 +320,7 @@ class Run(Shown):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         if (best := self.best) is not None:
             kept = f" The adapter is that of step {self.info['adapter_step']}." if "adapter_step" in self.info else ""
-            yield f"Best held-out score: {best.accuracy:.1%} at step {best.step}, the best of {best.scores}.{kept}"
+            yield f"Best held-out score: {best[ACCURACY]:.1%} at step {best['step']}.{kept}"
         if self.status not in ("finished", "running") and self.checkpoint_step is not None:
             yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:
@@ -351,22 +345,13 @@ def open_run(path: str | Path | Run) -> Run:
         return path
     path = Path(path).expanduser()
     for folder in (path, Path(Settings().run_root) / path):
-        with contextlib.suppress(OSError):  # a name too long for a disk
-            if (folder / "run.json").is_file():
-                for held in folder.iterdir():
-                    inside(folder, held.name)
-                return Run(folder)
-    place = path if (there := _runs_in(path)) else path.parent
-    raise FileNotFoundError(
-        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: "
-        f"{', '.join(there or _runs_in(place)) or 'none'}."
-    )
-
-
-def _runs_in(place: Path) -> list[str]:
-    with contextlib.suppress(OSError):  # a name too long for a disk
-        return sorted(file.parent.name for file in place.glob("*/run.json"))
-    return []
+        if (folder / "run.json").is_file():
+            for held in folder.iterdir():
+                inside(folder, held.name)
+            return Run(folder)
+    place = path if path.is_dir() else path.parent
+    there = ", ".join(sorted(file.parent.name for file in place.glob("*/run.json"))) or "none"
+    raise FileNotFoundError(f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {there}.")
 
 
 def seconds_since_written(path: Path) -> float:

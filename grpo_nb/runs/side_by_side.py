@@ -51,7 +51,7 @@ class RunList(Shown, Sequence):
     def _parts(self) -> Iterable[Part]:
         yield bold(f"{len(self.runs)} run{'s' * (len(self.runs) != 1)} in {self.root}")
         if self.runs:
-            table = self.table.assign(reward=self.table["reward"].map("{:.2f}".format))
+            table = self.table.round(2)
             yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
         yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
@@ -61,11 +61,8 @@ class RunsCompared(Shown):
     """Some runs in one figure, and what differs between them."""
 
     named: Mapping[str, Run]
-
-    @property
-    def differences(self) -> dict[str, dict[str, Any]]:
-        """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
-        return differences(self.named)
+    differences: Mapping[str, Mapping[str, Any]]
+    """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
@@ -78,13 +75,13 @@ class RunsCompared(Shown):
 
         yield bold("Runs " + ", ".join(self.named))
         yield drawn(self.plot(), "plot() draws their curves.")
-        differing = self.differences
-        ends = ["reward {1:.2f} at step {0}, held-out {2}".format(*_ended(run)) for run in self.named.values()]
-        rows = [(key, *map(str, values.values())) for key, values in differing.items()]
-        yield Table([("ended", *ends), *rows], head=["what differs", *self.named], narrow=(0,))
-        if not differing:
+        for name, run in self.named.items():
+            yield "{0} ended with reward {2:.2f} at step {1}, held-out {3}".format(name, *_ended(run))
+        for key, values in self.differences.items():
+            yield f"{key}: {', '.join(f'{value} ({name})' for name, value in values.items())}"
+        if not self.differences:
             yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
-        if "task" in differing:
+        if "task" in self.differences:
             yield "Their tasks differ, so held-out scores of one say nothing about the other's."
 
 
@@ -113,22 +110,16 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     """Put runs side by side: one figure, and a table of the settings, rewards, data and versions that differ.
 
     Args:
-        *runs: Two or more, or their paths or names.
+        *runs: They, their paths or names.
 
     Raises:
-        ValueError: Fewer than two, or one twice.
         FileNotFoundError: There is no run at a path.
 
-    >>> gn.runs.compare(run, run)
-    Traceback (most recent call last):
-    ValueError: runs.compare takes two or more different runs, and got tiny, tiny.
+    >>> list(gn.runs.compare(run).named)
+    ['tiny']
     """
-    opened = [open_run(run) for run in runs]
-    if len({run.path.resolve() for run in opened}) < max(2, len(opened)):
-        raise ValueError(
-            f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened)}."
-        )
-    return RunsCompared(_by_name(opened))
+    named = _by_name([open_run(run) for run in runs])
+    return RunsCompared(named, differences(named))
 
 
 def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
@@ -139,7 +130,7 @@ def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
     return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
 
 
-def _by_name(runs: Iterable[Run]) -> dict[str, Run]:
+def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
     names = [run.name for run in runs]
     return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in runs}

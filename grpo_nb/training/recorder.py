@@ -25,7 +25,7 @@ from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.live import LivePlot
-from grpo_nb.runs.rows import best_step, tidy_row
+from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run import Run
 from grpo_nb.settings.settings import Settings
 
@@ -123,7 +123,7 @@ class Recorder(TrainerCallback):
             self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
         self.run.write_step(row, table)
         self.rows.append(row)
-        if "holdout/accuracy" in row and best_step(self.rows).step == row["step"]:
+        if "holdout/accuracy" in row and best_row(self.rows)["step"] == row["step"]:
             target = best_adapter(self.run, row["step"])
             with staged_folder(target.parent) as staged:
                 save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged / target.name)

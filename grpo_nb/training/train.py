@@ -19,7 +19,7 @@ from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.live import LivePlot
-from grpo_nb.runs.rows import best_step
+from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
@@ -214,9 +214,9 @@ def _leave_adapter(recorder: Recorder, info: dict[str, Any]) -> None:
     """Leave a copy of the newest checkpoint's adapter or, with `keep="best"`, that of the best score; the model has it, too."""
     run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
     source, step = newest.path, newest.step
-    best = best_step(recorder.rows) if recorder.settings.keep == "best" else None
-    if best is not None and best_adapter(run, best.step).is_dir():
-        source, step = best_adapter(run, best.step), best.step
+    best = best_row(recorder.rows) if recorder.settings.keep == "best" else None
+    if best is not None and best_adapter(run, best["step"]).is_dir():
+        source, step = best_adapter(run, best["step"]), best["step"]
     if source is None:  # it ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

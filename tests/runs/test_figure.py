@@ -16,7 +16,7 @@ from matplotlib.text import Text
 
 from grpo_nb.runs import live
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.figure import BINS, EACH, HOLDOUT, KL, LENGTHS, TOTAL, extremes, overlay, png, training_figure
+from grpo_nb.runs.figure import EACH, HOLDOUT, KL, LENGTHS, TOTAL, overlay, png, thinned, training_figure
 from grpo_nb.runs.rise import describe
 
 CARDS = ("Groups without spread", "Cut at the limit", "Gradient norm", "Entropy", "Learning rate", "Seconds per step")
@@ -67,7 +67,7 @@ def test_the_figure_shows_values_means_and_labels() -> None:
     styles = {line.get_linestyle() for line in shown[EACH].get_lines() if line.get_linewidth() > 1}
     assert len(styles) == 2, "lines must differ in more than colour"
     assert {name: said(shown[name])[1] for name in CARDS} == dict(
-        zip(CARDS, ("50 %", "25 %", "0.4", "0.6", "0.0001", "8"), strict=True)
+        zip(CARDS, ("50%", "25%", "0.4", "0.6", "0.0001", "8"), strict=True)
     )
     (band,) = panels(made_rows(8, reward=2.0, reward_std=0.75))[TOTAL].collections
     heights = band.get_paths()[0].vertices[:, 1]
@@ -100,12 +100,11 @@ def test_values_that_are_no_numbers_are_marked_in_words() -> None:
 def test_a_held_out_score_at_intervals_is_drawn_where_it_was_taken() -> None:
     rows = made_rows(20)
     for step, score in ((1, 0.25), (10, 0.75), (20, 0.5)):
-        rows[step - 1] |= {"holdout/accuracy": score, "holdout/low": score - 0.1, "holdout/high": score + 0.1}
+        rows[step - 1]["holdout/accuracy"] = score
     panel = panels(rows)[HOLDOUT]
-    line, interval, best = panel.get_lines()
+    (line,) = panel.get_lines()
     assert list(line.get_xdata()) == [1, 10, 20] and list(line.get_ydata()) == [0.25, 0.75, 0.5]
-    assert (*best.get_xdata(), *best.get_ydata()) == (10, 0.75) and list(interval.get_ydata()) == [0.65, 0.85]
-    assert {"50 %", "optimizer step; star: best, 75 % at step 10"} <= set(said(panel))
+    assert "50%" in said(panel)
 
 
 def test_alerts_are_marked_where_they_came_and_written_below() -> None:
@@ -114,7 +113,7 @@ def test_alerts_are_marked_where_they_came_and_written_below() -> None:
     shown = panels(made_rows(20), alerts=[*others, over, ALERT])
 
     def marked(panel: str, shape: str) -> list[float]:
-        return [x for line in shown[panel].get_lines() if line.get_marker() == shape for x in line.get_xdata()]
+        return sorted(x for line in shown[panel].get_lines() if line.get_marker() == shape for x in line.get_xdata())
 
     assert marked(TOTAL, "v") == marked(KL, "v") == [12], "on the reward, and on the curve it speaks about"
     assert marked(TOTAL, "D") == marked("Groups without spread", "D") == [1, 2, 3, 4]
@@ -167,18 +166,17 @@ def test_no_text_of_the_user_s_is_a_formula() -> None:
     assert png(figure).startswith(b"\x89PNG") and "$^$_a_very_long_n..." in said(figure.axes[1])
 
 
-@pytest.mark.parametrize("count", [1, BINS, BINS + 1, 40_000])
+@pytest.mark.parametrize("count", [1, 255, 256, 40_000])
 def test_what_is_drawn_is_bounded_and_no_spike_is_lost(count: int) -> None:
     values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
-    kept = extremes(values)
-    assert {values.idxmin(), values.idxmax()} <= set(kept.index) and len(kept) <= 2 * BINS + 1
-    assert list(kept.index) == sorted(kept.index) and (count > BINS or len(kept) == count)
+    kept = thinned(values)
+    assert {values.idxmin(), values.idxmax()} <= set(kept.index) and len(kept) <= 2 * 256 + 1
+    assert list(kept.index) == sorted(kept.index) and (count > 255 or len(kept) == count)
 
 
 def test_several_runs_in_one_figure_are_all_named() -> None:
     figure = overlay({"plain": made_rows(8), "without a reward": [{"step": 1, "kl": 0.1}, {"step": 2, "kl": 0.2}]})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "without a reward"]
-    assert "not measured" in said(figure.axes[2])
 
 
 def test_the_live_figure_is_one_display_within_its_share_of_the_time(

@@ -484,8 +484,8 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     assert any(not torch.equal(adapter[name], last[name]) for name in adapter)
     held = dict(fresh[0].named_parameters())
     assert all(torch.equal(held[n.replace(".weight", ".default.weight")].cpu(), t) for n, t in adapter.items())
-    assert whole.best.step == whole.info["adapter_step"] == 3
-    assert "is the best of 5" in gn.compare(whole).after.subject  # from memory
+    assert whole.best["step"] == whole.info["adapter_step"] == 3
+    assert "is the best of several" in gn.compare(whole).after.subject  # from memory
     # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")
@@ -493,7 +493,7 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     assert_same_run(run, whole)
     with pytest.warns(UserWarning, match="max_steps was 5, is 6"):
         longer = gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="whole")
-    assert longer.best.step == longer.info["adapter_step"] == 6
+    assert longer.best["step"] == longer.info["adapter_step"] == 6
     last_6 = load_file(longer.adapter_path / "adapter_model.safetensors")
     assert any(not torch.equal(last_6[name], adapter[name]) for name in adapter)
 
