@@ -61,6 +61,8 @@ def found(folder: Path) -> dict[str, list[str]]:
 
 
 def main(run_folder: str, where: str) -> None:
+    # In a fork transformers' threads race for torch's pool, which is made anew there: "Invalid thread pool".
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     import_unsloth()  # once, and not in each child
     import torch
 
