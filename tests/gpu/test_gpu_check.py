@@ -166,7 +166,10 @@ def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, mon
     found = gpu_check_phases.run_phase("hand-over", request)
     checks = {name: check["ok"] for name, check in found["checks"].items()}
     assert [name for name, ok in checks.items() if ok is False] == [
-        "generation", "sampler agrees with trainer", "answers after interrupts", "weights after interrupts",
+        "generation",
+        "sampler agrees with trainer",
+        "answers after interrupts",
+        "weights after interrupts",
         "base answers in the end, adapter off",
     ]  # fmt: skip  (without vLLM there is neither its generation nor its difference to the trainer)
     assert checks["base weights after training"] and checks["base answers after training, adapter off"]
