@@ -20,7 +20,7 @@ import _measure  # noqa: F401  # the kit of this checkout
 
 import grpo_nb as gn
 from grpo_nb.models.embedded import embedded_model_folder
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 LIMIT = 48
 

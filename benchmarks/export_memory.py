@@ -139,7 +139,7 @@ def make(folder: Path) -> str:
 
 def merge_it(folder: Path) -> str:
     """As an export does it."""
-    from grpo_nb.models.unsloth import import_unsloth
+    from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()  # as an export does first of all
     from grpo_nb.export.merge import merge

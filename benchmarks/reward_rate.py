@@ -20,7 +20,7 @@ from typing import Any
 import _measure  # noqa: F401  # the kit of this checkout
 
 from grpo_nb import rewards
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.tasks import formats
 
 Row = tuple[str, str, bool]

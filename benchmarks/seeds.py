@@ -24,7 +24,7 @@ from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.figure import COLOURS, drawn
 from grpo_nb.runs.rows import mean, series
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 
 _INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
 _WIDTH = 10.0

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from grpo_nb.runs.figure import png  # noqa: E402
-from grpo_nb.runs.run import open_run  # noqa: E402
+from grpo_nb.runs.run_folder import open_run  # noqa: E402
 from tests.support.lab_page import Jupyter, LabPage, write_notebook  # noqa: E402
 
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.checks.kinds import KINDS, WHOLE_SET, Finding
+from grpo_nb.checks.findings import KINDS, WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks import formats
 
@@ -215,7 +215,7 @@ THINK_BOXED = formats.AnswerFormat(
 
 
 def trl_rewards() -> list[tuple[Callable, str, formats.AnswerFormat]]:
-    from grpo_nb.models.unsloth import import_unsloth
+    from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()
     import trl.rewards as r

@@ -15,7 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imp
 
 import grpo_nb as gn
 from grpo_nb.export.result import Export
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.notebooks import SIZES, execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl, trained
 from tests.support.shared import made_once

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks.kinds import Finding, found
+from grpo_nb.checks.findings import Finding, found
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, completion_text
 from grpo_nb.rewards.calls import Batch, call_reward, to_floats

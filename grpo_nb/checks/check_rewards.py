@@ -11,8 +11,8 @@ from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
+from grpo_nb.checks.findings import Finding, found
 from grpo_nb.checks.judge import FORM, Seen, judge, judge_set, take_role
-from grpo_nb.checks.kinds import Finding, found
 from grpo_nb.checks.layouts import Layout, layouts_of
 from grpo_nb.checks.phrases import phrases_of, texts_in
 from grpo_nb.checks.report import RewardReport, in_order

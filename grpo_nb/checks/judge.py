@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from grpo_nb.checks.kinds import WHOLE_SET, Finding, found
+from grpo_nb.checks.findings import WHOLE_SET, Finding, found
 from grpo_nb.checks.layouts import SLOT_ONLY, Layout
 from grpo_nb.checks.probes import Probe
 

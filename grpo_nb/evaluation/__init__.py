@@ -4,6 +4,6 @@ Not here: scores during a training without judgement (`runs`), and rewards (`rew
 """
 
 from grpo_nb.evaluation.ask import ask, compare, evaluate
-from grpo_nb.evaluation.comparison import Comparison, Evaluation, open_comparison
 from grpo_nb.evaluation.heldout import load_holdout
+from grpo_nb.evaluation.results import Comparison, Evaluation, open_comparison
 from grpo_nb.evaluation.statistics import smallest_difference

@@ -11,8 +11,8 @@ from typing import Any
 
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
-from grpo_nb.evaluation.comparison import REWARD, Comparison, Evaluation
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
+from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation
 from grpo_nb.evaluation.subjects import Base, Decoding, Located, located, name_of, open_subject
 from grpo_nb.generation.samples import Completion
 from grpo_nb.rewards.answers import correctness
@@ -21,7 +21,7 @@ from grpo_nb.rewards.judging import answer_reward, judge_in_words
 from grpo_nb.rewards.record import rebuilt
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.run import Run, open_run, trained_questions
+from grpo_nb.runs.run_folder import Run, open_run, trained_questions
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.contamination import find_contamination
 from grpo_nb.tasks.formats import AnswerFormat

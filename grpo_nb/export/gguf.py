@@ -12,7 +12,7 @@ from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.result import Export, ExportError, Report, export_of
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 
 # What rounding to it may cost: the least and the most of the training's effect, nats from the merged model, and share of places
 # with the same likeliest word. From classic failures and sound exports: docs/evidence/export.md.

@@ -19,10 +19,10 @@ from grpo_nb.export.result import ADAPTER, RECORD, Export, ExportError, Report, 
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import resolve_model
-from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 
 # More prompts make the measured shares finer, and the check longer; of all answers together these are hundreds of words.
 VERIFIED_PROMPTS, VERIFIED_TOKENS = 8, 64

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import inside, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
 from grpo_nb.models.load import resolve_model
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import ContextDecorator
 from typing import Any
 
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.randomness import kept_modes
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 

@@ -18,7 +18,7 @@ from grpo_nb.health.rules import CHANGES, FROM_THE_FIRST_ROW, RULES, Finding
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.rows import read_rows, reading
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import Settings
 
 _STATE = "trainer_state.json"

@@ -1,7 +1,7 @@
 """The NVIDIA card that torch would use, asked of its driver. Loads no CUDA library.
 
 One plain card: of several, the first that `CUDA_VISIBLE_DEVICES` leaves, in the order of their slots, which
-`models/unsloth.py` makes CUDA's own too. Nothing is remembered, so that a driver that failed once is asked again.
+`models/import_unsloth.py` makes CUDA's own too. Nothing is remembered, so that a driver that failed once is asked again.
 """
 
 import os

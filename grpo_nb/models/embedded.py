@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_nb.core.files import made_once
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.host import require_disk
-from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
+from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.settings.settings import EMBEDDED_MODEL
 
 

@@ -14,8 +14,8 @@ from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summ
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.identity import TEMPLATE_FILE, require_trained_on, template_of, weights_here
+from grpo_nb.models.import_unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.models.match import SHAPE, note_settings
-from grpo_nb.models.unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings

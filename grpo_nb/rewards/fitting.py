@@ -6,8 +6,8 @@ from typing import Any
 from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
 from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.maths import maths
+from grpo_nb.rewards.xml_format import xml_format, xml_tags
 from grpo_nb.tasks.task import Task
 
 

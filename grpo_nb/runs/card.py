@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
-from grpo_nb.runs.run import Run
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import EMBEDDED_MODEL
 from grpo_nb.tasks.formats import AnswerFormat
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import Settings
 
 if TYPE_CHECKING:

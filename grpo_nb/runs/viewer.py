@@ -17,7 +17,7 @@ from grpo_nb.core.panels import view as empty_view
 from grpo_nb.core.tables import escaped
 from grpo_nb.runs.figure import png
 from grpo_nb.runs.groups import StepGroups, view
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 
 _NO_ALERT = ("choose an alert", None)
 _NO_STEP = ("none yet", -1)  # a slider takes no None

@@ -16,7 +16,7 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.course import sameness
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import tidy_row
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 FORM = 2

@@ -22,7 +22,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.rewards.calls import make_batch
 from grpo_nb.rewards.record import rebuilt, record_of
 from grpo_nb.runs.card import public, published_name, shareable
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.back import FORM, Project, link, open_project
 from grpo_nb.scaleout.code import KIT, ROOT, CannotLeave, KitFiles, RewardsCode
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings

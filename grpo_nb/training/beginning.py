@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_nb.core.files import write_json, write_text
 from grpo_nb.models.load import save_adapter
-from grpo_nb.runs.run import Run
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.task import Task
 
 _MOST_BYTES = 100_000_000

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_nb.core.randomness import kept_modes, kept_random_state
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.settings.settings import Settings
@@ -24,9 +24,9 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.checkpointing import remembering
 from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
 from grpo_nb.training.recorder import completions_table
+from grpo_nb.training.trainer_state import remembering
 
 
 def dry_run(

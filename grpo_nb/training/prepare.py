@@ -14,9 +14,9 @@ from typing import Any
 
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import hand_copies, has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
-from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.calls import call_reward, make_batch
 from grpo_nb.rewards.fitting import check_rows

@@ -1,7 +1,7 @@
 """What happens at each logged step: a row is made, observers look at it, the folder has it, it is shown, a checkpoint is due.
 
 TRL logs -> row and table of completions -> observers, each may add to the row -> health rules -> `Run.write_step` -> bar,
-figure, alerts -> `grpo_nb.training.checkpointing`. Nothing is kept here that the rows do not say.
+figure, alerts -> `grpo_nb.training.trainer_state`. Nothing is kept here that the rows do not say.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor, HealthReport
+from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
-from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.rows import best_row, tidy_row
-from grpo_nb.runs.run import Run
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import Settings
 
 import_unsloth()

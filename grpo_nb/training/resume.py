@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.rewards.record import differences
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
-from grpo_nb.runs.run import Run, open_run, seconds_since_written
+from grpo_nb.runs.run_folder import Run, open_run, seconds_since_written
 from grpo_nb.settings.out_of_memory import replacing
 from grpo_nb.settings.settings import Settings
 

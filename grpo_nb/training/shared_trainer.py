@@ -13,7 +13,7 @@ import math
 import warnings
 from typing import Any
 
-from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 

@@ -20,13 +20,12 @@ from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.rows import best_row
-from grpo_nb.runs.run import Run, new_run_folder
+from grpo_nb.runs.run_folder import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.beginning import keep_beginning, keep_generation
-from grpo_nb.training.checkpointing import Resumable, remembering, take_up_memory
 from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
 from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
@@ -34,6 +33,7 @@ from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import Prepared, build_trainer, prepare, reference_adapter
 from grpo_nb.training.recorder import Observer, Recorder, best_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from grpo_nb.training.trainer_state import Resumable, remembering, take_up_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.check_rewards import check_rewards
-from grpo_nb.checks.kinds import KINDS, WHOLE_SET
+from grpo_nb.checks.findings import KINDS, WHOLE_SET
 from grpo_nb.checks.probes import near_misses, wrong_answers
 from grpo_nb.checks.report import RewardProblem, RewardReport
 from grpo_nb.rewards import completion_text

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.evaluation.comparison import Comparison, Evaluation
+from grpo_nb.evaluation.results import Comparison, Evaluation
 from grpo_nb.rewards.record import record_of
 from tests.conftest import brevity
 

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import grpo_nb as gn
-from grpo_nb.evaluation.comparison import Evaluation
+from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import open_subject
 from grpo_nb.tasks.formats import hashes
 

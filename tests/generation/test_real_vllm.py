@@ -23,7 +23,7 @@ from grpo_nb.generation.sampling import generate
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
-from grpo_nb.models import unsloth
+from grpo_nb.models import import_unsloth
 from grpo_nb.models.load import generation_of, has_engine, longest_of
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 
@@ -42,7 +42,7 @@ def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task, str]:
     """
     settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
     model, tokenizer = load_with_engine(settings)
-    said = unsloth.said_last()
+    said = import_unsloth.said_last()
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
@@ -118,7 +118,11 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
     assert generation_of(model) == "vLLM"
     assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
-    for tell, words in ((log.info, "it slept"), (log.warning, "it is warned of"), (log.warning, unsloth._NOT_SLEEPING)):
+    for tell, words in (
+        (log.info, "it slept"),
+        (log.warning, "it is warned of"),
+        (log.warning, import_unsloth._NOT_SLEEPING),
+    ):
         tell(words)
     out, err = capfd.readouterr()
     assert out == "" and err.endswith("it is warned of\n") and err.count("\n") == 1

@@ -21,8 +21,8 @@ from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
+from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
-from grpo_nb.models import unsloth as unsloth_first
 from grpo_nb.models.load import generation_of, has_engine, loader_arguments, lora_arguments
 from grpo_nb.settings import vllm
 from grpo_nb.settings.effective import SHARED_SCORING
@@ -199,7 +199,7 @@ def test_what_vllm_said_stands_in_the_warning_that_it_did_not_start(on_a_gpu, vl
 def test_what_is_said_while_unsloth_is_imported_does_not_end_in_a_dead_stream(tmp_path) -> None:
     (tmp_path / "unsloth.py").write_text("from tests.support.talking_vllm import start\n\nstart()\n")
     code = (
-        "import logging; from grpo_nb.models.unsloth import import_unsloth, said_last; import_unsloth();"
+        "import logging; from grpo_nb.models.import_unsloth import import_unsloth, said_last; import_unsloth();"
         " logging.getLogger('vllm').info('asleep'); logging.getLogger('vllm').warning('the cache is full');"
         " assert 'Initializing a V1 LLM engine' in said_last()"
     )
@@ -365,7 +365,7 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
     settings, gpu = gn.preset("t4"), GPUS["t4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "find_gpu", lambda: gpu)
-        patch.setattr("grpo_nb.models.unsloth.find_gpu", lambda: gpu)
+        patch.setattr("grpo_nb.models.import_unsloth.find_gpu", lambda: gpu)
         for has_one in (True, False):
             model = types.SimpleNamespace(vllm_engine=object() if has_one else None)
             arguments = prepare.grpo_arguments(settings, {"r": 1.0}, tmp_path, model)

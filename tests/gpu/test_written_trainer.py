@@ -21,7 +21,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.settings.effective import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
-from grpo_nb.training import checkpointing
+from grpo_nb.training import trainer_state
 from tests.support import first_losses
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
@@ -116,7 +116,7 @@ def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(trainer
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
     below = text_of("transformers/trainer.py")
     written = ast.unparse(trainer)
-    for name in checkpointing._NUMBERS:
+    for name in trainer_state._NUMBERS:
         assert f"self.{name}" in written + below, name
 
 

@@ -16,10 +16,10 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.lab.numbers import prompt_text
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.length import length
 from grpo_nb.rewards.marks import spans
 from grpo_nb.rewards.scores import group_advantages, score
+from grpo_nb.rewards.xml_format import xml_format, xml_tags
 from grpo_nb.tasks.formats import boxed, hashes, xml
 from grpo_nb.tasks.task import Task
 

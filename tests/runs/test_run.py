@@ -11,7 +11,7 @@ import grpo_nb as gn
 from grpo_nb.core.files import writing_here
 from grpo_nb.runs import rise
 from grpo_nb.runs import rows as run_rows
-from grpo_nb.runs import run as run_file
+from grpo_nb.runs import run_folder as run_file
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand

@@ -68,7 +68,7 @@ def test_model_trainer_plan_record_and_evaluation_have_the_type_of_the_settings(
 @pytest.mark.parametrize("value", ["0", "1", None])
 def test_unsloth_is_told_before_it_is_imported_and_the_users_variable_stands(value) -> None:
     code = (
-        "import os; from grpo_nb.models.unsloth import import_unsloth;"
+        "import os; from grpo_nb.models.import_unsloth import import_unsloth;"
         " from grpo_nb.settings.number_types import VARIABLE; import_unsloth();"
         "from unsloth_zoo.cpu.runtime import cpu_bf16_supported; print(cpu_bf16_supported(), os.environ.get(VARIABLE))"
     )

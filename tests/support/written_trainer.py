@@ -60,7 +60,7 @@ def small_model(folder: Path, words: Path) -> None:
 def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[str, Any]:
     """Try without learning, then train for three steps; what the run says, and what was seen on the way."""
     import grpo_nb as gn
-    from grpo_nb.models.unsloth import import_unsloth
+    from grpo_nb.models.import_unsloth import import_unsloth
 
     import_unsloth()
     import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's

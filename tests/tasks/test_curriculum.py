@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 import grpo_nb as gn
-from grpo_nb.runs.run import Run
+from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.load import with_prompts
 from tests.checks.test_baseline import RIGHT, WRONG, made
 from tests.support.own_rewards import hashed

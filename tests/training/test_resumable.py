@@ -212,7 +212,7 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
 def test_weights_that_were_not_restored_are_an_error(half_done, monkeypatch) -> None:
     model, tokenizer, task, settings, _, crashed = half_done
     monkeypatch.setattr(
-        "grpo_nb.training.checkpointing.load_adapter", lambda *args: None
+        "grpo_nb.training.trainer_state.load_adapter", lambda *args: None
     )  # as transformers' loader does
     with pytest.raises(RuntimeError, match="was not restored"):
         gn.train(model, tokenizer, task, [brevity], settings, resume="whole-5")
