@@ -21,7 +21,7 @@ from .lab.reward_lab import RewardLab as RewardLab
 from .machine.checks import check_environment as check_environment
 from .models.load import load_model as load_model
 from .rewards.scores import score as score
-from .runs.run import open_run as open_run
+from .runs.run_folder import open_run as open_run
 from .runs.viewer import RunViewer as RunViewer
 from .settings.planning import plan as plan
 from .settings.presets import preset as preset
