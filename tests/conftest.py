@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import signal
@@ -169,7 +170,6 @@ def size(request: pytest.FixtureRequest) -> str:
 def your_data(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/01_your_data`, executed; small, it ends by saying that two steps show no rise."""
     less = {"CHANGES": {"max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
-    less["too_short"] = "Whether it rose cannot be told from 2 steps"
     return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"), **(less if size == "small" else {}))
 
 
@@ -233,3 +233,23 @@ def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions in its first lessons."""
     less = {"PROMPTS": 4, "BATCH": 8} if size == "small" else {}
     return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), **less)
+
+
+@pytest.fixture(scope="session")
+def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/10_gsm8k`, executed on rows of GSM8K's form, small sums in words, by the small model and in a few steps."""
+    folder = tmp_path_factory.mktemp("gsm8k")
+    for name, first in (("train", 2), ("test", 3)):
+        rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]
+        lines = [
+            {
+                "question": f"Ann has {a} pears and buys {b} more. How many pears has she?",
+                "answer": f"{a} + {b} = <<{a}+{b}={a + b}>>{a + b}\n#### {a + b}",
+            }
+            for a, b in rows
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    changes = {"max_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 5e-4, "warmup_steps": 0}
+    return execute_notebook(
+        "10_gsm8k", folder, CHANGES=changes, DATA="train.jsonl", TEST="test.jsonl", QUESTIONS=12, EXPORT_TO="merged"
+    )

@@ -188,17 +188,24 @@ exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learnt else N
 exported
 
 # %% [markdown]
-# This is all that someone else needs to use it:
+# A pipeline of transformers is all that someone else needs to use it. Three held-out questions: two that the trained model answered
+# right, and one that it did not.
 
 # %%
 from transformers import logging, pipeline
 
 logging.set_verbosity_error()  # three warnings about defaults that do not matter here
 logging.disable_progress_bar()
+answers, prompts = comparison.transcripts(), dict(zip(task.holdout["question"], task.holdout["prompt"], strict=True))
+is_right = answers["after_is"] == "right"
+three = pandas.concat([answers[is_right].head(2), answers[~is_right].head(1)])
 if has_learnt:
     chat = pipeline("text-generation", model=str(exported.path), dtype="auto")
-    answer = chat(task.holdout[0]["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
-    print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
+    for question, gold in zip(three["question"], three["answer"], strict=True):
+        answer = chat(prompts[question], max_new_tokens=settings.max_completion_length, do_sample=False)
+        said = answer[0]["generated_text"][-1]["content"]
+        right = rewards[0](completions=[said], answer=[gold])[0] == 1
+        print(f"{question} -> {said}   ({'right' if right else f'wrong, it is {gold}'})\n")
 
 # %% [markdown]
 # ## Did it work?

@@ -23,7 +23,7 @@
 # | | |
 # | --- | --- |
 # | Time | 5 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 1.7 of 15.6 GB (computed by `gn.plan`, not yet measured) |
+# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model |
 # | Writes | `reviews.csv`, `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -50,8 +50,12 @@ gn.check_environment()
 # held-out remark.
 
 # %% tags=["parameters"]
-PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+CHANGES = {
+    "max_steps": 12,
+    "per_device_train_batch_size": 32,
+    "gradient_accumulation_steps": 1,
+}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
@@ -162,7 +166,8 @@ report
 # frequent label, without reading anything.
 #
 # You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its likeliest ones,
-# many. It knows these moods already, and cannot say them reliably: that is what training will mend.
+# many. It knows these moods already, and cannot say them reliably: that is what training will mend. (So it is with the small model
+# of a CPU; a larger one on a GPU may have little left to learn, and the verdict says so.)
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -199,15 +204,17 @@ gn.runs.list(settings.run_root)
 # %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold; each line says which one did not. If one fails, nothing is lost: the run and its curves stay.
+# Three things that must hold; each line says which one did not. Whether the model got better is said by the held-out remarks. The
+# small model does on a CPU; a larger one may know these moods from the start, and then has nothing left to learn.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
 assert not holed.ok and report.ok, report.summary
 rise = run.rise()
-assert rise.is_clear, rise.sentence
-assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
-print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}\n{comparison.floor_sentence}")
+assert run.status == "finished", run.status_sentence
+worked = rise.is_clear and comparison.verdict == "better"
+print("It worked." if worked else "All ran, and no gain is shown.", rise.sentence)
+print(f"Held-out: {comparison.sentence}\n{comparison.floor_sentence}")
 
 # %% [markdown]
 # ## If something went wrong

@@ -22,7 +22,7 @@
 # | | |
 # | --- | --- |
 # | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 1.5 of 15.6 GB (computed by `gn.plan`, not yet measured) |
+# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.2 GB for the runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -43,15 +43,14 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One
-# group of 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end;
+# The only cell to edit. `auto` takes the preset for your machine. On a CPU one group of 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end;
 # `save_steps` writes a checkpoint every second step. In Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your
 # Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
-PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
@@ -94,12 +93,12 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## An alert, provoked
 #
-# The same questions without the example turn, as most first attempts are: then this small model never writes a tag. All
-# completions of a group score the same, no advantage is left, and nothing is learnt, however long it runs. People find that
-# out in the morning.
+# The same questions without the example turn, and completions cut off after 12 tokens, which is less than the format needs: a mistake
+# that many make with a model that thinks before it answers. All completions of a group score the same, no advantage is left,
+# and nothing is learnt, however long it runs. People find that out in the morning.
 #
 # Here a rule says so at step 10, with the numbers and what to change, and at step 20, where it is beyond doubt, the run ends
-# by itself: that is what `stop_on_alert="critical"` asks for. Short completions, so that it takes a minute.
+# by itself: that is what `stop_on_alert="critical"` asks for.
 
 # %%
 rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
@@ -107,7 +106,7 @@ bare = gn.load_task(rows, settings, tokenizer=tokenizer)
 hopeless = settings.replace(
     max_steps=100, max_completion_length=12, num_generations=4, per_device_train_batch_size=4, stop_on_alert="critical"
 )
-provoked = gn.train(model, tokenizer, bare, rewards, hopeless)
+provoked = gn.train(model, tokenizer, bare, rewards[:2], hopeless)
 
 # %%
 print(f"{provoked.status} after {len(provoked.rows)} of {hopeless.max_steps} steps")
@@ -116,8 +115,8 @@ provoked.alerts[0]
 # %% [markdown]
 # ## Mended, and interrupted
 #
-# The example turn is the advice, and `task` has it. The model is loaded anew, to start from nothing. After half of the steps
-# somebody presses the stop button: here an observer does, a function that is called with each row. A press ends the training
+# `task` has the example turn, and `settings` room for an answer. The model is as it was: without an advantage there was no gradient.
+# After half of the steps somebody presses the stop button: here an observer does, a function that is called with each row. A press ends the training
 # after the step that is under way, a second one at once.
 
 
@@ -128,7 +127,6 @@ def stop_button(row, completions):
         raise KeyboardInterrupt
 
 
-model, tokenizer = gn.load_model(settings)
 run = gn.train(model, tokenizer, task, rewards, settings, observers=[stop_button])
 print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
 

@@ -22,7 +22,7 @@
 # | | |
 # | --- | --- |
 # | Time | 4 and a half minutes on 2 CPU cores, of which the training takes 2 and a half: a run that is there already saves them; on a GPU not yet measured |
-# | Memory | under 4 GB on a CPU; on a T4 1.6 of 15.6 GB with the small run it makes (computed by `gn.plan`, not yet measured) |
+# | Memory | under 4 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.1 GB for the run |
 # | Writes | `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -43,13 +43,14 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
 # questions are asked. Without one, a run of `STEPS` steps is made here. `SAMPLES` is the number of answers to each of `QUESTIONS`
 # questions, for pass@k. In Colab, `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 STEPS = 14  # @param {"type": "integer"}
 SAMPLES = 4  # @param {"type": "integer"}
@@ -64,7 +65,7 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 if not RUN:
-    settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
+    settings = gn.preset(PRESET, max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
@@ -174,14 +175,14 @@ except ValueError as error:
 # %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold; each line says which one did not.
+# Three things that must hold; each line says which one did not. Whether the model got better is said by the held-out questions: the
+# small model of a CPU does, a larger one can do these sums already, and no difference is shown.
 
 # %%
-assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
 assert comparison.contamination.count == 0, comparison.contamination.sentence
 assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), "more tries cannot hurt"
 assert refused, "a question that was trained on was let through"
-print(f"It worked. {comparison.sentence}")
+print("It worked." if comparison.verdict == "better" else "All ran.", comparison.sentence)
 
 # %% [markdown]
 # ## If something went wrong

@@ -23,8 +23,8 @@
 # | | |
 # | --- | --- |
 # | Time | 4 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 1.6 of 15.6 GB with the small run it makes (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model, 1.2 GB for the exports |
+# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
+# | Disk | 0.3 GB for the model, 1.2 GB for the exports; with the larger model of a T4 about 10 GB (computed) |
 # | Writes | `runs/`, `exports/notebook`, and in your cache folder the converted model and a converter of 0.4 MB |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
@@ -44,13 +44,14 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
 # trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty. In Colab,
 # `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 EXPORT_TO = "exports/notebook"  # @param {"type": "string"}
 PUSH_TO = ""  # @param {"type": "string"}
@@ -61,7 +62,7 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The run
 #
-# A high learning rate, so that six steps change something. The comparison on held-out questions goes into the model card; with 24
+# A high learning rate, so that six steps change something, and harder sums for a larger model, which would get these all right. The comparison on held-out questions goes into the model card; with 24
 # questions its interval is wide.
 
 # %%
@@ -72,9 +73,10 @@ if RUN:
 else:
     changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
     changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
-    settings = gn.preset("cpu", max_steps=STEPS, **changes)
+    settings = gn.preset(PRESET, max_steps=STEPS, **changes)
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
+    level = gn.tasks.ARITHMETIC_LEVELS[2 if settings.load_in_4bit else 0] if TASK["source"] == "arithmetic" else {}
+    task = gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
     run = gn.train(model, tokenizer, task, rewards, settings)
     gn.compare(run, task)

@@ -43,13 +43,14 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `RUN` is the folder of a finished run, such as that of the quickstart; while it is empty, a small one is
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a finished run, such as that of the quickstart; while it is empty, a small one is
 # trained here. `STEPS` is how far it is trained, here and in the folder: enough to compare, too short to be good. In Colab,
 # `DRIVE = "grpo_nb/scale_out"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 FOLDER = "anywhere"  # @param {"type": "string"}
 STEPS = 3  # @param {"type": "integer"}
@@ -59,14 +60,17 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# Eight completions a step in groups of four, so that each of two processes has one whole group.
+# Eight completions a step in groups of four, so that each of two processes has one whole group. On a GPU too it is the small model in
+# float32: here arithmetic is compared, to the last digits.
 
 # %%
 if RUN:
     run = gn.open_run(RUN)
 else:
-    changes = {"max_completion_length": 32, "per_device_train_batch_size": 8, "num_generations": 4}
-    settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print), **changes)
+    small = {"model": gn.preset("cpu").model, "load_in_4bit": False, "fast_inference": False, "dtype": "float32"}
+    batch = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 4}
+    root = gn.machine.run_folder(DRIVE, report=print)
+    settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=32, run_root=root, **small, **batch)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]

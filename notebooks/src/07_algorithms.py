@@ -43,10 +43,12 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `PROMPTS` is how many sums lesson 1 takes its gradients of, `BATCH` how many completions lesson 2. `PAIR` and
+# The only cell to edit. `auto` takes the preset for your machine, but with the small model in float32 everywhere: the lessons are
+# about its gradients. `PROMPTS` is how many sums lesson 1 takes its gradients of, `BATCH` how many completions lesson 2. `PAIR` and
 # `SEED` are the two trainings that are done again here, of those that are stored.
 
 # %% tags=["parameters"]
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 PROMPTS = 16  # @param {"type": "integer"}
 BATCH = 16  # @param {"type": "integer"}
 PAIR = ["grpo", "dapo"]  # @param {"type": "raw"}
@@ -85,7 +87,9 @@ print(f"{len(lines)} trainings of {len({line['name'] for line in lines})} settin
 # is chosen so that the pass rate is what we want. First the gradients, and whether the sum agrees with autograd:
 
 # %%
-settings = gn.preset("cpu", per_device_train_batch_size=BATCH)
+small = {"model": gn.preset("cpu").model, "load_in_4bit": False, "fast_inference": False, "dtype": "float32"}
+batch = {"per_device_train_batch_size": BATCH, "gradient_accumulation_steps": 1, "max_completion_length": 48}
+settings = gn.preset(PRESET, **small, **batch)
 model, tokenizer = gn.load_model(settings, report=print)
 policies = gradients.digit_policies(model, tokenizer, PROMPTS)
 print(f"{policies.parameters:,} weights of the LoRA; exact gradient and autograd differ by {policies.error:.0e}")

@@ -1,0 +1,28 @@
+"""The recipe for a GPU, executed on a CPU: every cell, on rows of GSM8K's form and with the small model."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed, text_of
+
+pytestmark = pytest.mark.begins(40)
+
+
+def test_no_cell_warns_or_shows_an_error(gsm8k: Path) -> None:
+    assert_nothing_went_wrong(gsm8k)
+
+
+def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) -> None:
+    notebook = nbformat.read(gsm8k, as_version=4)
+    task = text_of(cell_with(notebook, "task = gn.load_task("))
+    assert "answers: number" in task and "solution" in task and "####" not in task
+    assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
+    said = printed(cell_with(notebook, "run.rise()")).splitlines()[-1]
+    assert said.startswith("test, 12 questions of the test part: ") and "accuracy" in said
+    assert "every weight is base plus adapter" in text_of(cell_with(notebook, "gn.export_merged("))
+
+
+def test_nobody_has_run_it_on_a_gpu_and_it_says_so(gsm8k: Path) -> None:
+    assert "**Nobody has run this on a GPU yet.**" in nbformat.read(gsm8k, as_version=4).cells[0].source
