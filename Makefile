@@ -58,10 +58,8 @@ test-vllm:  ## The kit against a real vLLM, without a GPU, on a processor with a
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
 	@$(VENV_PYTHON) scripts/build_notebooks.py
 
-publish: notebooks  ## Execute all notebooks and keep their outputs in notebooks/ (half an hour on 2 cores).
-	for file in notebooks/[0-9]*.ipynb; do $(VENV_PYTHON) scripts/run_notebook.py $$file --cwd build/publish \
-		&& cp build/publish/runs/notebooks/$$(basename $$file) notebooks/ || exit 1; done
-	$(VENV_PYTHON) scripts/build_notebooks.py
+publish: notebooks  ## Execute the notebooks and keep what they show in notebooks/ (half an hour on 2 cores; ARGS=FILE for one).
+	$(VENV_PYTHON) scripts/publish.py $(ARGS)
 
 lab: bootstrap  ## Open the notebooks in JupyterLab.
 	$(VENV_PYTHON) -m jupyterlab notebooks
