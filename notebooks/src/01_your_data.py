@@ -51,18 +51,14 @@ gn.check_environment()
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {
-    "max_steps": 12,
-    "per_device_train_batch_size": 32,
-    "gradient_accumulation_steps": 1,
-}  # @param {"type": "raw"}
+CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
 SAMPLES = 2  # @param {"type": "integer"}
 
 # %%
-settings = gn.preset(PRESET, **CHANGES)
+settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 
 # %% [markdown]

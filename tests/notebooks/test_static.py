@@ -188,20 +188,11 @@ def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
         assert re.search(r"T4|GPU", rows[name]) and re.search(r"not yet measured|measured on", rows[name]), rows[name]
 
 
-@pytest.mark.parametrize(
-    ("notebook", "settings"),
-    [
-        ("00_quickstart", gn.preset("t4")),
-        ("01_your_data", gn.preset("cpu", max_steps=12, per_device_train_batch_size=32)),
-        ("03_train", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
-        ("04_evaluate", gn.preset("cpu")),
-        ("05_export", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
-    ],
-)
-def test_the_computed_memory_is_what_the_plan_says(notebook: str, settings: gn.Settings) -> None:
-    said = re.search(r"on a T4 ([\d.]+) of 15\.6 GB", facts(ROOT / f"notebooks/{notebook}.ipynb")["Memory"])
-    shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(settings, machine="t4")))
-    assert float(said[1]) == pytest.approx(float(shown[1]), rel=0.1)
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if "vLLM reserves" in facts(p)["Memory"]], ids=lambda p: p.stem)
+def test_the_computed_memory_is_what_the_plan_says(path: Path) -> None:
+    said = re.search(r"on a T4 ([\d.]+) of 15\.6 GB", facts(path)["Memory"])
+    shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(gn.preset("t4"), machine="t4")))
+    assert float(said[1]) == pytest.approx(float(shown[1]), rel=0.05)
 
 
 @pytest.mark.parametrize(
