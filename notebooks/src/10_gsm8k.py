@@ -76,7 +76,7 @@ model, tokenizer = gn.load_model(settings, report=print)
 # ## The task
 #
 # An answer of GSM8K is a worked solution that ends in `#### 42`. The number is the gold answer; the solution becomes a column of its
-# own and is never shown. One example of our own stands in each prompt. You should see *answers: number*, and the first prompt.
+# own and is never shown. One example of our own stands in each prompt. You should see that the answers are numbers, and the first prompt.
 
 # %%
 example = ("A box holds 12 eggs. How many eggs are in 3 boxes and 4 more?", "3 * 12 = 36 and 36 + 4 = 40", "40")
