@@ -1,7 +1,7 @@
 """All rules. Most are a line of a table: a metric against a level, or against its own start; the others are functions.
 
 A finding says what was measured and what follows from it, and nothing about what was not measured. docs/guide/health.md has
-each threshold, docs/evidence/health.md its reason.
+the rules as a user needs them, docs/evidence/health.md the reason of each threshold.
 """
 
 from __future__ import annotations

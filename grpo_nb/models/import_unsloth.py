@@ -127,7 +127,7 @@ def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
         # load_vllm, where it is read).
         "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE": "1",
         # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which
-        # only the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
+        # only the attention of six families keeps together (docs/evidence/real_engines.md, "The trainer that a GPU runs").
         SHARED_SCORING: "0",
         # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled
         # masks are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).

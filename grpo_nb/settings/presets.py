@@ -11,7 +11,7 @@ from grpo_nb.settings.settings import Settings
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points, not measured here: what published
 # guides use on such cards, with lengths and batches that `gn.plan` says fit, and the share of memory that Unsloth's own table
-# gives vLLM in standby (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md has each number with its reason.
+# gives vLLM in standby (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md shows them side by side.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,

@@ -1,0 +1,40 @@
+"""The pages of docs/ and the README: links lead somewhere, names of the kit are there, and they stay short."""
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from tests.conftest import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Words at most, as `wc -w` counts them.
+WORDS = {"docs": 9_000, "docs/evidence": 14_000}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_names_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text.replace("\n", " ")):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists() and (not anchor or anchor in anchors(target)), link
+    for name in re.findall(r"\bgn\.(\w[\w.]*\w)", text):
+        functools.reduce(getattr, name.split("."), gn)
+    for file in re.findall(r"`((?:grpo_nb|tests|studies|benchmarks|scripts)/[\w/.]+\.\w+)", text):
+        assert (ROOT / file).exists(), file
+
+
+def test_they_stay_short() -> None:
+    words = {page: len(page.read_text().split()) for page in PAGES[2:]}
+    evidence = sum(count for page, count in words.items() if page.parent.name == "evidence")
+    assert evidence <= WORDS["docs/evidence"] and sum(words.values()) - evidence <= WORDS["docs"]
+    assert len(PAGES[0].read_text().splitlines()) <= 80
