@@ -384,7 +384,7 @@ def test_an_interrupted_batch_leaves_no_candidate() -> None:
     before = children(os.getpid())
     threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        alone([Candidate(code="while True: pass", stdin="")] * 50, Limits(cpu_seconds=1.5))
+        alone([Candidate(code="while True: pass", stdin="")] * 50, Limits(cpu_seconds=0.75))
     assert wait_until(lambda: not children(os.getpid()) - before, 30)
     assert run_untrusted("def f(): return 42", [Call("f")]).answers[0].value == 42
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from grpo_nb.tasks import formats
 
-XML = formats.xml()
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>"
 ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
 
@@ -14,9 +13,8 @@ ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(),
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
 def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -> None:
     text = format.render("because\nof this", "7")
-    assert format.extract(text) == "7"
-    assert format.is_exact(text)
-    assert format.completeness(text) == 1
+    assert format.extract(text) == "7" == format.extract_last(text)
+    assert format.is_exact(text) and format.completeness(text) == 1
     assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
@@ -34,32 +32,29 @@ def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -
         (GOOD + GOOD, None, 0.0, False),
         ("<answer>7</answer><answer>8</answer>", None, 0.0, False),
         ("<reasoning>r</reasoning><answer></answer>", None, 1.0, False),
-        ("", None, 0.0, False),
         ("I would use <answer> and </answer> tags", "and", 0.5, False),
         ("</answer>7<answer>", None, 0.5, False),
-        ("\x00\ud800 \u202e7", None, 0.0, False),
-        ("<answer>" * 50_000, None, 0.0, False),
+        *((text, None, 0.0, False) for text in ("", "\x00\ud800 \u202e7", "<answer>" * 50_000)),
     ],
 )
 def test_xml(text: str, answer: str | None, complete: float, exact: bool) -> None:
-    assert XML.extract(text) == answer
-    assert XML.completeness(text) == complete
-    assert XML.is_exact(text) is exact
+    format = formats.xml()
+    assert (format.extract(text), format.completeness(text), format.is_exact(text)) == (answer, complete, exact)
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [(GOOD + ".\n", "7"), (GOOD + " No, 8.", None), (GOOD + "\nwait", None), ("#### 7\nNo, 8", None)],
-)
-def test_nothing_may_take_an_answer_back(text: str, answer: str | None) -> None:
-    format = formats.hashes() if text.startswith("#") else XML
-    assert format.extract(text) == "7" and format.extract_last(text) == answer
-
-
-def test_boxed_takes_nested_braces() -> None:
-    assert formats.boxed().extract(r"so \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
-    assert formats.boxed().extract(r"\boxed{1} or \boxed{2}") is None
-    assert formats.boxed().extract(r"\boxed{1") is None
+    ("format", "text", "extracted", "last"),
+    [
+        # Nothing may take an answer back.
+        (formats.xml(), GOOD + ".\n", "7", "7"), (formats.xml(), GOOD + " No, 8.", "7", None),
+        (formats.xml(), GOOD + "\nwait", "7", None), (formats.hashes(), "#### 7\nNo, 8", "7", None),
+        (formats.boxed(), r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}", r"\frac{1}{2}"),
+        (formats.boxed(), r"\boxed{1} or \boxed{2}", None, None), (formats.boxed(), r"\boxed{1", None, None),
+        (formats.bare(), " 7\n", "7", "7"), (formats.bare(), "\n", None, None),
+    ],
+)  # fmt: skip
+def test_the_answer_and_the_last_word(format: formats.AnswerFormat, text: str, extracted: str, last: str) -> None:
+    assert (format.extract(text), format.extract_last(text)) == (extracted, last)
 
 
 def test_a_template_that_opens_the_tag() -> None:
@@ -76,21 +71,22 @@ def test_a_template_that_opens_the_tag() -> None:
 
 def test_a_bare_completion_is_its_answer() -> None:
     bare = formats.bare()
-    assert bare.render("3 + 4 = 7", "7") == "7" == bare.extract(" 7\n") == bare.extract_last("7")
-    assert bare.extract("\n") is None and not bare.is_exact(" ") and bare.completeness("") == 0
+    assert bare.render("3 + 4 = 7", "7") == "7" and not bare.is_exact(" ") and bare.completeness("") == 0
     assert (bare.tags, bare.tag_spans("7"), bare.reasoning("7")) == ((), [], "")
 
 
 @pytest.mark.parametrize(
-    "marks",
-    [{"answer_open": "\n"}, {"answer_close": "</answer>"}, {"reasoning_open": "<r>", "reasoning_close": "</r>"}],
+    ("marks", "told"),
+    [
+        ({"answer_open": "\n"}, "answer_open"),  # of a mark of white space, every completion was an error
+        ({"answer_close": "</answer>"}, "answer_open"),
+        ({"reasoning_open": "<r>", "reasoning_close": "</r>"}, "answer_open"),
+        ({"answer_open": "#", "reasoning_open": "<r>"}, "belong together"),
+    ],
 )
-def test_an_answer_needs_a_mark_that_can_be_seen(marks: dict[str, str]) -> None:
-    """Of a mark of white space, every completion was an error."""
-    with pytest.raises(ValueError, match="answer_open"):
+def test_marks_that_cannot_be(marks: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
         formats.AnswerFormat(name="none", **marks)
-    with pytest.raises(ValueError, match="belong together"):
-        formats.AnswerFormat(name="half", answer_open="#", reasoning_open="<r>")
 
 
 PIECES = st.sampled_from([*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"])
