@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from grpo_nb.rewards import incremental_format, length, xml_format
+from grpo_nb.rewards import correctness, incremental_format, length, xml_format, xml_tags
 from grpo_nb.rewards.marks import spans
 from grpo_nb.tasks import formats
 
@@ -41,6 +41,28 @@ def test_lengths() -> None:
 def test_lengths_that_cannot_be(low: int, high: int | None, unit: str) -> None:
     with pytest.raises(ValueError, match=r"low = |unit = 'lines'"):
         length(low, high, unit=unit)
+
+
+BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
+
+
+@pytest.mark.parametrize(
+    ("reward", "text", "expected"),
+    [
+        (correctness(), BOTH, ["7"]),
+        (correctness(), BOTH + " no, 8", []),
+        (correctness(format=formats.boxed()), r"so $\boxed{\frac{1}{2}}$.", [r"\frac{1}{2}"]),
+        (correctness(format=formats.hashes()), "7 or 8\n#### 8\n", ["8"]),
+        (xml_tags(), BOTH, ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]),
+        (xml_tags(), "<answer><answer>7</answer>", ["</answer>"]),
+        (xml_format(), "7", []),
+        (incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
+        (length(3), "so it is", ["so it is"]),
+        (len, "anything", ["anything"]),
+    ],
+)  # fmt: skip
+def test_spans(reward, text: str, expected: list[str]) -> None:
+    assert [text[span.start : span.end] for span in spans(reward, text)] == expected
 
 
 def test_where_a_function_with_a_format_looked() -> None:

@@ -13,6 +13,7 @@ from grpo_nb.tasks.numbers import plain, read_number
 from tests.conftest import ROOT
 
 WRITTEN = json.loads((ROOT / "tests/data/written_answers.json").read_text())
+KINDS = WRITTEN["kinds: answers, kind, hint"]  # those of text were once taken for units, dates and codes
 
 
 @pytest.mark.parametrize(("value", "forms"), WRITTEN["numbers"].items())
@@ -43,21 +44,6 @@ def test_no_text_makes_it_raise(text: str) -> None:
     number = read_number(text)
     assert number is None or is_same_answer(text, text)
     assert plain(plain(text)) == plain(plain(plain(text))), "what is plain stays as it is"
-
-
-KINDS = [
-    (["1,250", "-3.5", "12 kg", r"\frac12"], "number", "number"),
-    (["1", "2", "3", "4", "5"] * 9, "number", "number"),
-    (["positive", "negative"] * 4, "choice", "one of: negative, positive"),
-    (["Paris", "the river Seine"], "text", "answer"),
-    ([r"\frac{x}{2}", "x^2", "2x"], "expression", "expression"),
-    (['{"a": 1, "b": 2}', '{"a": 2, "b": 3}'], "json", 'JSON with the keys "a", "b"'),
-    (["[1, 2]", "[3]"], "json", "JSON"),
-    # What was once taken for units, dates and codes.
-    (["ISO 9001", "ISO 27001", "ISO 14001", "CSE 101"], "text", "answer"),
-    (["3.11.12", "3.10.14", "3.9.18", "3.12.10"], "text", "answer"),
-    ([f"{n:08b}" for n in range(1, 100)], "text", "answer"),
-]
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb.tasks import formats
+from tests.tasks.test_answers import WRITTEN
 
-GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>"
 ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
 
 
@@ -18,43 +18,21 @@ def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -
     assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
-@pytest.mark.parametrize(
-    ("text", "answer", "complete", "exact"),
-    [
-        (GOOD, "7", 1.0, True),
-        ("  \n" + GOOD + "\n  ", "7", 1.0, True),
-        ("<reasoning>r</reasoning><answer>7</answer>", "7", 1.0, True),
-        ("<reasoning>many\n\nlines</reasoning>\n\n<answer>7</answer>", "7", 1.0, True),
-        (GOOD + " trailing", "7", 1.0, False),
-        ("Sure! " + GOOD, "7", 1.0, False),
-        ("<answer>7</answer>", "7", 0.5, False),
-        (GOOD.removesuffix("</answer>"), None, 0.75, False),
-        (GOOD + GOOD, None, 0.0, False),
-        ("<answer>7</answer><answer>8</answer>", None, 0.0, False),
-        ("<reasoning>r</reasoning><answer></answer>", None, 1.0, False),
-        ("I would use <answer> and </answer> tags", "and", 0.5, False),
-        ("</answer>7<answer>", None, 0.5, False),
-        *((text, None, 0.0, False) for text in ("", "\x00\ud800 \u202e7", "<answer>" * 50_000)),
-    ],
-)
-def test_xml(text: str, answer: str | None, complete: float, exact: bool) -> None:
+ENDLESS = ["<answer>" * 50_000, None, 0.0, False]
+CASES = [*WRITTEN["xml: text, answer, completeness, exact"], ENDLESS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case[0][:50]))
+def test_xml(case: list) -> None:
+    text, *expected = case
     format = formats.xml()
-    assert (format.extract(text), format.completeness(text), format.is_exact(text)) == (answer, complete, exact)
+    assert [format.extract(text), format.completeness(text), format.is_exact(text)] == expected
 
 
-@pytest.mark.parametrize(
-    ("format", "text", "extracted", "last"),
-    [
-        # Nothing may take an answer back.
-        (formats.xml(), GOOD + ".\n", "7", "7"), (formats.xml(), GOOD + " No, 8.", "7", None),
-        (formats.xml(), GOOD + "\nwait", "7", None), (formats.hashes(), "#### 7\nNo, 8", "7", None),
-        (formats.boxed(), r"so \boxed{\frac{1}{2}}.", r"\frac{1}{2}", r"\frac{1}{2}"),
-        (formats.boxed(), r"\boxed{1} or \boxed{2}", None, None), (formats.boxed(), r"\boxed{1", None, None),
-        (formats.bare(), " 7\n", "7", "7"), (formats.bare(), "\n", None, None),
-    ],
-)  # fmt: skip
-def test_the_answer_and_the_last_word(format: formats.AnswerFormat, text: str, extracted: str, last: str) -> None:
-    assert (format.extract(text), format.extract_last(text)) == (extracted, last)
+@pytest.mark.parametrize(("name", "text", "answer", "last"), WRITTEN["last word: format, text, answer, last word"])
+def test_nothing_may_take_an_answer_back(name: str, text: str, answer: str | None, last: str | None) -> None:
+    format = getattr(formats, name)()
+    assert (format.extract(text), format.extract_last(text)) == (answer, last)
 
 
 def test_a_template_that_opens_the_tag() -> None:
