@@ -1,4 +1,4 @@
-"""Numbers, JSON and the five kinds of answers; what people write stands in tests/data/written_answers.json."""
+"""Numbers, JSON and the five kinds of answers; what people write stands in tests/data/written_by_people.json."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from grpo_nb.tasks.answers import answers_of, is_same_answer, read_json
 from grpo_nb.tasks.numbers import plain, read_number
 from tests.conftest import ROOT
 
-WRITTEN = json.loads((ROOT / "tests/data/written_answers.json").read_text())
+WRITTEN = json.loads((ROOT / "tests/data/written_by_people.json").read_text())
 KINDS = WRITTEN["kinds: answers, kind, hint"]  # those of text were once taken for units, dates and codes
 
 

@@ -40,17 +40,7 @@ def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
     assert "the column 'mixed' is kept as text" in repr(task)
 
 
-@pytest.mark.parametrize(
-    ("found", "columns", "proposed"),
-    [
-        (["Review text", "label"], {}, {"question": "Review text", "answer": "label"}),
-        (["id", "Body", "Problem", "final solution"], {}, {"question": "Problem", "answer": "final solution"}),
-        (["German", "English"], {}, {"question": "German", "answer": "English"}),
-        (["label", "words"], {}, {"question": "words", "answer": "label"}),
-        (["id", "one", "two"], {}, {"question": "<column>", "answer": "<column>"}),
-        (["Text", "Mail", "label"], {"question": ["Text", "Mial"]}, {"question": "Text", "answer": "label"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"])
 def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, proposed: dict) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
     with pytest.raises(ValueError, match="the data has no column") as told:
