@@ -1,4 +1,4 @@
-"""The attacks of tests/data/attacks.toml as code, by name, and two sources that no such file can hold."""
+"""The code of tests/data/candidates.toml: what honest code needs, and attacks by name, with two that no such file can hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import tomllib
 from pathlib import Path
 
-_TABLES = tomllib.loads((Path(__file__).parents[1] / "data" / "attacks.toml").read_text())
+_TABLES = tomllib.loads((Path(__file__).parents[1] / "data" / "candidates.toml").read_text())
+HONEST: str = _TABLES["honest"]
 _PRELUDE = _TABLES["prelude"]
 _MACHINE = os.uname().machine
 
