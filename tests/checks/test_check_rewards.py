@@ -70,22 +70,6 @@ def right(text, gold):
     return slots(text) == [gold]
 
 
-@by_text
-def graded(text, gold):
-    """Partial credit for near numbers, far below that of the right one; negative where there is none."""
-    given = slots(text)
-    if len(given) != 1:
-        return -0.5
-    if not re.fullmatch(r"-?[0-9]{1,9}", given[0]):
-        return 0.0
-    distance = abs(int(given[0]) - int(gold))
-    return 1.0 if distance == 0 else 0.3 / (1 + distance)
-
-
-async def awaited(completions, answer, **_):
-    return right(completions=completions, answer=answer)
-
-
 def not_too_long(completions, **_):
     return [-0.5 * (len(completion_text(c).split()) > 150) for c in completions]
 
@@ -99,7 +83,7 @@ def same_call(text, gold):
 
 
 KITS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
-SETS = ([right], [graded], [awaited], [right, not_too_long], [not_too_long], KITS, KITS[1:2])
+SETS = ([right], [right, not_too_long], [not_too_long], KITS, KITS[1:2])
 
 
 @pytest.mark.parametrize("rewards", SETS, ids=lambda rewards: " ".join(reward.__name__ for reward in rewards))
