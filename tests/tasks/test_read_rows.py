@@ -19,7 +19,7 @@ from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.read_rows import read_rows
 from tests.conftest import ROOT
 
-ROWS = [{"question": f"Café {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
+ROWS = [{"question": f"Año {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
 COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
 DATA = Dataset.from_list(ROWS)
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS).encode()
