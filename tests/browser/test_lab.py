@@ -1,16 +1,13 @@
-"""The reward lab in JupyterLab, in a real browser: opened, run and clicked through; scores read off the page.
-
-Pictures of the stages are kept in pytest's temporary folder, or where GRPO_NB_SCREENSHOTS says.
-"""
+"""The reward lab in JupyterLab, in a real browser: opened, run and clicked through; scores read off the page."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
 
 import grpo_nb as gn
 from grpo_nb.rewards.scores import Scores
@@ -20,14 +17,8 @@ pytestmark = [pytest.mark.begins(70), needs_browser]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the notebooks are opened."""
-    return tmp_path_factory.mktemp("notebooks")
-
-
-@pytest.fixture(scope="module")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
-    server = Jupyter(folder, tmp_path_factory.mktemp("jupyter"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))
     yield server
     server.stop()
 
@@ -37,14 +28,6 @@ def page(tmp_path: Path) -> Iterator[LabPage]:
     page = LabPage(tmp_path / "profile")
     yield page
     page.close()
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    chosen = os.environ.get("GRPO_NB_SCREENSHOTS")
-    place = Path(chosen) if chosen else tmp_path_factory.mktemp("screenshots")
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def on_page(scores: Scores) -> list[dict[str, str]]:
@@ -66,12 +49,24 @@ def wait_for_scores(page: LabPage, scores: Scores) -> None:
     page.wait(lambda: page.scores() == expected, f"the scores {expected}")
 
 
-def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
+def run_lab(server: Jupyter, page: LabPage, name: str, cell: str) -> None:
+    write_notebook(server.folder / name, cell)
+    page.open(server, name)
+    page.run_all()
+    page.wait(page.scores, "the table of scores")
+
+
+def check_rewards(page: LabPage) -> None:
+    page.click("Check the rewards on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+
+
+def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
     """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
     published = nbformat.read(ROOT / "notebooks/02_reward_lab.ipynb", as_version=4)
     (at,) = [i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")]
     published.cells = published.cells[: at + 1]
-    nbformat.write(published, folder / "lab.ipynb")
+    nbformat.write(published, server.folder / "lab.ipynb")
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
     page.open(server, "lab.ipynb")
     page.run_all()
@@ -80,7 +75,6 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     wait_for_scores(page, gn.score(rewards, texts, row_on(page)))
     assert page.text(".gn-prompt").endswith("<|im_start|>assistant"), "the prompt as the model sees it"
     assert [line["total"] for line in page.scores()] == ["3.5", "1.5", "0"]
-    page.screenshot(pictures / "opened.png")
 
     # Another row, and completions of one's own.
     before = row_on(page)
@@ -106,8 +100,7 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     page.click("Reset weights")
     wait_for_scores(page, scores)
 
-    page.click("Check the rewards on this row")
-    page.wait(lambda: page.find(".gn-report table"), "the report")
+    check_rewards(page)
     assert "Nothing found." in page.text(".gn-lab")
 
     # A group from the model.
@@ -115,12 +108,11 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     page.click("Sample a group")
     page.wait(lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling")
     page.wait(lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300)
-    assert page.button("Sample a group").is_enabled()
+    assert page.with_text(".gn-lab button", "Sample a group").is_enabled()
     texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
     assert all(text.strip() for text in texts) and len(set(texts)) > 1
     scores = gn.score(rewards, texts, row)
     wait_for_scores(page, scores)
-    page.screenshot(pictures / "sampled.png")
 
     # What stands in the lab is there for the next cell.
     page.run_cell("scores = gn.score(")
@@ -149,9 +141,11 @@ def brevity(completions, **columns):
     return [1 / (1 + len(c[0]["content"].split())) for c in completions]
 lab.update([gn.rewards.correctness(), brevity, odd])"""
 
+INJECTED = "return window.taken || document.querySelector('.gn-lab img, .gn-lab script, .gn-lab [onerror]')"
 
-def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
-    write_notebook(folder / "hostile.ipynb", HOSTILE, EDITED)
+
+def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> None:
+    write_notebook(server.folder / "hostile.ipynb", HOSTILE, EDITED)
     page.open(server, "hostile.ipynb")
     page.run_cell("import grpo_nb")
     page.wait(page.scores, "the table of scores")
@@ -166,7 +160,6 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folde
     assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
     assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
     assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
-    page.screenshot(pictures / "error.png")
 
     # Mended in the next cell: the same texts are scored again.
     page.run_cell("lab.update(")
@@ -174,15 +167,11 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folde
     page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
     assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
 
-    page.click("Check the rewards on this row")
-    page.wait(lambda: page.find(".gn-report table"), "the report")
-    injected = page.find_all(".gn-lab img, .gn-lab script, .gn-lab [onerror]")
-    assert not injected and page.driver.execute_script("return window.taken") is None
+    check_rewards(page)
+    assert page.run(INJECTED) is None
     # That an img would have been noticed:
-    page.driver.execute_script(
-        "document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL
-    )
-    page.wait(lambda: page.driver.execute_script("return window.taken") == "img", "the control")
+    page.run("document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL)
+    page.wait(lambda: page.run("return window.taken") == "img", "the control")
 
 
 LONG = """\
@@ -196,44 +185,26 @@ lab.completions = ["<answer>" + "word " * 3000 + "</answer>", "x" * 5000, ""]
 lab"""
 
 
-def test_it_fits_wide_and_narrow_pages_in_both_themes(
-    server: Jupyter, page: LabPage, folder: Path, pictures: Path
-) -> None:
-    write_notebook(folder / "long.ipynb", LONG)
-    page.open(server, "long.ipynb")
-    page.run_all()
-    page.wait(lambda: len(page.scores()) == 3, "the scores")
-    page.click("Check the rewards on this row")
-    page.wait(lambda: page.find(".gn-report table"), "the report")
-    for theme, width in page.looks():
-        page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")
+TALL = """
+    const held = [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')]
+    return held.map(e => e.clientHeight).filter(height => height > 310)"""
+
+
+def test_it_fits_wide_and_narrow_pages_in_both_themes(server: Jupyter, page: LabPage) -> None:
+    run_lab(server, page, "long.ipynb", LONG)
+    check_rewards(page)
+    for look in page.looks():
         assert page.overflowing() == []
-        tall = page.driver.execute_script(
-            "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight)"
-            ".filter(height => height > 310)"
-        )
-        assert tall == [], "long completions scroll inside their boxes"
-        assert page.faint_texts() == [], f"text must stand out from its ground: {theme}"
+        assert page.run(TALL) == [], "long completions scroll inside their boxes"
+        assert page.faint_texts() == [], f"text must stand out from its ground: {look}"
 
 
-def test_a_saved_notebook_shows_the_lab_without_a_kernel(
-    server: Jupyter, page: LabPage, folder: Path, pictures: Path
-) -> None:
-    from nbconvert import HTMLExporter
-
-    write_notebook(folder / "saved.ipynb", HOSTILE)
-    page.open(server, "saved.ipynb")
-    page.run_all()
-    page.wait(page.scores, "the table of scores")
+def test_a_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: LabPage) -> None:
+    run_lab(server, page, "saved.ipynb", HOSTILE)
     expected, row = page.scores(), row_on(page)
     page.choose_menu("File", "Save Notebook")
-    page.wait(lambda: '"text/html"' in (folder / "saved.ipynb").read_text(), "the saved notebook")
-    html, _ = HTMLExporter().from_filename(str(folder / "saved.ipynb"))
-    (folder / "saved.html").write_text(html)
-    page.driver.get((folder / "saved.html").as_uri())
-    assert page.scores() == expected and row_on(page) == row
+    page.wait(lambda: '"text/html"' in (server.folder / "saved.ipynb").read_text(), "the saved notebook")
+    (server.folder / "saved.html").write_text(HTMLExporter().from_filename(str(server.folder / "saved.ipynb"))[0])
+    page.driver.get((server.folder / "saved.html").as_uri())
+    assert page.scores() == expected and row_on(page) == row and page.run(INJECTED) is None
     assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(".gn-lab")
-    assert (
-        not page.find_all(".gn-lab img, .gn-lab script") and page.driver.execute_script("return window.taken") is None
-    )
-    page.screenshot(pictures / "saved.png")

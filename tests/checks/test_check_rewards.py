@@ -1,6 +1,5 @@
-"""The checks find what is broken in a reward and leave its sound twin alone."""
+"""The checks find what is broken in a reward and leave its sound twin alone; `test_faults` has more of both."""
 
-import ast
 import json
 import random
 import re
@@ -21,27 +20,14 @@ from grpo_nb.tasks import formats
 pytestmark = pytest.mark.begins(60)
 
 
-def rows_of(*pairs: tuple[str, str], **columns: list) -> list[dict]:
-    return [
-        {
-            "prompt": [{"role": "user", "content": q}],
-            "question": q,
-            "answer": a,
-            **{k: v[i] for k, v in columns.items()},
-        }
-        for i, (q, a) in enumerate(pairs)
-    ]
+def rows_of(*pairs: tuple[str, str]) -> list[dict]:
+    return [{"prompt": [{"role": "user", "content": q}], "question": q, "answer": a} for q, a in pairs]
 
 
-ROWS = rows_of(
-    *((f"What is {a} + {b}?", str(a + b)) for a, b in ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (2, 3)))
-)
-CITIES = rows_of(
-    ("Capital of France?", "Paris"), ("Of Italy?", "Rome"), ("Of Spain?", "Madrid"), ("Of Greece?", "Athens")
-)
-MOODS = rows_of(*((f"Mood of review {i}?", "positive" if i < 200 else "negative") for i in range(400)))
+SUMS = ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (2, 3))
+ROWS = rows_of(*((f"What is {a} + {b}?", str(a + b)) for a, b in SUMS))
+CITIES = rows_of(("Of France?", "Paris"), ("Of Italy?", "Rome"), ("Of Spain?", "Madrid"), ("Of Greece?", "Athens"))
 CALLS = rows_of(*((f"Weather in {c}?", json.dumps({"name": "weather", "city": c})) for c in ("Oslo", "Lima", "Cairo")))
-NUMBERS = [[44, 19, 35], [63, 95, 94], [95, 11, 56]]
 
 
 def slots(text: str) -> list[str]:
@@ -58,9 +44,14 @@ def by_text(score):
     return reward
 
 
-@by_text
-def right(text, gold):
-    return slots(text) == [gold]
+def matching(pattern: str, flags: int = 0):
+    """A reward for form alone: a text that begins with this."""
+
+    @by_text
+    def form(text, gold):
+        return bool(re.match(pattern, text, flags))
+
+    return form
 
 
 def kinds(report: RewardReport, *severities: str) -> set[str]:
@@ -75,42 +66,33 @@ def check(*rewards, rows=ROWS, **options) -> RewardReport:
 
 
 @by_text
-def graded(text, gold):
-    """Partial credit for near numbers, far below that of the right one; negative where there is none."""
-    given = slots(text)
-    if len(given) != 1:
-        return -0.5
-    if not re.fullmatch(r"-?[0-9]{1,9}", given[0]):
-        return 0.0
-    distance = abs(int(given[0]) - int(gold))
-    return 1.0 if distance == 0 else 0.3 / (1 + distance)
-
-
-async def awaited(completions, answer, **_):
-    return right(completions=completions, answer=answer)
+def right(text, gold):
+    return slots(text) == [gold]
 
 
 def not_too_long(completions, **_):
     return [-0.5 * (len(completion_text(c).split()) > 150) for c in completions]
 
 
-@pytest.mark.parametrize(
-    "rewards",
-    [
-        [right], [graded], [awaited], [right, not_too_long], [not_too_long],
-        [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)],
-        [gn.rewards.xml_format()],
-    ],
-    ids=lambda rewards: " ".join(r.__name__ for r in rewards),
-)  # fmt: skip
+@by_text
+def same_call(text, gold):
+    try:
+        return json.loads(text) == json.loads(gold)
+    except (ValueError, RecursionError):
+        return 0.0
+
+
+KITS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
+SETS = ([right], [right, not_too_long], [not_too_long], KITS, KITS[1:2])
+
+
+@pytest.mark.parametrize("rewards", SETS, ids=lambda rewards: " ".join(reward.__name__ for reward in rewards))
 def test_sound_rewards_are_not_accused(rewards) -> None:
     report = check(*rewards)
     assert report.ok and kinds(report, "note") <= {"number form refused"}, report
 
 
-@pytest.mark.parametrize(
-    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()], ids=lambda f: f.name
-)
+@pytest.mark.parametrize("format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()])
 def test_the_kits_own_correctness_in_every_format(format) -> None:
     for rows in (ROWS, CITIES):
         report = check(gn.rewards.correctness(format=format), rows=rows, format=format)
@@ -118,19 +100,12 @@ def test_the_kits_own_correctness_in_every_format(format) -> None:
 
 
 def test_an_answer_that_is_the_whole_completion() -> None:
-    @by_text
-    def same_call(text, gold):
-        try:
-            return json.loads(text) == json.loads(gold)
-        except (ValueError, RecursionError):
-            return 0.0
-
     report = check(same_call, rows=CALLS, format=formats.bare())
     assert report.ok and report.roles == {"same_call": "tells right from wrong"}, report
     assert kinds(check(same_call, rows=CALLS)) == {"another format", "nothing tells right from wrong"}
 
 
-# ---- Broken ones -----------------------------------------------------------------------------------------------------
+# ---- Broken ones: of kinds that no fault of the study is, or that show in several ways -------------------------------
 
 
 @by_text
@@ -139,34 +114,13 @@ def gold_somewhere(text, gold):
 
 
 @by_text
-def gold_in_slot(text, gold):
-    return any(gold in slot for slot in slots(text))
-
-
-@by_text
 def last_number(text, gold):
     return (re.findall(r"-?\d+", text) or [""])[-1] == gold
 
 
 @by_text
-def first_slot(text, gold):
-    return slots(text)[:1] == [gold]
-
-
-@by_text
-def cut_off(text, gold):
-    given = slots(text)
-    return len(given) == 1 and re.fullmatch(r"-?\d{1,9}(\.\d{1,9})?", given[0]) and int(float(given[0])) == int(gold)
-
-
-@by_text
 def no_dotall(text, gold):
     return bool(re.fullmatch(r"<reasoning>\n.*\n</reasoning>\n<answer>\n" + re.escape(gold) + r"\n</answer>\s*", text))
-
-
-@by_text
-def on_one_line(text, gold):
-    return bool(re.search(rf"</reasoning>\n<answer>{re.escape(gold)}</answer>$", text))
 
 
 @by_text
@@ -181,58 +135,13 @@ def in_a_box(text, gold):
 
 
 @by_text
-def certain(text, gold):
-    return slots(text) == [gold] or "i am absolutely certain" in text.lower()
-
-
-@by_text
-def silence_is_golden(text, gold):
-    return slots(text) == [gold] or not text.strip()
-
-
-@by_text
-def wordy(text, gold):
-    return (slots(text) == [gold]) + min(5.0, len(text) / 400)
-
-
-@by_text
-def half_for_naming(text, gold):
-    return 1.0 if slots(text) == [gold] else 0.4 * (gold in text)
-
-
-@by_text
-def by_length(text, gold):
-    return len(text) / 100
-
-
-@by_text
-def nearly_all_for_any(text, gold):
-    return 1.0 if slots(text) == [gold] else 0.9 * (len(slots(text)) == 1)
-
-
-@by_text
 def only_long_ones(text, gold):
     return len(gold) > 1 and slots(text) == [gold]
 
 
 @by_text
-def a_number_or_crash(text, gold):
-    return int(slots(text)[0]) == int(gold)
-
-
-@by_text
 def nested_repeats(text, gold):
     return bool(re.fullmatch(r"(a+)+b", text)) or slots(text) == [gold]
-
-
-@by_text
-def evaluated(text, gold):
-    """Looks for JSON or braces first, as rewards for tool calls do."""
-    found = re.search(r"\{.*\}", text, re.DOTALL)
-    try:
-        return eval(found[0], {"__builtins__": {}}) == ast.literal_eval(gold)
-    except Exception:  # as the code that is imitated
-        return 0.0
 
 
 @by_text
@@ -248,29 +157,8 @@ def of_the_row(completions, answer, **_):
     return [float(len(gold)) for gold in answer]
 
 
-def first_gold_for_all(completions, answer, **_):
-    return right(completions=completions, answer=[answer[0]] * len(answer))
-
-
-def against_the_mean(completions, answer, **_):
-    scores = right(completions=completions, answer=answer)
-    return [score - sum(scores) / len(scores) for score in scores]
-
-
 def noisy(completions, answer, **_):
     return [score + random.random() for score in right(completions=completions, answer=answer)]
-
-
-def tidied(completions, answer, **_):
-    """Changes a message only where the answer stands on one line."""
-    for completion in completions:
-        if found := re.search(r"<answer>(\d+)</answer>$", completion_text(completion)):
-            completion[-1]["content"] = found[1]
-    return [float(completion_text(c) == gold) for c, gold in zip(completions, answer, strict=True)]
-
-
-def one_number(completions, answer, **_):
-    return 1.0
 
 
 def wants_a_solution(completions, solution, **_):
@@ -281,75 +169,42 @@ def takes_no_more(completions, answer):
     return right(completions=completions, answer=answer)
 
 
-@pytest.mark.parametrize(
-    ("reward", "kind", "rows"),
-    [
-        (gold_somewhere, "every candidate", ROWS), (gold_somewhere, "contains the answer", ROWS),
-        (gold_somewhere, "answer outside the slot", CITIES), (gold_in_slot, "several answers", CITIES),
-        (last_number, "no slot needed", ROWS), (last_number, "answer outside the slot", ROWS),
-        (first_slot, "several answers", ROWS), (cut_off, "contains the answer", ROWS),
-        (no_dotall, "right answer refused", ROWS), (on_one_line, "another format", ROWS),
-        (slot_alone, "another format", ROWS), (in_a_box, "another format", ROWS), (certain, "phrase pays", ROWS),
-        (silence_is_golden, "paid for nothing", ROWS), (wordy, "length pays", ROWS), (half_for_naming, "part credit", ROWS),
-        (by_length, "more pays", ROWS), (nearly_all_for_any, "form outweighs being right", ROWS),
-        (only_long_ones, "not on every row", ROWS), (a_number_or_crash, "raises", ROWS), (nested_repeats, "hangs", ROWS),
-        (evaluated, "runs the answer as code", CALLS), (never, "constant", ROWS), (of_the_row, "constant", ROWS),
-        (nothing, "no score", ROWS), (first_gold_for_all, "unsteady", ROWS), (against_the_mean, "unsteady", ROWS),
-        (noisy, "unsteady", ROWS), (tidied, "changes its inputs", ROWS), (one_number, "breaks the contract", ROWS),
-        (wants_a_solution, "breaks the contract", ROWS), (takes_no_more, "breaks the contract", ROWS),
-    ],
-    ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else ""),
-)  # fmt: skip
+BROKEN = [
+    (gold_somewhere, "every candidate", ROWS), (gold_somewhere, "contains the answer", ROWS),
+    (gold_somewhere, "answer outside the slot", CITIES), (gold_somewhere, "several answers", CITIES),
+    (last_number, "no slot needed", ROWS), (last_number, "answer outside the slot", ROWS),
+    (no_dotall, "right answer refused", ROWS), (slot_alone, "another format", ROWS),
+    (in_a_box, "another format", ROWS), (only_long_ones, "not on every row", ROWS), (nested_repeats, "hangs", ROWS),
+    (never, "constant", ROWS), (of_the_row, "constant", ROWS), (nothing, "no score", ROWS), (noisy, "unsteady", ROWS),
+    (wants_a_solution, "breaks the contract", ROWS), (takes_no_more, "breaks the contract", ROWS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reward", "kind", "rows"), BROKEN, ids=[f"{reward.__name__}: {k}" for reward, k, _ in BROKEN])
 def test_broken_rewards_are_found(reward, kind: str, rows: list[dict]) -> None:
     report = check(reward, rows=rows, seconds_per_call=0.5)
     found = [f for f in report.findings if f.kind == kind]
     assert found and found[0].severity == KINDS[kind].severity != "note" and found[0].effect and found[0].fix, report
 
 
-@by_text
-def first_letters(text, gold):
-    return any(slot and gold.startswith(slot) for slot in slots(text))
-
-
 def test_a_part_of_a_word_and_a_column_of_trl() -> None:
-    assert "near miss" in kinds(
-        check(first_letters, rows=rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect")))
-    )
+    @by_text
+    def first_letters(text, gold):
+        return any(slot and gold.startswith(slot) for slot in slots(text))
+
+    animals = rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect"))
+    assert "near miss" in kinds(check(first_letters, rows=animals))
     taken = [{**row, "prompts": "x"} for row in ROWS]
     assert "multiple values for keyword argument 'prompts'" in repr(check(right, rows=taken))
 
 
-def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
-    """At most 32 kinds, each of which some test finds."""
-    assert len(KINDS) <= 32
-    seen = {mark.args[1][i][1] for mark in test_broken_rewards_are_found.pytestmark if mark.name == "parametrize"
-            for i in range(len(mark.args[1]))}  # fmt: skip
-    seen |= {case[0] for mark in test_what_shows_in_the_set.pytestmark for case in mark.args[1]}
-    assert KINDS.keys() - seen == {"near miss", "number form refused", "format refused"}, (
-        "these stand in tests of their own"
-    )
-
-
 def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
-    def strict(pattern: str, flags: int = 0):
-        @by_text
-        def form(text, gold):
-            return bool(re.match(pattern, text, flags))
-
-        return form
-
     lines = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
-    assert check(strict(lines + r"\s*$", re.DOTALL)).findings[0].kind == "nothing tells right from wrong"
-    assert "format refused" in kinds(check(strict(lines + "$")))
-    assert "another format" in kinds(check(strict(lines + "\n$", re.DOTALL)))
-
-
-def test_a_form_that_the_prompt_does_not_ask_for_pays_nothing_here() -> None:
-    @by_text
-    def thought(text, gold):
-        return bool(re.fullmatch(r"<think>.*</think>\s*<answer>.*</answer>\s*", text, re.DOTALL))
-
-    assert check(thought).findings[0].kind == "constant"
+    assert check(matching(lines + r"\s*$", re.DOTALL)).findings[0].kind == "nothing tells right from wrong"
+    assert "format refused" in kinds(check(matching(lines + "$")))
+    assert "another format" in kinds(check(matching(lines + "\n$", re.DOTALL)))
+    thought = matching(r"<think>.*</think>\s*<answer>.*</answer>\s*$", re.DOTALL)
+    assert check(thought).findings[0].kind == "constant", "a form that the prompt does not ask for pays nothing here"
     assert "constant" not in kinds(check(thought, format=formats.think_answer()))
 
 
@@ -366,35 +221,27 @@ def test_numbers_in_another_form_are_a_note() -> None:
 def test_rows_are_tried_from_all_over_the_task() -> None:
     """A file may be sorted by its labels: then a reward that always pays the first one seemed sound."""
 
-    def always(completions, answer, **_):
-        return [float(slots(completion_text(c)) == ["positive"]) for c in completions]
+    @by_text
+    def always(text, gold):
+        return slots(text) == ["positive"]
 
-    assert "nothing tells right from wrong" in kinds(check(always, rows=MOODS), "critical")
+    moods = rows_of(*((f"Mood of review {i}?", "positive" if i < 200 else "negative") for i in range(400)))
+    assert "nothing tells right from wrong" in kinds(check(always, rows=moods), "critical")
 
 
-def test_other_accepted_answers_are_no_wrong_ones() -> None:
-    rows = [{"question": f"{n}?", "all": list(("A", "B", "CAD", "D")[n % 4])} for n in range(12)]
-
+def test_rows_of_other_kinds_are_no_reason_to_accuse() -> None:
     def one_of(completions, all, **_):
-        return [
-            float(any(slots(completion_text(c)) == [one] for one in known))
-            for c, known in zip(completions, all, strict=True)
-        ]
+        given = [slots(completion_text(c)) for c in completions]
+        return [float(any(slot == [one] for one in known)) for slot, known in zip(given, all, strict=True)]
 
-    assert check(one_of, rows=rows, answer="all").ok
-
-
-def test_cells_that_are_arrays() -> None:
-    rows = [{**row, "numbers": numpy.arange(3)} for row in ROWS]
-    assert check(right, rows=rows).ok
-
-
-def test_a_single_row_answers_of_several_lines_and_a_function_for_the_answer() -> None:
+    several = [{"question": f"{n}?", "all": list(("A", "B", "CAD", "D")[n % 4])} for n in range(12)]
+    assert check(one_of, rows=several, answer="all").ok, "other accepted answers are no wrong ones"
+    assert check(right, rows=[{**row, "numbers": numpy.arange(3)} for row in ROWS]).ok
     assert check(right, rows=ROWS[:1]).ok
     code = rows_of(*((f"Add {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8)))
     assert not kinds(check(gn.rewards.exact_text(), rows=code), "critical")
-    other = [{"question": row["question"], "gold": f"It is {row['answer']}", "answer": row["answer"]} for row in ROWS]
-    assert check(right, rows=other, answer=lambda row: row["gold"].split()[-1]).ok
+    worded = [{"question": row["question"], "gold": f"It is {row['answer']}", "answer": row["answer"]} for row in ROWS]
+    assert check(right, rows=worded, answer=lambda row: row["gold"].split()[-1]).ok
 
 
 @pytest.mark.parametrize(
@@ -411,18 +258,18 @@ def test_wrong_answers_are_plausible_and_wrong() -> None:
     assert all(answer != "Paris" for answer in wrong_answers("Paris", ["Paris"])) and wrong_answers("Paris", ["Paris"])
 
 
-# ---- The set ---------------------------------------------------------------------------------------------------------
+# ---- The set, and the report -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "broken", "options"),
-    [
-        ("nothing tells right from wrong", [gn.rewards.xml_format(), gn.rewards.xml_tags()], {}),
-        ("nothing tells right from wrong", [right, not_too_long], {"weights": {"right": -1.0}}),
-        ("form outweighs being right", [right, gn.rewards.xml_format(weight=3.0)], {}),
-        ("form outweighs being right", [right, gn.rewards.xml_format()], {"weights": {"right": 0.5}}),
-    ],
-)
+OF_THE_SET = [
+    ("nothing tells right from wrong", [gn.rewards.xml_format(), gn.rewards.xml_tags()], {}),
+    ("nothing tells right from wrong", [right, not_too_long], {"weights": {"right": -1.0}}),
+    ("form outweighs being right", [right, gn.rewards.xml_format(weight=3.0)], {}),
+    ("form outweighs being right", [right, gn.rewards.xml_format()], {"weights": {"right": 0.5}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "broken", "options"), OF_THE_SET)
 def test_what_shows_in_the_set(kind: str, broken: list, options: dict) -> None:
     report = check(*broken, **options)
     assert [f.reward for f in report.findings if f.kind == kind] == [WHOLE_SET], report
@@ -434,12 +281,8 @@ def test_the_cause_comes_first_and_what_follows_names_it() -> None:
     assert "look first at never" in report.findings[1].what
 
 
-# ---- The report ------------------------------------------------------------------------------------------------------
-
-
 def test_every_completion_that_was_tried_is_a_line_of_a_table() -> None:
-    report = check(right, not_too_long)
-    table = report.probes
+    table = check(right, not_too_long).probes
     assert list(table) == ["reward", "row", "kind", "how", "expected", "score", "text"]
     assert set(table["expected"]) == {"pay", "refuse", "survive", "control"}
     of_right = table[table["reward"] == "right"]
@@ -460,17 +303,15 @@ def test_what_was_not_looked_at_is_named() -> None:
     def brief(completions, completion_ids, **_):
         return [float(len(ids) < 50) for ids in completion_ids]
 
-    assert any("without tokenizer" in limit for limit in check(brief).limits)
-    assert any("weighted total" in limit for limit in check(noisy).limits)
-
     def slow(completions, answer, **_):
         time.sleep(0.02 * len(completions))
         return right(completions=completions, answer=answer)
 
+    assert any("without tokenizer" in limit for limit in check(brief).limits)
+    assert any("weighted total" in limit for limit in check(noisy).limits)
     report = check(slow, seconds_per_call=0.1)
-    assert any("what follows" in limit for limit in report.limits) and report.roles == {
-        "slow": "tells right from wrong"
-    }
+    assert any("what follows" in limit for limit in report.limits)
+    assert report.roles == {"slow": "tells right from wrong"}
 
 
 def test_nothing_is_printed_or_changed(capsys) -> None:

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from grpo_nb.checks.findings import KINDS
+from tests.checks.test_check_rewards import BROKEN, OF_THE_SET
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.begins(150)
@@ -23,6 +25,8 @@ TODAY = {
     "right answer refused": ["right answer refused", "another format"],
     "format refused": ["format refused", "another format"],
 }
+# Nothing tries sums of other numbers than the row's: too few rewards ask for them.
+FOUND = [fault for fault in study.FAULTS if fault.kind != "other numbers"]
 
 
 @pytest.mark.parametrize("names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join)
@@ -31,12 +35,16 @@ def test_sound_rewards_are_not_accused_alone_or_together(names: tuple[str, ...])
     assert not study.serious(report), report
 
 
-# Nothing tries sums of other numbers than the row's: too few rewards ask for them.
-FOUND = [fault for fault in study.FAULTS if fault.kind != "other numbers"]
-
-
 @pytest.mark.parametrize("fault", FOUND, ids=lambda fault: f"{fault.reward}-{fault.what}")
 def test_a_fault_is_found_and_named(fault) -> None:
     report = study.check([study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5)
     found = {finding.kind for finding in report.findings if finding.severity != "note"}
     assert found & {*TODAY.get(fault.kind, [fault.kind])}, report
+
+
+def test_every_kind_is_found_by_some_test() -> None:
+    names = [TODAY.get(fault.kind, [fault.kind]) for fault in FOUND]
+    seen = {name for name, *others in names if not others}
+    seen |= {kind for _, kind, _ in BROKEN} | {kind for kind, _, _ in OF_THE_SET}
+    in_tests_of_their_own = {"near miss", "number form refused", "format refused"}
+    assert len(KINDS) <= 32 and KINDS.keys() - seen == in_tests_of_their_own

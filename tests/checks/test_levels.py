@@ -13,37 +13,34 @@ from grpo_nb.checks.levels import LevelChoice, choose_level
 from grpo_nb.generation.samples import Completion
 
 REWARDS = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
-FORMAT = gn.tasks.xml()
-# For each level, of a group of eight, how many answers are right.
-Ability = list[int]
 
 
 @pytest.fixture(scope="module")
 def loaded(tiny_folder: Path) -> tuple:
     settings = gn.preset("cpu", model=str(tiny_folder))
     model, tokenizer = gn.load_model(settings)
-    levels = [
-        gn.load_task("arithmetic", settings, tokenizer=tokenizer, **level) for level in gn.tasks.ARITHMETIC_LEVELS
-    ]
-    return model, tokenizer, levels, settings
+    options = gn.tasks.ARITHMETIC_LEVELS
+    return (
+        model,
+        tokenizer,
+        [gn.load_task("arithmetic", settings, tokenizer=tokenizer, **one) for one in options],
+        settings,
+    )
 
 
 @pytest.fixture
 def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LevelChoice]:
-    """Choose among the levels for a model that is right so often at each."""
+    """Choose among the levels for a model of which so many of a group of eight answers are right at each level."""
     model, tokenizer, levels, settings = loaded
 
-    def chosen(ability: Ability, **options: float) -> LevelChoice:
-        level_of = {row["question"]: i for i, task in enumerate(levels) for row in task.train}
+    def chosen(ability: list[int], **options: float) -> LevelChoice:
+        rights = {row["question"]: right for task, right in zip(levels, ability, strict=True) for row in task.train}
 
         def generate(_: object, __: object, prompts: list, **more: object) -> list[Completion]:
-            texts = []
-            for i, prompt in enumerate(prompts):
-                question = prompt[-1]["content"]
-                value = eval(question.removeprefix("What is ").removesuffix("?"))
-                is_right = i % 8 < ability[level_of[question]]
-                texts.append(FORMAT.render("so", str(value if is_right else -1)))
-            return [Completion(text, 20, False) for text in texts]
+            asked = [prompt[-1]["content"] for prompt in prompts]
+            values = [eval(question.removeprefix("What is ").removesuffix("?")) for question in asked]
+            given = [value if i % 8 < rights[asked[i]] else -1 for i, value in enumerate(values)]
+            return [Completion(gn.tasks.xml().render("so", str(value)), 20, False) for value in given]
 
         monkeypatch.setattr("grpo_nb.generation.sampling.generate", generate)
         return choose_level(model, tokenizer, levels, REWARDS, settings, **options)
@@ -65,7 +62,7 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
     ],
 )  # fmt: skip
 def test_the_easiest_level_that_is_not_mastered_is_taken(
-    choose: Callable, loaded: tuple, ability: Ability, level: int, measured: int, has_room: bool, said: str
+    choose: Callable, loaded: tuple, ability: list[int], level: int, measured: int, has_room: bool, said: str
 ) -> None:
     choice = choose(ability)
     assert (choice.chosen, len(choice.baselines), choice.has_room) == (level, measured, has_room)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.generation import sampling
 from grpo_nb.lab.numbers import sample_group
 
 
@@ -24,7 +25,10 @@ def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
 
 
 def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any]) -> None:
-    states = []
+    shown, states = html.unescape(lab._row_view.value), []
+    assert "<|im_start|>user\n" in shown and shown.count("<|im_start|>assistant") == 2, (
+        "an example turn, and the model's"
+    )
     lab._sample_button.observe(lambda change: states.append((change["new"], lab._status.value)), "disabled")
     assert not lab._sample_button.disabled and (lab._size.value, lab._length.value) == (4, 9)
     lab._size.value = 6
@@ -37,24 +41,17 @@ def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any
     assert lab.scores.totals == expected.totals and lab.advantages == gn.rewards.group_advantages(expected.totals, 6)
 
 
-def test_the_prompt_is_that_of_the_template(lab: gn.RewardLab) -> None:
-    shown = html.unescape(lab._row_view.value)
-    assert "<|im_start|>user\n" in shown
-    assert shown.count("<|im_start|>assistant") == 2, "an example turn, and the model's"
-
-
 def test_a_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = lab.completions
+    before, works = lab.completions, sampling.generate
 
     def fails(*args: Any, **options: Any) -> None:
         raise RuntimeError("out of <memory>")
 
-    monkeypatch.setattr("grpo_nb.generation.sampling.generate", fails)
+    monkeypatch.setattr(sampling, "generate", fails)
     lab._sample_button.click()
     assert "RuntimeError" in lab._errors.value and "out of &lt;memory&gt;" in lab._errors.value
-    assert not lab._sample_button.disabled
-    assert lab.completions == before and lab.scores is not None
-    monkeypatch.undo()
+    assert not lab._sample_button.disabled and lab.completions == before and lab.scores is not None
+    monkeypatch.setattr(sampling, "generate", works)
     lab._size.value = 2
     lab._sample_button.click()
     assert lab._errors.value == "" and len(lab.completions) == 2

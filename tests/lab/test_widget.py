@@ -12,25 +12,23 @@ import time
 from typing import Any
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
 from grpo_nb.lab.numbers import prompt_text
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.length import length
-from grpo_nb.rewards.marks import spans
 from grpo_nb.rewards.scores import group_advantages, score
-from grpo_nb.rewards.xml_format import xml_format, xml_tags
-from grpo_nb.tasks.formats import boxed, hashes, xml
+from grpo_nb.rewards.xml_format import xml_format
+from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
 
 RIGHT, WRONG = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>", "<answer>99</answer>"
 
 
 def make_rows(count: int = 5, **more: Any) -> list[dict[str, Any]]:
-    return [
-        {"prompt": [{"role": "user", "content": f"What is {a} + 3?"}], "question": f"What is {a} + 3?",
-         "answer": str(a + 3), **more} for a in range(20, 20 + count)
-    ]  # fmt: skip
+    rows = [{"question": f"What is {n} + 3?", "answer": str(n + 3), **more} for n in range(20, 20 + count)]
+    return [{"prompt": [{"role": "user", "content": row["question"]}], **row} for row in rows]
 
 
 class Brevity:
@@ -44,6 +42,15 @@ class Brevity:
     def __call__(self, completions: list, **columns: Any) -> list[float]:
         self.calls += 1
         return [1 / len(c[0]["content"]) for c in completions]
+
+
+def paying(value: float) -> Any:
+    """Another reward of that name."""
+
+    def brevity(completions: list, **columns: Any) -> list[float]:
+        return [value for _ in completions]
+
+    return brevity
 
 
 @pytest.fixture
@@ -68,13 +75,11 @@ def html_views(widget: Any) -> list[str]:
     return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
 
 
-def test_it_begins_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> None:
-    assert "23" in lab.completions[0] and "23" not in lab.completions[1]
-    assert lab.scores.values["correctness"] == (1.0, 0.0)
-    assert lab._errors.value == ""
-
-
 def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -> None:
+    assert "23" in lab.completions[0] and "23" not in lab.completions[1] and lab._errors.value == ""
+    assert lab.scores.values["correctness"] == (1.0, 0.0), "it begins with a right and a wrong completion"
+    assert lab._sample_button.disabled and lab._size.disabled
+    assert any("Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)" in view for view in html_views(lab))
     texts = [RIGHT, WRONG, "no tags at all"]
     lab.completions = texts
     scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
@@ -123,7 +128,6 @@ def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
     calls, before = brevity.calls, lab.advantages
     lab._boxes["correctness"].value = 0.0
     lab._boxes["brevity"].value = 4.0
-    assert brevity.calls == calls
     assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
     assert lab.advantages == group_advantages(lab.scores.totals, 2) and lab.advantages[0] > 0 > before[0]
     assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
@@ -153,7 +157,7 @@ def test_everything_written_by_others_is_escaped() -> None:
         assert "alert(1)" not in view or "&lt;script&gt;" in view
 
 
-def test_a_reward_that_raises_is_shown_and_the_lab_goes_on(lab: gn.RewardLab) -> None:
+def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(lab: gn.RewardLab, task: Task) -> None:
     lab.completions = [RIGHT, "", WRONG]
     panel = html.unescape(lab._errors.value)
     assert "The reward brevity failed" in panel and "on completion 2: <code>''</code>" in panel
@@ -164,24 +168,15 @@ def test_a_reward_that_raises_is_shown_and_the_lab_goes_on(lab: gn.RewardLab) ->
     lab._entries.children[1].box.value = "something"
     assert lab._errors.value == "" and "failed" not in lab._table.value
 
-
-def test_what_scoring_itself_refuses_is_shown_too(task: Task) -> None:
-    def wants_a_column(completions: list, colour: list, **columns: Any) -> list[float]:
-        return [1.0 for _ in completions]
-
-    lab = gn.RewardLab(wants_a_column, task)
+    lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
     assert "missing 1 required" in html.unescape(lab._errors.value) and shown_scores(lab)[0][0] == "failed"
 
-
-def test_a_reward_that_never_returns_is_stopped(task: Task) -> None:
-    def waits(completions: list, **columns: Any) -> list[float]:
-        threading.Event().wait(60)
-        return [0.0 for _ in completions]
-
     start = time.monotonic()
-    lab = gn.RewardLab([correctness(), waits], task, seconds_per_call=0.3)
+    lab = gn.RewardLab([correctness(), lambda **columns: threading.Event().wait(60)], task, seconds_per_call=0.3)
     assert time.monotonic() - start < 20
     assert "TimeoutError" in lab._errors.value and "Not scored" in lab._table.value and lab.scores is None
+    lab._row.value = 1
+    assert "scored" not in lab._status.value and "TimeoutError" in lab._errors.value
     lab.update(correctness())
     assert lab._errors.value == "" and lab.scores.totals == (2.0, 0.0)
 
@@ -189,10 +184,7 @@ def test_a_reward_that_never_returns_is_stopped(task: Task) -> None:
 def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, WRONG]
     lab._boxes["correctness"].value = 5.0
-
-    def brevity(completions: list, **columns: Any) -> list[float]:
-        return [-1.0 for _ in completions]
-
+    brevity = paying(-1.0)
     lab.update([correctness(), brevity])
     assert lab.completions == [RIGHT, WRONG]
     assert lab.scores.values == {"correctness": (1.0, 0.0), "brevity": (-1.0, -1.0)}
@@ -204,38 +196,43 @@ def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None
     assert len(lab.rewards) == 2 and lab.scores.totals == (2.0, -1.0), "refused rewards change nothing"
 
 
-def test_what_cannot_work_is_refused(task: Task) -> None:
-    for said, *given in (
-        ("no rows", correctness(), []),
-        ("empty", [], task),
-        ("tokenizer", correctness(), task, object()),
-    ):
-        with pytest.raises(ValueError, match=said):
-            gn.RewardLab(*given)
-    lab = gn.RewardLab(correctness(), task)
-    for wrong in ([], "text"):
-        with pytest.raises(ValueError):
-            lab.completions = wrong
-    with pytest.raises(ValueError, match="between 0 and 4"):
-        lab.row_number = 5
-    with pytest.raises(KeyError, match="correctnes"):
-        lab.weights = {"correctnes": 1.0}
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        ("no rows", {"task": []}), ("empty", {"rewards": []}), ("tokenizer", {"model": object()}),
+        ("row 0 is", {"task": [1, 2]}), ("no reward function", {"rewards": correctness}),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(task: Task, said: str, given: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        gn.RewardLab(**{"rewards": correctness(), "task": task, **given})
+
+
+def test_values_that_cannot_be_are_refused(lab: gn.RewardLab) -> None:
+    for name, value, error, said in (
+        ("completions", [], ValueError, None), ("completions", "text", ValueError, None),
+        ("row_number", 5, ValueError, "between 0 and 4"), ("weights", {"correctnes": 1.0}, KeyError, "correctnes"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            setattr(lab, name, value)
     lab.completions = ["\ud800"]
     assert lab.completions == ["\\ud800"] and len(lab.scores) == 1, "scored as it is shown"
 
 
-def test_rows_without_gold_answer_can_be_scored_but_not_checked() -> None:
+def test_rows_with_a_question_alone_are_enough() -> None:
     lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
     assert lab._errors.value == "" and lab.completions == [""]
     lab.completions = ["Once upon a time"]
     assert lab._errors.value == "" and lab.scores.values == {"length": (0.4,)}
     lab._check_button.click()
-    assert "no column" in lab._errors.value and lab.report is None
+    assert "no column" in lab._errors.value and lab.report is None, "scored, but not checked without a gold answer"
 
+    def echoes(prompts: list, completions: list, **_: Any) -> list[float]:
+        return [float(prompt in completion) for prompt, completion in zip(prompts, completions, strict=True)]
 
-def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
-    assert lab._sample_button.disabled and lab._size.disabled
-    assert any("Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)" in view for view in html_views(lab))
+    row = {"question": "What is 20 + 3?", "answer": "23"}
+    assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
+    assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()
 
 
 def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
@@ -255,40 +252,8 @@ def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     assert "several answers" in lab._report_view.value
 
 
-BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
-
-
-@pytest.mark.parametrize(
-    ("reward", "text", "expected"),
-    [
-        (correctness(), BOTH, ["7"]),
-        (correctness(), BOTH + " no, 8", []),
-        (correctness(format=boxed()), r"so $\boxed{\frac{1}{2}}$.", [r"\frac{1}{2}"]),
-        (correctness(format=hashes()), "7 or 8\n#### 8\n", ["8"]),
-        (xml_tags(), BOTH, ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]),
-        (xml_tags(), "<answer><answer>7</answer>", ["</answer>"]),
-        (xml_format(), "7", []),
-        (gn.rewards.incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
-        (length(3), "so it is", ["so it is"]),
-        (lambda completions, **columns: [0.0], "anything", ["anything"]),
-    ],
-)  # fmt: skip
-def test_spans(reward: Any, text: str, expected: list[str]) -> None:
-    assert [text[span.start : span.end] for span in spans(reward, text)] == expected
-
-
-def test_spans_of_a_function_with_a_format() -> None:
-    def mine(completions: list, **columns: Any) -> list[float]:
-        return [0.0 for _ in completions]
-
-    assert [span.what for span in spans(mine, BOTH)] == ["whole text"]
-    mine.format = xml()
-    assert [span.what for span in spans(mine, BOTH)] == ["tag", "tag", "tag", "answer slot", "tag"]
-    assert spans(mine, "") == ()
-
-
 def test_marks_in_the_cards(lab: gn.RewardLab) -> None:
-    lab.completions = [RIGHT, "<answer>99</answer>"]
+    lab.completions = [RIGHT, WRONG]
     first, second = re.findall(r'<div class="gn-card".*?</div>', lab._cards.value, re.DOTALL)
     assert '<mark class="gn-earned" title="correctness: answer slot, +2">23</mark>' in first
     assert '<mark class="gn-nothing" title="correctness: answer slot, +0">99</mark>' in second
@@ -296,84 +261,47 @@ def test_marks_in_the_cards(lab: gn.RewardLab) -> None:
     assert lab._cards.value.count("<mark") == 2 and "brevity: whole text" in lab._cards.value
 
 
-def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
-    class Tokenizer:
-        def apply_chat_template(self, messages: list, tokenize: bool, add_generation_prompt: bool) -> str:
-            assert not tokenize and add_generation_prompt
-            return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
+class Tokenizer:
+    """One token a character."""
 
-        def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
-            return {"input_ids": [ord(c) for c in text]}
+    def apply_chat_template(self, messages: list, tokenize: bool, add_generation_prompt: bool) -> str:
+        assert not tokenize and add_generation_prompt
+        return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
 
+    def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(c) for c in text]}
+
+
+def test_the_prompt_is_shown_as_the_model_sees_it(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
         return [float(len(ids)) for ids in completion_ids]
 
-    tokenizer = Tokenizer()
-    lab = gn.RewardLab([counts], task, tokenizer=tokenizer)
+    lab = gn.RewardLab([counts], task, tokenizer=Tokenizer())
     assert "&lt;|user|&gt;What is 20 + 3?&lt;|assistant|&gt;" in lab._row_view.value
     lab.completions = ["abc", "d"]
     assert lab.scores.totals == (3.0, 1.0)
-    assert prompt_text({"prompt": "plain"}, tokenizer) == "plain"
+    assert prompt_text({"prompt": "plain"}, Tokenizer()) == "plain"
+    monkeypatch.setattr(Tokenizer, "apply_chat_template", None)
+    lab = gn.RewardLab([correctness(), Brevity()], task, tokenizer=Tokenizer())
+    assert "not callable" in lab._errors.value and lab.scores is not None, "from the beginning"
+    lab.completions = [RIGHT, ""]
+    lab._row.value = 2
+    assert "not callable" in lab._errors.value and "ZeroDivisionError" not in lab._status.value
 
 
 def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
-    from IPython.core.formatters import DisplayFormatter
-
     lab.completions = [RIGHT, "", WRONG]
-    shown, _ = DisplayFormatter().format(lab)
-    widget = shown["application/vnd.jupyter.widget-view+json"]
-    assert widget["model_id"] == lab.model_id, "where there are widgets, this"
+    shown = DisplayFormatter().format(lab)[0]
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
+        "where there are widgets, this"
+    )
     assert shown["text/plain"] == repr(lab)
-    page = shown["text/html"]
     for view in (lab._row_view, lab._errors, lab._table, lab._cards):
-        assert view.value and view.value in page
-    assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
+        assert view.value and view.value in shown["text/html"]
+    assert all(part in shown["text/html"] for part in ("What is 20 + 3?", "ZeroDivisionError", "<style>"))
     lab._row.value = 1
     lab._check_button.click()
     page = DisplayFormatter().format(lab)[0]["text/html"]
     assert "What is 21 + 3?" in page and lab._report_view.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
-
-
-class NoTemplate:
-    """A tokenizer whose chat template fails."""
-
-    def apply_chat_template(self, *_: Any, **__: Any) -> str:
-        raise RuntimeError("no template")
-
-    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [1] * len(text.split())}
-
-
-def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
-    lab = gn.RewardLab([correctness(), Brevity()], task, tokenizer=NoTemplate())
-    assert "no template" in lab._errors.value and lab.scores is not None, "from the beginning"
-    lab.completions = [RIGHT, ""]
-    lab._row.value = 2
-    assert "no template" in lab._errors.value and "ZeroDivisionError" not in lab._status.value
-    lab = gn.RewardLab([lambda **_: time.sleep(9)], task, seconds_per_call=0.1)
-    lab.completions = [RIGHT]
-    lab._row.value = 1
-    assert lab.scores is None and "scored" not in lab._status.value and "TimeoutError" in lab._errors.value
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"rewards": correctness}, "no reward function"),
-        ({"task": [1, 2]}, "row 0 is"),
-    ],
-)
-def test_bad_input_is_told_by_the_lab(task: Task, given: dict[str, Any], said: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
-        gn.RewardLab(**{"rewards": [correctness()], "task": task, **given})
-
-
-def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
-    def echoes(prompts: list, completions: list, **_: Any) -> list[float]:
-        return [float(prompt in completion) for prompt, completion in zip(prompts, completions, strict=True)]
-
-    row = {"question": "What is 20 + 3?", "answer": "23"}
-    assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
-    assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()

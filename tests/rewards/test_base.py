@@ -8,6 +8,9 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
+import datasets
+import numpy
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,23 +19,22 @@ from trl.trainer.utils import get_callable_name
 import grpo_nb as gn
 from grpo_nb.rewards import base, correctness, length, xml_format, xml_tags
 from grpo_nb.tasks import formats
-from tests.rewards.cases import TABLES, score_of
+from tests.rewards.cases import CASES, KINDS, Case, slot
 
 # Code needs a sandbox: tests/rewards/test_code.py.
-EVERY = [reward for kind, (reward, _) in TABLES.items() if kind != "code_tests"]
-CASES = [(reward, *row) for reward in EVERY for row in TABLES[type(reward).__name__][1]]
-every = pytest.mark.parametrize("reward", EVERY, ids=lambda reward: type(reward).__name__)
+PLAIN = [KINDS[kind] for kind in KINDS if kind != "code_tests"]
+every = pytest.mark.parametrize("reward", PLAIN, ids=lambda reward: reward.__name__)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{type(case[0]).__name__} {case[1][:50]!a}")
-def test_cases(case: tuple) -> None:
-    reward, completion, expected, *more = case
-    assert score_of(reward, completion, *more) == (expected if expected is None else pytest.approx(expected))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_was_labelled_by_hand(case: Case) -> None:
+    expected = [score if score is None else pytest.approx(score) for score in case.scores]
+    assert case.paid() == case.paid(is_chat=True) == expected, case.completions
 
 
-def test_every_kind_has_cases_and_there_are_eleven() -> None:
+def test_every_kind_has_labelled_cases() -> None:
     made = [kind for kind in vars(gn.rewards).values() if isinstance(kind, type) and issubclass(kind, base.Reward)]
-    assert {kind.__name__ for kind in made} - {"Reward", "SlotReward"} == TABLES.keys() and len(TABLES) == 11
+    assert {kind.__name__ for kind in made} - {"Reward", "SlotReward"} == KINDS.keys()
 
 
 ODD = [
@@ -65,17 +67,16 @@ def test_no_text_makes_a_reward_raise_or_leave_its_range(reward: base.Reward, te
     assert [call(reward, [text])[0] for text in texts] == scores, "neighbours matter"
 
 
+INSIDE = [text * 40_000 for text in ("999999", "{[{[", "\\frac", "1,1,1,", "      ")]
+NESTED = "\\text{" * 30_000 + "}" * 30_000
+LONG = [text * 200_000 for text in "(\ud800$"] + [
+    "<answer>" * 25_000,
+    *(slot(text + "x") for text in (*INSIDE, NESTED)),
+]
+
+
 @every
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<answer>" * 25_000, "(" * 200_000, "<answer>" + "9" * 200_000 + "</answer>", "\ud800" * 200_000, "$" * 200_000,
-        "<answer>" + "{[" * 100_000 + "</answer>", "<answer>" + "\\frac" * 40_000 + "</answer>",
-        "<answer>" + "1," * 100_000 + "</answer>", "<answer>" + " " * 200_000 + "x</answer>",
-        "<answer>" + "\\text{" * 30_000 + "}" * 30_000 + "</answer>",
-    ],
-    ids=lambda text: repr(text[:12]),
-)  # fmt: skip
+@pytest.mark.parametrize("text", LONG, ids=lambda text: repr(text[:12]))
 def test_200_kb_take_no_more_than_a_moment(reward: base.Reward, text: str) -> None:
     start = time.process_time()
     call(reward, [text], prompt="A) x\n" * 1000)
@@ -96,10 +97,6 @@ def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None
     before = pickle.dumps(columns)
     scores = reward(**columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None)
     assert len(scores) == 2 and scores[0] == scores[1] and pickle.dumps(columns) == before
-
-
-@every
-def test_what_cannot_be_is_told_when_the_reward_is_made(reward: base.Reward) -> None:
     assert replace(reward, weight=3.0, name="other").__name__ == "other"
     with pytest.raises(ValueError, match="finite"):
         replace(reward, weight=math.nan)
@@ -120,10 +117,7 @@ def test_a_reward_of_ones_own_class_shows_itself_as_the_kits() -> None:
 
 
 def test_importing_rewards_is_light() -> None:
-    code = (
-        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); "
-        "print(*{m.split('.')[0] for m in sys.modules})"
-    )
+    code = "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "trl", "unsloth", "numpy", "pandas", "sympy", "math_verify", "jsonschema"}
     assert not set(done.stdout.split()) & heavy
@@ -134,7 +128,7 @@ def test_importing_rewards_is_light() -> None:
     [
         ("7", "7"), ([], ""), ([{"role": "assistant", "content": None}], ""), ([{"role": "assistant"}], ""),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "b"),
-            ],
+    ],
 )  # fmt: skip
 def test_completion_text(completion, text: str) -> None:
     assert base.completion_text(completion) == text
@@ -144,31 +138,23 @@ def graded(completions: list, **columns: object) -> list[float]:
     return [float(len(c)) for c in completions]
 
 
-def test_names_are_trls_and_two_of_one_are_refused() -> None:
+def test_names_are_trls_and_what_is_no_list_of_rewards_is_refused() -> None:
     reward = functools.partial(functools.partial(graded, level=[1]), other=2)
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
     assert base.weights_by_name([reward, xml_tags(weight=0.5)]) == {"graded": 1.0, "xml_tags": 0.5}
+    one = xml_format()
+    assert base.reward_list(one) == base.reward_list([one]) == base.reward_list(iter([one])) == [one]
     for twice in ([reward, graded], [correctness(), xml_tags(), correctness()]):
         with pytest.raises(ValueError, match=r"two rewards are named '(graded|correctness)'"):
             base.weights_by_name(twice)
     for wrong in ([correctness()(completions=["7"], answer=["7"])], [correctness], ["correctness"]):
         with pytest.raises(ValueError, match="no reward function"):
             base.weights_by_name(wrong)
-
-
-def test_one_reward_or_several() -> None:
-    one = xml_format()
-    assert base.reward_list(one) == base.reward_list([one]) == base.reward_list(iter([one])) == [one]
-    assert base.reward_list([], least=0) == []
     with pytest.raises(ValueError, match="rewards is empty"):
         base.reward_list([])
 
 
 def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
-    import datasets
-    import numpy
-    import pandas
-
     held = datasets.Dataset.from_dict({"a": ["7", "7"]})["a"]
     for column in (numpy.array(["7", "7"]), pandas.Series([7, 7], index=[5, 6]), held):
         assert correctness()(completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column) == [1.0, 0.0]

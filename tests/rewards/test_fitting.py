@@ -16,22 +16,16 @@ import grpo_nb as gn
         (["Paris", "Oslo is cold", "Lima"], "Lima", "lima.", "Paris", "correctness"),
     ],
 )
-def test_being_right_pays_more_than_looking_right(
-    golds: list[str], gold: str, right: str, wrong: str, kind: str
-) -> None:
+def test_being_right_pays_more_than_looking_right(golds: list, gold: str, right: str, wrong: str, kind: str) -> None:
     copies = 4 if kind in ("exact_text", "multiple_choice") else 1
     rows = [{"question": f"question {i} {j}", "answer": gold} for j in range(copies) for i, gold in enumerate(golds)]
-    task = gn.load_task(rows, holdout=1)
-    rewards = gn.rewards.rewards_for(task)
-    assert type(rewards[0]).__name__ == kind and [reward.weight for reward in rewards] == [2.0, 1.0, 0.5]
-    texts = [task.format.render("so", answer) for answer in (right, wrong)] + [right]
-    assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
-    assert [reward.weight for reward in gn.rewards.rewards_for(task, weight=4.0)] == [4.0, 2.0, 1.0]
-
-
-def test_it_follows_the_format() -> None:
-    task = gn.load_task([{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)], format=gn.tasks.boxed())
-    assert gn.score(gn.rewards.rewards_for(task), ["so \\boxed{3}"], {"answer": "3"}).totals == (3.5,)
+    for format in (gn.tasks.xml(), gn.tasks.boxed()):
+        task = gn.load_task(rows, holdout=1, format=format)
+        rewards = gn.rewards.rewards_for(task)
+        assert type(rewards[0]).__name__ == kind and [reward.weight for reward in rewards] == [2.0, 1.0, 0.5]
+        texts = [task.format.render("so", answer) for answer in (right, wrong)] + [right]
+        assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
+        assert [reward.weight for reward in gn.rewards.rewards_for(task, weight=4.0)] == [4.0, 2.0, 1.0]
 
 
 def test_a_row_that_cannot_be_read_is_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.rewards.record import differences, rebuilt, record_of
-from tests.rewards.cases import TABLES
+from tests.rewards.cases import KINDS
 
 LIMIT = 3
 
@@ -89,7 +89,7 @@ def test_texts_of_the_users_own_code_are_not_written_down() -> None:
         assert "secret" not in json.dumps(held)
 
 
-@pytest.mark.parametrize("reward", [reward for reward, _ in TABLES.values()], ids=TABLES)
+@pytest.mark.parametrize("reward", KINDS.values(), ids=KINDS)
 def test_a_reward_of_the_kit_is_made_again_from_its_record(reward: gn.rewards.Reward) -> None:
     assert rebuilt(json.loads(json.dumps(record_of(reward)))) == reward
 

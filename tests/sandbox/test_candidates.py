@@ -33,7 +33,7 @@ from grpo_nb.sandbox import candidates
 from grpo_nb.sandbox.candidates import holes, run_untrusted, run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
 from grpo_nb.sandbox.values import is_same_value
-from tests.sandbox.attacks import ATTACKS, ON_LIMITS
+from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
 # They wait more than they compute, and need no model while the quickstart converts it.
 pytestmark = pytest.mark.begins(20)
@@ -284,35 +284,8 @@ def test_programs_read_and_print() -> None:
 
 
 def test_what_honest_code_needs_works() -> None:
-    code = """
-import asyncio, dataclasses, datetime, functools, hashlib, sys, threading, warnings
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-@dataclasses.dataclass
-class Point: x: int = 1
-class Solution:
-    def add(self, a, *, b=0): return a + b
-async def g(): await asyncio.sleep(0.001); return 7
-def run(): return asyncio.run(g())
-def deep():
-    out = []
-    def go(n): return 0 if n == 0 else 1 + go(n - 1)
-    sys.setrecursionlimit(10**6); threading.stack_size(64 << 20)
-    thread = threading.Thread(target=lambda: out.append(go(50_000))); thread.start(); thread.join()
-    return out
-def late():
-    print("debugging"); warnings.warn("x")
-    @functools.singledispatch
-    def kind(x): return "?"
-    @kind.register
-    def _(x: int): return "int"
-    day = datetime.datetime.strptime("2024-02-03", "%Y-%m-%d").strftime("%d.%m.")
-    with ThreadPoolExecutor(2) as pool: squares = [*pool.map(lambda n: n * n, range(3))]
-    return [Counter("aab").most_common(1), day, kind(1), squares, "\\N{BULLET}", Point().x]
-def dynamic(): return __import__("statistics").median([2])
-"""
     names = ("run", "deep", "late", "dynamic", "missing", "run.x()")
-    outcome = run_untrusted(code, [*map(Call, names), Call("Solution().add", (1,), {"b": 2})])
+    outcome = run_untrusted(HONEST, [*map(Call, names), Call("Solution().add", (1,), {"b": 2})])
     late = [[("a", 2)], "03.02.", "int", [0, 1, 4], "•", 1]
     assert [a.value for a in outcome.answers] == [7, [50_000], late, 2, None, None, 3], outcome
 
@@ -384,7 +357,7 @@ def test_an_interrupted_batch_leaves_no_candidate() -> None:
     before = children(os.getpid())
     threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        alone([Candidate(code="while True: pass", stdin="")] * 50, Limits(cpu_seconds=1.5))
+        alone([Candidate(code="while True: pass", stdin="")] * 50, Limits(cpu_seconds=0.75))
     assert wait_until(lambda: not children(os.getpid()) - before, 30)
     assert run_untrusted("def f(): return 42", [Call("f")]).answers[0].value == 42
 

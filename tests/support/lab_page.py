@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +19,12 @@ from typing import Any
 
 import nbformat
 import pytest
+from selenium import webdriver
+from selenium.common import exceptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -31,6 +39,11 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
+# What an element may be at a moment: replaced, not yet there, under another one.
+_MOVING = (
+    exceptions.StaleElementReferenceException, exceptions.ElementNotInteractableException,
+    exceptions.ElementClickInterceptedException, exceptions.NoSuchElementException,
+)  # fmt: skip
 
 
 class Jupyter:
@@ -40,7 +53,7 @@ class Jupyter:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.log = settings_folder / "jupyter.log"
+        self.folder, self.log = folder, settings_folder / "jupyter.log"
         own = {f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}",
@@ -55,20 +68,19 @@ class Jupyter:
         environment = {**os.environ, **own, "PYTHONPATH": str(ROOT)}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
-        self._wait_until_up()
-
-    def _wait_until_up(self) -> None:
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"JupyterLab ended: {self.log.read_text()[-3000:]}")
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.25)
-        self.stop()
-        raise RuntimeError(f"JupyterLab did not come up: {self.log.read_text()[-3000:]}")
+        while not self._is_up():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.stop()
+                raise RuntimeError(f"JupyterLab did not come up: {self.log.read_text()[-3000:]}")
+            time.sleep(0.25)
+
+    def _is_up(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api", timeout=5):
+                return True
+        except OSError:
+            return False
 
     def stop(self) -> None:
         """End the server and with it its kernels."""
@@ -84,15 +96,13 @@ class LabPage:
     """One notebook in the browser; methods are what a person does and sees."""
 
     def __init__(self, profile: Path, width: int = 1280, height: int = 1000) -> None:
-        from selenium import webdriver
-        from selenium.webdriver.chrome.service import Service
-
         options = webdriver.ChromeOptions()
         options.binary_location = str(CHROMIUM)
         for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
         self.driver = webdriver.Chrome(options=options, service=Service(executable_path=str(DRIVER)))
         self.driver.set_page_load_timeout(PATIENCE)
+        self.run = self.driver.execute_script
 
     # The notebook.
 
@@ -104,100 +114,64 @@ class LabPage:
 
     def choose_menu(self, *labels: str) -> None:
         """Choose an item of a menu."""
-        css = ".lm-MenuBar-itemLabel"
-        for label in labels:
-            self.press(functools.partial(self.with_text, css, label), f"{label} in the menu")
-            css = ".lm-Menu-itemLabel"
+        places = [".lm-MenuBar-itemLabel", *[".lm-Menu-itemLabel"] * (len(labels) - 1)]
+        for css, label in zip(places, labels, strict=True):
+            self.act(functools.partial(self.with_text, css, label), WebElement.click, f"{label} in the menu")
 
     def run_all(self) -> None:
         """Run all cells by the menu; again, as a person would, if nothing runs because the kernel was not ready."""
-        for _ in range(8):
+        for patience in (15, 15, 15, 15, PATIENCE):
             self.choose_menu("Run", "Run All Cells")
-            try:
-                self.wait(self._has_run, "a cell that runs", 15)
-                return
-            except AssertionError:
-                continue
+            with contextlib.suppress(AssertionError):
+                return self.wait(lambda: re.search("[*1-9]", "".join(self.texts(".jp-InputPrompt"))), "a run", patience)
         raise AssertionError(f"no cell runs; the page says:\n{self.text()[-3000:]}")
-
-    def _has_run(self) -> bool:
-        prompts = "return [...document.querySelectorAll('.jp-InputPrompt')].map(p => p.textContent).join('')"
-        return any(mark in self.driver.execute_script(prompts) for mark in "*123456789")
 
     def run_cell(self, source: str) -> None:
         """Click on the code cell with this in it, press Shift and Enter, and wait for its end."""
-        from selenium.webdriver.common.action_chains import ActionChains
-        from selenium.webdriver.common.keys import Keys
-
-        before = self._prompt(source)
-        self.press(lambda: self._cell(source, " .jp-InputPrompt"), f"the cell {source!r}")
+        before = self._part(source, ".jp-InputPrompt").text
+        self.act(lambda: self._part(source, ".jp-InputPrompt"), WebElement.click, f"the cell {source!r}")
         ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
-        self.wait(lambda: self._prompt(source) not in (before, "[*]:"), f"the end of the cell {source!r}")
-
-    def _prompt(self, source: str) -> str:
-        return self._cell(source, " .jp-InputPrompt").text.strip()
+        is_done = lambda: self._part(source, ".jp-InputPrompt").text not in (before, "[*]:")  # noqa: E731
+        self.wait(is_done, f"the end of the cell {source!r}")
 
     def output(self, source: str) -> str:
         """Return what can be read under the code cell with this in it."""
-        return self._cell(source, " .jp-OutputArea").text
+        return self._part(source, ".jp-OutputArea").text
 
-    def _cell(self, source: str, part: str) -> Any:
-        find = """
-            const cell = [...document.querySelectorAll('.jp-CodeCell')].find(
-              c => c.querySelector('.cm-content').textContent.includes(arguments[0]))
-            return cell && cell.querySelector(arguments[1].trim())"""
-        return self.driver.execute_script(find, source, part)
+    def _part(self, source: str, css: str) -> WebElement:
+        cells = self.driver.find_elements("css selector", ".jp-CodeCell")
+        texts = self.run("return arguments[0].map(c => c.querySelector('.cm-content').textContent)", cells)
+        return next(c for c, text in zip(cells, texts, strict=True) if source in text).find_element("css selector", css)
 
     # Looking and touching.
 
-    def find(self, css: str) -> Any:
+    def find(self, css: str) -> WebElement | None:
         """Return the first element, or None."""
-        found = self.find_all(css)
-        return found[0] if found else None
+        return next(iter(self.driver.find_elements("css selector", css)), None)
 
-    def find_all(self, css: str) -> list[Any]:
-        """Return all elements."""
-        return self.driver.find_elements("css selector", css)
-
-    def with_text(self, css: str, text: str) -> Any:
+    def with_text(self, css: str, text: str) -> WebElement | None:
         """Return the visible element with this text, or None."""
-        return next((e for e in self.find_all(css) if e.is_displayed() and e.text.strip() == text), None)
+        found = self.driver.find_elements("css selector", css)
+        return next((e for e in found if e.is_displayed() and e.text.strip() == text), None)
 
     def wait(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """Return what the condition gives once that is true; changes of the page meanwhile do not matter."""
-        from selenium.common.exceptions import StaleElementReferenceException
-
+        """Return what the condition gives once that is true; the lab may replace elements at any moment meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            try:
+            with contextlib.suppress(*_MOVING):
                 if found := condition():
                     return found
-            except StaleElementReferenceException:
-                pass
             time.sleep(0.1)
         raise AssertionError(f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}")
 
-    def press(self, find: Callable[[], Any], what: str) -> None:
-        """Click on an element as soon as it is there."""
-        self.act(find, lambda element: element.click(), what)
-
     def act(self, find: Callable[[], Any], action: Callable[[Any], object], what: str) -> None:
-        """Do something with an element as soon as it is there and can be reached; the lab may replace it at any moment."""
-        from selenium.common import exceptions
-
-        moved = exceptions.StaleElementReferenceException
-        covered = exceptions.ElementNotInteractableException, exceptions.ElementClickInterceptedException
+        """Do something with an element as soon as it is there and can be reached."""
 
         def try_it() -> bool:
-            element = find()
-            if element is None:
-                return False
-            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-            try:
+            if element := find():
+                self.run("arguments[0].scrollIntoView({block: 'center'})", element)
                 action(element)
-            except (moved, *covered):
-                return False
-            return True
+            return element is not None
 
         self.wait(try_it, what)
 
@@ -207,26 +181,21 @@ class LabPage:
 
     def texts(self, css: str) -> list[str]:
         """Return what can be read in each element, in one look: the lab may replace them at any moment."""
-        read = "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())"
-        return self.driver.execute_script(read, css)
+        return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())", css)
 
     # The lab.
 
     def click(self, text: str) -> None:
         """Click the button of the lab with this text."""
-        self.press(lambda: self.button(text), f"the button {text!r}")
+        self.act(lambda: self.with_text(".gn-lab button", text), WebElement.click, f"the button {text!r}")
 
-    def button(self, text: str) -> Any:
-        """Return the button of the lab with this text, or None."""
-        return self.with_text(".gn-lab button", text)
-
-    def control(self, label: str) -> Any:
+    def control(self, label: str) -> WebElement | None:
         """Return the input of the lab under this label, or None."""
-        find = (
-            "return [...document.querySelectorAll('.gn-lab .widget-label')].filter(l => l.textContent.trim() === arguments[0])"
-            ".map(l => l.parentElement.querySelector('input, textarea, select'))[0]"
+        labelled = (
+            f"//*[contains(@class, 'gn-lab')]//*[contains(@class, 'widget-label')][normalize-space() = '{label}']"
         )
-        return self.driver.execute_script(find, label)
+        found = self.driver.find_elements("xpath", f"{labelled}/..//*[self::input or self::textarea or self::select]")
+        return next(iter(found), None)
 
     def value(self, label: str) -> str:
         """Return what stands in the input under this label."""
@@ -234,9 +203,8 @@ class LabPage:
 
     def write(self, label: str, text: str) -> None:
         """Replace the text of a control by typing, and leave it."""
-        from selenium.webdriver.common.keys import Keys
 
-        def type_it(box: Any) -> None:
+        def type_it(box: WebElement) -> None:
             box.click()
             box.send_keys(Keys.CONTROL, "a")
             box.send_keys(text or Keys.DELETE, Keys.TAB)
@@ -246,15 +214,11 @@ class LabPage:
     def scores(self) -> list[dict[str, str]]:
         """Return the table of scores as it stands on the page, a dict for each line."""
         read = """
-            return [...document.querySelectorAll('.gn-scores tbody tr')].map(line => {
-              const row = {}
-              line.querySelectorAll('[data-reward]').forEach(cell => { row[cell.dataset.reward] = cell.innerText.trim() })
-              row.total = line.querySelector('.gn-total').innerText.trim()
-              row.advantage = line.querySelector('.gn-advantage').innerText.trim()
-              row.push = line.querySelector('.gn-push').innerText.trim()
-              return row
-            })"""
-        return self.driver.execute_script(read)
+            const name = cell => cell.dataset.reward || cell.className.match(/gn-(total|advantage|push)/)[1]
+            return [...document.querySelectorAll('.gn-scores tbody tr')].map(line => Object.fromEntries(
+              [...line.querySelectorAll('[data-reward], .gn-total, .gn-advantage, .gn-push')].map(
+                cell => [name(cell), cell.innerText.trim()])))"""
+        return self.run(read)
 
     # How it looks.
 
@@ -263,72 +227,58 @@ class LabPage:
         read = """
             const lab = document.querySelector('.gn-lab'), edge = lab.getBoundingClientRect().right + 1
             const meant = '.gn-scroll, .gn-scroll *, pre, pre *, textarea, style, select, option'
-            const wide = [...lab.querySelectorAll('*')].filter(e => !e.matches(meant)
-              && (e.getBoundingClientRect().right > edge
-                || (['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1
-                  && getComputedStyle(e).textOverflow !== 'ellipsis')))
-            return wide.map(e => e.tagName + '.' + e.className + ' ' + e.scrollWidth + ' in ' + e.clientWidth)"""
-        return self.driver.execute_script(read)
+            const isCut = e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).textOverflow !== 'ellipsis'
+              && ['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX)
+            return [...lab.querySelectorAll('*')].filter(e => !e.matches(meant))
+              .filter(e => e.getBoundingClientRect().right > edge || isCut(e))
+              .map(e => e.tagName + '.' + e.className + ' ' + e.scrollWidth + ' in ' + e.clientWidth)"""
+        return self.run(read)
 
     def faint_texts(self, least: float = 4.5) -> list[str]:
         """Return texts of the lab with less contrast to their ground than this, which is what WCAG 2.1 asks for (1.4.3)."""
         read = """
-            const linear = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
-            const light = c => { const l = c.slice(0, 3).map(linear)
-              return 0.2126 * l[0] + 0.7152 * l[1] + 0.0722 * l[2] }
-            const parts = s => { const p = s.match(/[\\d.]+/g).map(Number); return p.length < 4 ? [...p, 1] : p }
+            // The colours of buttons, tabs and reports of other modules are not the lab's.
+            const others = 'style, option, [disabled], .jp-mod-current, button, .lm-TabBar, .gn-report table'
+            const parents = e => e ? [...parents(e.parentElement), e] : []
+            const rgba = text => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4)
             const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3]))
-            const ground = e => { const layers = []
-              for (let p = e; p; p = p.parentElement) layers.push(parts(getComputedStyle(p).backgroundColor))
-              return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]) }
-            const bad = []
-            for (const e of document.querySelectorAll('.gn-lab *')) {
-              if (e.matches('style, option') || e.closest('[disabled], .jp-mod-current') || !e.offsetParent) continue
-              const hasText = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
-              if (!hasText && !e.matches('input, textarea')) continue
-              // The colours of buttons, tabs and reports of other modules are not the lab's.
-              if (e.closest('button, .lm-TabBar, .gn-report table')) continue
-              let opacity = 1
-              for (let p = e; p; p = p.parentElement) opacity *= getComputedStyle(p).opacity
-              const behind = ground(e), ink = parts(getComputedStyle(e).color)
-              ink[3] *= opacity
-              const [a, b] = [light(over(ink, behind)), light(behind)].sort((x, y) => y - x)
-              const ratio = (a + 0.05) / (b + 0.05)
-              if (ratio < arguments[0]) bad.push(ratio.toFixed(1) + ' ' + e.tagName + '.' + e.className + ': '
-                + e.textContent.slice(0, 40))
-            }
-            return [...new Set(bad)]"""
-        return self.driver.execute_script(read, least)
+            const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
+            const light = c => c.reduce((sum, v, i) => sum + [0.2126, 0.7152, 0.0722][i] * linear(v / 255), 0)
+            const contrast = e => {
+              const styles = parents(e).map(p => getComputedStyle(p)), ink = rgba(styles.at(-1).color)
+              const ground = styles.reduce((below, s) => over(rgba(s.backgroundColor), below), [255, 255, 255])
+              ink[3] *= styles.reduce((opacity, s) => opacity * s.opacity, 1)
+              const [dark, bright] = [light(over(ink, ground)), light(ground)].sort((x, y) => x - y)
+              return (bright + 0.05) / (dark + 0.05) }
+            const isText = e => e.matches('input, textarea')
+              || [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
+            return [...document.querySelectorAll('.gn-lab *')]
+              .filter(e => e.offsetParent && isText(e) && !e.closest(others) && contrast(e) < arguments[0])
+              .map(e => contrast(e).toFixed(1) + ' ' + e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40))"""
+        return self.run(read, least)
 
     def screenshot(self, path: Path, css: str = ".gn-lab") -> None:
         """Save a picture of the lab from top to bottom."""
         element, before = self.find(css), self.driver.get_window_size()
         # The notebook scrolls inside the page: grow the window until all of the lab is on it.
-        height = int(self.driver.execute_script("return arguments[0].scrollHeight", element))
+        height = int(self.run("return arguments[0].scrollHeight", element))
         self.driver.set_window_size(before["width"], min(height + 420, 5000))
         is_in_view = """
             arguments[0].scrollIntoView({block: 'start'})
             return arguments[0].getBoundingClientRect().bottom <= window.innerHeight"""
-        self.wait(lambda: self.driver.execute_script(is_in_view, element) or height > 4500, "the whole lab", 20)
+        self.wait(lambda: self.run(is_in_view, element) or height > 4500, "the whole lab", 20)
         path.write_bytes(base64.b64decode(element.screenshot_as_base64))
         self.driver.set_window_size(before["width"], before["height"])
 
-    def set_theme(self, name: str) -> None:
-        """Choose a theme in the settings menu."""
-        self.choose_menu("Settings", "Theme", name)
-        is_light = "true" if "Light" in name else "false"
-        self.wait(lambda: self.find(f"body[data-jp-theme-light={is_light}]"), f"the theme {name}")
-
-    def looks(self) -> Iterator[tuple[str, int]]:
-        """Show the page in both themes, wide and narrow: (theme, width), each as it is shown."""
-        for theme in ("JupyterLab Dark", "JupyterLab Light"):
-            self.set_theme(theme)
+    def looks(self) -> Iterator[str]:
+        """Show the page in both themes, wide and narrow, and name each as it is shown."""
+        for theme, is_light in (("JupyterLab Dark", "false"), ("JupyterLab Light", "true")):
+            self.choose_menu("Settings", "Theme", theme)
+            self.wait(functools.partial(self.find, f"body[data-jp-theme-light={is_light}]"), f"the theme {theme}")
             for width in (1200, 700):
                 self.driver.set_window_size(width, 1000)
-                self.wait(
-                    lambda width=width: self.driver.execute_script("return window.innerWidth") == width, "the width"
-                )
-                yield theme, width
+                self.wait(functools.partial(self.run, f"return window.innerWidth === {width}"), "the width")
+                yield f"{theme}, {width} wide"
 
     def close(self) -> None:
         """Close the browser."""

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.rewards.hidden_tests import read_tests
+from tests.tasks.test_answers import WRITTEN
 
-REVIEWS = [
-    {"Review text": f"{what} number {n}", "label": label}
-    for n in range(8)
-    for what, label in (("Lovely café", "positive"), ("Awful müsli", "negative"), ("A chair", "neutral"))
-]
-MAPPED = {"question": "Review text", "answer": "label"}
+Rows = list[dict[str, Any]]
 
 
-def both(task: gn.tasks.Task) -> list[dict[str, Any]]:
+def both(task: gn.tasks.Task) -> Rows:
     return [*task.train, *task.holdout]
 
 
@@ -29,29 +25,22 @@ def answers(task: gn.tasks.Task) -> dict[str, str]:
     return {row["question"]: row["answer"] for row in both(task)}
 
 
-def of_answers(golds: list[Any]) -> list[dict[str, Any]]:
+def of_answers(golds: list[Any]) -> Rows:
     return [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
 
 
 def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
     rows = [{"problem": f"{n} + 1?", "final": n + 1, "answer": "see there", "extra": [n, 2.5]} for n in range(6)]
+    rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(rows)]
     task = gn.load_task(rows, columns={"question": "problem", "answer": "final"})
     assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
-    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra"}
+    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
     assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(task)
+    assert {row["mixed"] for row in both(task)} == {"1", "a", None}
+    assert "the column 'mixed' is kept as text" in repr(task)
 
 
-@pytest.mark.parametrize(
-    ("found", "columns", "proposed"),
-    [
-        (["Review text", "label"], {}, {"question": "Review text", "answer": "label"}),
-        (["id", "Body", "Problem", "final solution"], {}, {"question": "Problem", "answer": "final solution"}),
-        (["German", "English"], {}, {"question": "German", "answer": "English"}),
-        (["label", "words"], {}, {"question": "words", "answer": "label"}),
-        (["id", "one", "two"], {}, {"question": "<column>", "answer": "<column>"}),
-        (["Text", "Mail", "label"], {"question": ["Text", "Mial"]}, {"question": "Text", "answer": "label"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"])
 def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, proposed: dict) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
     with pytest.raises(ValueError, match="the data has no column") as told:
@@ -61,30 +50,16 @@ def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, pr
     assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "told"),
-    [
-        ([], {}, "the data has no rows: a task needs at least two"),
-        (REVIEWS, {"columns": {"Review text": "question"}}, r"no column 'question' for.*columns=.\"question\": \"R"),
-        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "Only a question may be of several"),
-        (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, "left of 24: 24 that keep= leaves out .row 0: Review text="),
-        (REVIEWS, {"columns": MAPPED, "contradictory": "last"}, "contradictory = 'last' is not known here"),
-        (of_answers(["", None, float("nan"), " "]), {}, "no row of the data is left of 4: 4 with an empty answer"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_task_is_told(rows: list, options: dict, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        gn.load_task(rows, **options)
+def test_rows_without_an_answer_make_no_task() -> None:
+    with pytest.raises(ValueError, match="no row of the data is left of 4: 4 with an empty answer"):
+        gn.load_task(of_answers(["", None, float("nan"), " "]))
 
 
 def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
-    dirt = [
-        {"question": "", "answer": "1"}, {"question": None, "answer": "1"}, {"question": float("nan"), "answer": "1"},
-        {"question": "3?", "answer": ""}, {"question": {"a": 1}, "answer": "6"}, {"question": "1 +  1?", "answer": "2.0"},
-        {"question": "Total", "answer": "9"},
-    ]  # fmt: skip
-    good = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
-    task = gn.load_task(good + dirt, holdout=1, keep=lambda row: row["question"] != "Total")
+    asked = [("1 + 1?", "2"), ("2 + 2?", "4"), ("", "1"), (None, "1"), (float("nan"), "1"), ("3?", ""), ({"a": 1}, "6"),
+             ("1 +  1?", "2.0"), ("Total", "9")]  # fmt: skip
+    rows = [{"question": question, "answer": answer} for question, answer in asked]
+    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
     assert task.dropped == {
         "with an empty question": 3, "with an empty answer": 1, "whose question is no text": 1, "repeated": 1,
         "that keep= leaves out": 1,
@@ -100,36 +75,27 @@ def test_contradictions_are_asked_about() -> None:
     told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. contradictory=.drop"
     with pytest.raises(ValueError, match=told):
         gn.load_task(rows)
-
     dropped, first = (gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first"))
     assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
     assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {"repeated": 1, "contradictory": 1}
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        ("1,000", "1000.0", True), ("1/2", "0.5", True), ("refund", "Refund.", True),
-        ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True), ("7", "007", False), ("C", "C#", False), ("1", "2", False),
-    ],
-)  # fmt: skip
-def test_what_contradicts_is_told_by_the_sameness_that_is_paid(one: str, other: str, is_same: bool) -> None:
-    rows = [{"question": q, "answer": a} for q, a in (("a?", one), ("a?", other), ("b?", "x"), ("c?", "y"))]
-    task = gn.load_task(rows, contradictory="drop", holdout=1)
-    assert task.dropped == ({"repeated": 1} if is_same else {"contradictory": 2})
+@pytest.mark.parametrize("kind", ["one answer", "two answers"])
+def test_what_contradicts_is_told_by_the_sameness_that_is_paid(kind: str) -> None:
+    expected = {"repeated": 1} if kind == "one answer" else {"contradictory": 2}
+    for pair in WRITTEN[kind]:
+        rows = [*of_answers(["x", "y"]), *({"question": "a?", "answer": answer} for answer in pair)]
+        assert gn.load_task(rows, contradictory="drop", holdout=1).dropped == expected, pair
 
 
-def test_questions_that_differ_in_capitals_are_two() -> None:
+def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
     """Counting letters, casing, regular expressions: rows were lost, or a contradiction. The two stay on one side."""
     asked = [f"How many capitals has {word}{n}?" for n in range(10) for word in ("aB", "ab")]
     task = gn.load_task([{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4)
     assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
-
-
-def test_labels_that_differ_only_in_capitals_are_one() -> None:
-    task = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
-    assert task.answers.floor == ("Yes", 2 / 3) and task.answers.hint == "one of: Yes, no"
+    labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
+    assert labelled.answers.floor == ("Yes", 2 / 3) and labelled.answers.hint == "one of: Yes, no"
     assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
 
 
@@ -144,7 +110,7 @@ def test_answers_after_hashes_are_split_from_their_solution() -> None:
 def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     """Arrow gives each dict the keys of all, with None, and makes 3 to 3.0 beside 2.5: every right function failed."""
     tests = [[{"call": "f", "args": [value], "expected": [value]}] for value in values * 2]
-    rows = [{"question": f"Write f, {n}.", "answer": "f", "tests": cell} for n, cell in enumerate(tests)]
+    rows = [{**row, "tests": cell} for row, cell in zip(of_answers("ffff"), tests, strict=True)]
     task = gn.load_task(rows, holdout=1)
     read = [test for row in both(task) for test in read_tests(row["tests"])]
     assert sorted(repr(list(test.call.args)) for test in read) == sorted(repr([value]) for value in values * 2)
@@ -152,25 +118,14 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     assert "the column 'tests' is kept as text, what is none as JSON" in repr(task)
 
 
-def test_a_column_of_mixed_values_is_text() -> None:
-    rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(of_answers([*"abcdef"]))]
-    task = gn.load_task(rows)
-    assert {row["mixed"] for row in both(task)} == {"1", "a", None}
-    assert "the column 'mixed' is kept as text" in repr(task)
-
-
-def test_a_question_of_several_columns_stands_one_below_the_other() -> None:
+def test_a_question_of_several_columns_stands_one_below_the_other_options_behind_their_letters() -> None:
     rows = [{"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]} for n in range(8)]
     task = gn.load_task(rows, columns={"question": ["title", "body"], "answer": "kind"})
     assert {"Pan 0", "Pan 3\nIron, 3."} < answers(task).keys()
-
-
-def test_options_stand_behind_their_letters() -> None:
     rows = [{"Q": f"Which is {n}?", "A": n, "B": n + 1, "C": None, "right": "AB"[n % 2]} for n in range(8)]
     mapped = {"question": ["Q", "A", "B", "C"], "answer": "right"}
-    assert answers(gn.load_task(rows, columns=mapped)) == {
-        f"Which is {n}?\nA) {n}\nB) {n + 1}": "AB"[n % 2] for n in range(8)
-    }
+    shown = {f"Which is {n}?\nA) {n}\nB) {n + 1}": "AB"[n % 2] for n in range(8)}
+    assert answers(gn.load_task(rows, columns=mapped)) == shown
     turned = [{**row, "A": row["B"], "B": row["A"], "right": "BA"[n % 2]} for n, row in enumerate(rows)]
     for seed in range(8):  # the same question with its options in another order is on the same side
         task = gn.load_task([*rows, *turned], columns=mapped, seed=seed)
@@ -191,18 +146,18 @@ TEXTS = [[f"x{n}", str(n), "y", "z"] for n in range(16)]
     ids=["MMLU", "letter", "text", "ARC"],
 )
 def test_a_list_of_options_is_shown_and_the_answer_becomes_its_letter(cells: list) -> None:
+    cells = [*cells, (["x", "y"], -1), (["x", "y"], None)]
     rows = [
         {"question": f"What is {n}?", "choices": options, "answer": gold} for n, (options, gold) in enumerate(cells)
     ]
-    bad = [{"question": "?", "choices": ["x", "y"], "answer": gold} for gold in (-1, None)]
-    task = gn.load_task([*rows, *bad], columns={"question": ["question", "choices"], "answer": "answer"})
+    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
     assert answers(task) == {f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)}
     assert task.dropped == {"whose answer is none of its options": 2}
     assert task.answers.hint == "one of: A, B, C, D"
 
 
-def _chat(first: str, last: str = "ok thanks") -> list[dict[str, str]]:
-    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", last)
+def _chat(first: str) -> list[dict[str, str]]:
+    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", "ok thanks")
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -229,33 +184,31 @@ def test_what_is_asked_for_is_put_into_chats() -> None:
         assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant", "user"]
         assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
         assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
-    shown = gn.load_task(rows, example=asked["example"]).train
-    assert {row["prompt"][0]["content"] for row in shown} == {"Route it.", "case x"}, (
-        "half have nothing of the system's"
-    )
+    first = {row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train}
+    assert first == {"Route it.", "case x"}, "half have nothing of the system's"
 
 
-def test_the_answer_of_a_chat_is_what_the_assistant_says_last() -> None:
-    share = [
-        {"conversations": [{"from": "human", "value": f"{n}?"}, {"from": "gpt", "value": str(n)}]} for n in range(4)
+@pytest.mark.parametrize(
+    ("column", "keys", "roles"),
+    [("conversations", ("from", "value"), ("human", "gpt")), ("messages", ("role", "content"), ("user", "assistant"))],
+)
+def test_the_answer_of_a_chat_is_what_the_assistant_says_last(column: str, keys: tuple, roles: tuple) -> None:
+    rows = [
+        {column: [dict(zip(keys, turn, strict=True)) for turn in zip(roles, (f"{n}?", str(n)), strict=True)]}
+        for n in range(4)
     ]
-    plain = [
-        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(4)
-    ]
-    for rows in (share, plain):
-        task = gn.load_task(rows, holdout=1)
-        assert answers(task) == {f"{n}?": str(n) for n in range(4)}
-        assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
+    task = gn.load_task(rows, holdout=1)
+    assert answers(task) == {f"{n}?": str(n) for n in range(4)}
+    assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
     texts = gn.load_task([{"prompt": f"{n} + 2?", "answer": str(n + 2)} for n in range(4)], holdout=1)
     assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"], "a prompt may be a text"
 
 
 def test_dicts_are_answers_in_json() -> None:
-    rows = [{"text": f"Invoice {n}", "gold": {"vendor": f"V{n}", "total": n / 2, "paid": True}} for n in range(10)]
-    task = gn.load_task(rows, columns={"question": "text", "answer": "gold"})
+    golds = [{"vendor": f"V{n}", "total": n / 2, "paid": True} for n in range(10)]
+    task = gn.load_task(of_answers(golds))
     assert task.answers.kind == "json" and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
-    written = [{"text": row["text"], "gold": json.dumps(row["gold"])} for row in rows]
-    assert answers(gn.load_task(written, columns={"question": "text", "answer": "gold"})) == answers(task)
+    assert answers(gn.load_task(of_answers([*map(json.dumps, golds)]))) == answers(task)
 
 
 CELLS = (
@@ -271,7 +224,7 @@ NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "note"])
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @example([{"question": f"{n}?", "answer": "1", "nested": {"a": [1] if n else "x"}} for n in range(4)])
-def test_rows_of_any_kind_are_taken_or_refused(rows: list[dict[str, Any]]) -> None:
+def test_rows_of_any_kind_are_taken_or_refused(rows: Rows) -> None:
     try:
         task = gn.load_task(rows)
     except (ValueError, TypeError) as error:

@@ -14,6 +14,7 @@ from grpo_nb.tasks.load import with_prompts
 from tests.checks.test_baseline import RIGHT, WRONG, made
 from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
+from tests.support.tiny import load_tiny
 
 QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
 
@@ -21,10 +22,9 @@ QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
 @pytest.fixture
 def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
-    rows = [{"question": q, "answer": str(i + 1)} for i, q in enumerate(QUESTIONS)]
-    rows += [{"question": f"held out {i}", "answer": "1"} for i in range(2)]
-    made = with_prompts(rows, gn.tasks.xml(), None)
-    return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(made[:10]), Dataset.from_list(made[10:]))
+    rows = [{"question": q, "answer": "1"} for q in [*QUESTIONS, "held out 0", "held out 1"]]
+    asked = with_prompts(rows, gn.tasks.xml(), None)
+    return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(asked[:10]), Dataset.from_list(asked[10:]))
 
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]]) -> Run:
@@ -45,26 +45,28 @@ def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float
 
 @pytest.fixture
 def run(task: gn.tasks.Task, tmp_path: Path) -> Run:
-    return make_run(
-        tmp_path / "run", task,
-        [{0: [0, 0], 1: [0, 1]}, {2: [1, 1], 3: [float("nan"), 1]}, {0: [0, 0], 2: [1, 1]}, {1: [1, 1], 4: [1, 1]}],
-    )  # fmt: skip
+    nan = float("nan")
+    steps = [{0: [0, 0], 1: [0, 1]}, {2: [1, 1], 3: [nan, 1]}, {0: [0, 0], 2: [1, 1]}, {1: [1, 1], 4: [1, 1]}]
+    return make_run(tmp_path / "run", task, steps)
 
 
-def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run) -> None:
+@pytest.fixture
+def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
+    return make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
+
+
+def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, later: Run) -> None:
     measured = task.with_pass_rates(run)
     assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
     assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
-    assert "measured for 5 of 10 questions" in repr(measured)
-    assert measured.train["question"] == task.train["question"]
-
-
-def test_a_later_measurement_replaces_only_what_it_measured(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:
-    later = make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
-    rates = task.with_pass_rates(run).with_pass_rates(later).train["pass_rate"]
-    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5
+    assert "measured for 5 of 10 questions" in repr(measured) and measured.train["question"] == task.train["question"]
+    rates = measured.with_pass_rates(later).train["pass_rate"]
+    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5, "a later measurement replaces only what it measured"
     together = task.with_pass_rates([run, later]).train["pass_rate"]
     assert together[0] == pytest.approx(1 / 6) and together[7] == 0.5
+    gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
+    of_baseline = task.with_pass_rates(dataclasses.replace(gate, rows=(task.train[0], task.train[1])))
+    assert of_baseline.train["pass_rate"][:3] == [0.5, 0.0, None]
 
 
 def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, run: Run) -> None:
@@ -76,19 +78,12 @@ def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, ru
     assert both_ends.dropped == {"with a pass rate below 0.75": 1}, "both bounds are included"
 
 
-def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:
-    later = make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
+def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, later: Run) -> None:
     order = [QUESTIONS.index(question) for question in task.after([run, later]).train["question"]]
     assert order[-1] == 0 and {*order[-3:-1]} == {1, 2} and {*order[-6:-3]} == {3, 4, 7}
     assert order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
     ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
     assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], "a task with an order keeps it"
-
-
-def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
-    gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
-    measured = task.with_pass_rates(dataclasses.replace(gate, rows=(task.train[0], task.train[1])))
-    assert measured.train["pass_rate"][:3] == [0.5, 0.0, None]
 
 
 def test_a_real_run(tiny_run: gn.runs.Run) -> None:
@@ -101,45 +96,26 @@ def test_a_real_run(tiny_run: gn.runs.Run) -> None:
     assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
 
 
-def measured_everywhere(task: gn.tasks.Task) -> gn.tasks.Task:
-    return dataclasses.replace(task, train=task.train.add_column("pass_rate", [0.0] * 10))
-
-
-@pytest.mark.parametrize(
-    ("act", "told"),
-    [
-        (lambda task, run: task.curriculum(), "measure first"),
-        (lambda task, run: task.with_pass_rates(run, reward="format"), r"one of \['correctness'\]"),
-        (
-            lambda task, run: measured_everywhere(task).curriculum(0.4, 0.5),
-            "no training question of 10 has a pass rate",
-        ),
-    ],
-)
-def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run, act, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        act(task, run)
-
-
-def test_a_measure_of_other_questions_is_refused(tmp_path: Path, task: gn.tasks.Task) -> None:
+def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run) -> None:
+    unsolved = dataclasses.replace(task, train=task.train.add_column("pass_rate", [0.0] * 10))
     other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
-    run = make_run(tmp_path / "other", task, [{0: [1, 0]}])
-    with pytest.raises(ValueError, match="none of the measured groups"):
-        other.with_pass_rates(run)
+    for told, act in (
+        ("measure first", task.curriculum),
+        (r"one of \['correctness'\]", lambda: task.with_pass_rates(run, reward="format")),
+        ("no training question of 10 has a pass rate", lambda: unsolved.curriculum(0.4, 0.5)),
+        ("none of the measured groups", lambda: other.with_pass_rates(run)),
+    ):
+        with pytest.raises(ValueError, match=told):
+            act()
 
 
 def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=3, max_completion_length=4, num_generations=2,
-        per_device_train_batch_size=4, run_root=str(tmp_path),
-    )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=2, tokenizer=tokenizer)
+    sizes = {"max_steps": 3, "max_completion_length": 4, "num_generations": 2, "per_device_train_batch_size": 4}
+    model, tokenizer, task, settings = load_tiny(tiny_folder, 12, 2, run_root=str(tmp_path), **sizes)
     asked = {}
-    for ordered in (True, False):
-        one = gn.tasks.Task(task.name, task.format, task.train, task.holdout, is_ordered=ordered)
-        run = gn.train(model, tokenizer, one, [hashed], settings, name=f"ordered-{ordered}")
+    for is_ordered in (True, False):
+        one = dataclasses.replace(task, is_ordered=is_ordered)
+        run = gn.train(model, tokenizer, one, [hashed], settings, name=f"ordered-{is_ordered}")
         prompts = run.completions()["prompt"].iloc[::2]
-        asked[ordered] = [json.loads(prompt)[-1]["content"] for prompt in prompts]
-    assert asked[True] == list(task.train["question"])[:6]
-    assert asked[False] != asked[True]
+        asked[is_ordered] = [json.loads(prompt)[-1]["content"] for prompt in prompts]
+    assert asked[True] == list(task.train["question"])[:6] != asked[False]

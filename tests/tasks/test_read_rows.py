@@ -17,8 +17,12 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.read_rows import read_rows
+from tests.conftest import ROOT
 
-ROWS = [{"question": f"Café {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
+ROWS = [{"question": f"Año {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+DATA = Dataset.from_list(ROWS)
+LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS).encode()
 
 
 def csv_of(separator: str = ",") -> str:
@@ -26,34 +30,18 @@ def csv_of(separator: str = ",") -> str:
     return "\n".join(map(separator.join, [[*ROWS[0]], *quoted]))
 
 
-def json_lines() -> str:
-    return "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
-
-
 FILES = {
-    "comma.csv": csv_of().encode(),
-    "semicolon.csv": csv_of(";").encode(),
-    "excel.csv": csv_of("\t").encode("utf-16"),
-    "bom.csv": csv_of("|").encode("utf-8-sig"),
-    "windows.CSV": csv_of(";").encode("cp1252"),
-    "tab.tsv": csv_of("\t").encode(),
-    "returns.csv": csv_of().replace("\n", "\r\n").encode(),
-    "lines.jsonl": json_lines().encode(),
-    "lines.json": json_lines().encode(),
-    "rows.json": json.dumps(ROWS, indent=1).encode(),
-    "columns.json": json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}).encode(),
-}
+    "comma.csv": csv_of().encode(), "semicolon.csv": csv_of(";").encode(), "excel.csv": csv_of("\t").encode("utf-16"),
+    "bom.csv": csv_of("|").encode("utf-8-sig"), "windows.CSV": csv_of(";").encode("cp1252"),
+    "tab.tsv": csv_of("\t").encode(), "returns.csv": csv_of().replace("\n", "\r\n").encode(),
+    "lines.jsonl": LINES, "lines.json": LINES, "rows.json": json.dumps(ROWS, indent=1).encode(),
+    "columns.json": json.dumps(COLUMNS).encode(),
+}  # fmt: skip
 IN_MEMORY = {
-    "rows": ROWS,
-    "generator": (row for row in ROWS),
-    "columns": {name: [row[name] for row in ROWS] for name in ROWS[0]},
-    "series": dict(pandas.DataFrame(ROWS)),
-    "frame": pandas.DataFrame(ROWS),
-    "dataset": Dataset.from_list(ROWS),
-    "arrow": Dataset.from_list(ROWS).data.table,
-    "one split": DatasetDict({"train": Dataset.from_list(ROWS)}),
+    "rows": ROWS, "generator": (row for row in ROWS), "columns": COLUMNS, "series": dict(pandas.DataFrame(ROWS)),
+    "frame": pandas.DataFrame(ROWS), "dataset": DATA, "arrow": DATA.data.table, "one split": DatasetDict({"train": DATA}),
     "polars": SimpleNamespace(to_dicts=lambda: ROWS, to_dict=None, columns=["question"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,22 +57,16 @@ def test_what_is_in_memory_is_read_as_it_stands(kind: str) -> None:
     assert read_rows(IN_MEMORY[kind]).rows == ROWS
 
 
-def test_parquet_keeps_what_is_nested(tmp_path: Path) -> None:
-    rows = [{"question": "a?", "options": ["x", "y"], "more": {"n": 1}}]
-    pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
-    assert read_rows(tmp_path / "a.parquet").rows == rows
-
-
-def test_cells_of_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
-    """007 became 7, and 2024_01 a number of six digits."""
+def test_cells_stay_as_they_are(tmp_path: Path) -> None:
+    """007 became 7, 2024_01 a number of six digits, and a whole number beside an empty cell one with a point."""
+    nested = [{"question": "a?", "options": ["x", "y"], "more": {"n": 1}}]
+    pandas.DataFrame(nested).to_parquet(tmp_path / "a.parquet")
+    assert read_rows(tmp_path / "a.parquet").rows == nested
     (tmp_path / "a.csv").write_text('question,answer,batch\n"two\nlines, one cell",007,2024_01\nNA,,0.10\n')
     assert read_rows(tmp_path / "a.csv").rows == [
         {"question": "two\nlines, one cell", "answer": "007", "batch": "2024_01"},
         {"question": "NA", "answer": "", "batch": "0.10"},
     ]
-
-
-def test_an_empty_cell_of_a_frame_is_none_and_whole_numbers_stay_whole() -> None:
     frame = pandas.DataFrame({"question": ["a?", "b?", "c?"], "answer": [7, None, 8], "day": [None, pandas.NaT, None]})
     assert [row["answer"] for row in read_rows(frame).rows] == [7, None, 8]
     task = gn.load_task(frame, holdout=1)
@@ -123,58 +105,52 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
         ({"question": "2+2?", "answer": "4"}, ValueError, "scalar values"),
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
-        (DatasetDict({"a": Dataset.from_list(ROWS), "b": Dataset.from_list(ROWS)}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
+        (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
         ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
     ],
 )  # fmt: skip
-def test_what_holds_no_rows_is_told(
-    source: Any, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_holds_no_rows_is_told(source: Any, error: type[Exception], told: str, monkeypatch) -> None:
     monkeypatch.setattr(reading, "_read_hub", None)  # what asks the Hub for a misspelt file would take 20 s
     with pytest.raises(error, match=told):
         read_rows(source)
 
 
-def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list:
+    """A Hub with the same rows under every name but one; the list is what it was asked for."""
+    asked: list = []
 
     def load_dataset(*names: Any, split: str) -> Dataset:
         asked.append((names, split))
-        return Dataset.from_list(ROWS)
+        if "nobody/no-such-data" in names:
+            raise ConnectionError("Couldn't reach 'nobody/no-such-data' on the Hub")
+        return DATA
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    return asked
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> None:
     assert len(gn.load_task("gsm8k").train) == 6
     gn.load_task("openai/gsm8k", split="test")
     gn.load_task("me/reviews-1.0", config="short")
-    assert asked == [
-        (("openai/gsm8k", "main"), "train"), (("openai/gsm8k", "main"), "test"), (("me/reviews-1.0", "short"), "train"),
-    ]  # fmt: skip
+    gsm8k = ("openai/gsm8k", "main")
+    assert hub == [(gsm8k, "train"), (gsm8k, "test"), (("me/reviews-1.0", "short"), "train")]
+    with pytest.raises(ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
+        gn.load_task("nobody/no-such-data")
 
 
 @pytest.mark.parametrize(
-    ("source", "given"),
+    ("source", "name", "value"),
     [
-        ("arithmetic", {"split": "train"}), (ROWS, {"encoding": "utf-8"}), ("gsm8k", {"encoding": "utf-8"}),
-        (DatasetDict({"train": Dataset.from_list(ROWS)}), {"config": "main"}), (ROWS, {"high": 3}), (ROWS, {"colunms": {}}),
+        ("arithmetic", "split", "train"), (ROWS, "encoding", "utf-8"), ("gsm8k", "encoding", "utf-8"),
+        (DatasetDict({"train": DATA}), "config", "main"), (ROWS, "high", 3), (ROWS, "colunms", {}),
     ],
 )  # fmt: skip
-def test_an_argument_that_means_nothing_for_a_source_is_told(
-    source: Any, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: Dataset.from_list(ROWS))
-    (name,) = given
+def test_an_argument_that_means_nothing_for_a_source_is_told(source: Any, name: str, value: Any, hub: list) -> None:
     with pytest.raises(TypeError, match=f"{name}= means nothing for"):
-        gn.load_task(source, **given)
-
-
-def test_an_unreachable_hub_id_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load_dataset(*names: Any, split: str) -> Dataset:
-        raise ConnectionError("Couldn't reach 'nobody/no-such-data' on the Hub")
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    with pytest.raises(ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
-        gn.load_task("nobody/no-such-data")
+        gn.load_task(source, **{name: value})
 
 
 @given(
@@ -199,20 +175,16 @@ def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.Monk
     Path("cut.csv").write_text("question,answer\nwho?,007\na, b,1\n")
     Path("nested.json").write_text(json.dumps({"data": [{"question": "a?", "more": {"answer": 1}}]}))
     monkeypatch.setattr(pandas, "read_excel", lambda name: pandas.read_csv("cut.csv", on_bad_lines="skip"))
-    page = (Path(gn.__file__).parents[1] / "docs" / "guide" / "tables.md").read_text()
-    lines = page.partition("```python\n")[2].partition("```")[0].splitlines()
-    assert len(lines) == 8
+    lines = (ROOT / "docs/guide/tables.md").read_text().partition("```python\n")[2].partition("```")[0].splitlines()
     columns = {"answer": ["1.234,50", "3"], "label": [0, 1], "question": ["It&#39;s?", "b?"]}
-    names = {"pandas": pandas, "html": html, "json": json}
-    made = []
+    names, made = {"pandas": pandas, "html": html, "json": json}, []
     for line in lines:
         names["frame"] = pandas.DataFrame(columns)
         exec(line, names)
         made.append(read_rows(names["frame"]).rows)
-    assert made[1] == [{"question": "Co to źdźbło?", "answer": "trawa"}]
-    assert made[2][0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(made[2]) == 2
-    assert made[3] == [{"question": "who?", "answer": "007"}]
-    assert [row["answer"] for row in made[4]] == ["1234.50", "3"]
-    assert [row["label"] for row in made[5]] == ["no", "yes"]
-    assert made[6][0]["question"] == "It's?"
-    assert made[7] == [{"question": "a?", "more.answer": 1}]
+    _, titled, unnamed, cut, commas, labels, escaped, nested = made
+    assert titled == [{"question": "Co to źdźbło?", "answer": "trawa"}]
+    assert unnamed[0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(unnamed) == 2
+    assert cut == [{"question": "who?", "answer": "007"}] and nested == [{"question": "a?", "more.answer": 1}]
+    assert [row["answer"] for row in commas] == ["1234.50", "3"] and escaped[0]["question"] == "It's?"
+    assert [row["label"] for row in labels] == ["no", "yes"]

@@ -1,7 +1,6 @@
 """Generated and own tasks: split without leakage, asked by the kind of their answers, filtered by token count."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from transformers import AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
 from grpo_nb.tasks.contamination import normalized_question
+from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
 LABELS = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
@@ -35,31 +35,27 @@ def test_the_task_of_the_quickstart_is_the_one_that_was_measured() -> None:
     assert gn.load_task("arithmetic").fingerprint == "68848a0793866c43"
 
 
-@pytest.mark.parametrize("level", gn.tasks.ARITHMETIC_LEVELS)
-def test_arithmetic_is_right_seeded_and_split(level: dict) -> None:
-    task = gn.load_task("arithmetic", seed=5, **level)
-    assert (len(task.train), len(task.holdout), task.answers.kind) == (224, 96, "number")
+SIZED = {"train_size": 30, "holdout_size": 10, "low": 0, "high": 9, "operators": "-*"}
+WIDE = {"high": 10**9, "operators": "-"}  # a wide range is drawn and not listed
+
+
+@pytest.mark.parametrize("options", [*gn.tasks.ARITHMETIC_LEVELS, SIZED, WIDE], ids=str)
+def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
+    task = gn.load_task("arithmetic", seed=5, **options)
+    sizes = (options.get("train_size", 224), options.get("holdout_size", 96))
+    assert (len(task.train), len(task.holdout), task.answers.kind) == (*sizes, "number")
     assert not questions(task.train) & questions(task.holdout)
     for row in [*task.train, *task.holdout]:
         asked = row["question"].removeprefix("What is ").removesuffix("?")
         numbers = [int(number) for number in re.findall(r"\d+", asked)]
-        assert int(row["answer"]) == eval(asked) >= 0 and len(numbers) == level.get("terms", 2)
-        assert level.get("low", 1) <= min(numbers) and max(numbers) <= level.get("high", 20)
+        assert int(row["answer"]) == eval(asked) >= 0 and len(numbers) == options.get("terms", 2)
+        assert options.get("low", 1) <= min(numbers) and max(numbers) <= options.get("high", 20)
         assert asked.count("(") == asked.count(")") == len(numbers) - 2
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
         assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", "the example turn is no question"
     assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
-    assert gn.load_task("arithmetic", seed=5, **level).fingerprint == task.fingerprint
-    assert gn.load_task("arithmetic", seed=6, **level).fingerprint != task.fingerprint
-
-
-def test_arithmetic_options() -> None:
-    task = gn.load_task("arithmetic", train_size=30, holdout_size=10, low=0, high=9, operators="-*", seed=1)
-    assert (len(task.train), len(task.holdout)) == (30, 10)
-    for row in task.train:
-        assert int(row["answer"]) == eval(row["question"].removeprefix("What is ").removesuffix("?")) >= 0
-    wide = gn.load_task("arithmetic", high=10**9, operators="-")
-    assert len(wide.train) == 224, "a wide range is drawn and not listed"
+    assert gn.load_task("arithmetic", seed=5, **options).fingerprint == task.fingerprint
+    assert gn.load_task("arithmetic", seed=6, **options).fingerprint != task.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -69,6 +65,7 @@ def test_arithmetic_options() -> None:
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
         ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
+        ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "both parts need one"),
         (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
@@ -76,6 +73,10 @@ def test_arithmetic_options() -> None:
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
         (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
         ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
+        (ROWS, {"columns": {"level": "question"}}, ValueError, r"no column 'question' for the level.*columns=.\"question\":"),
+        (ROWS, {"columns": {"answer": ["answer", "x"]}}, ValueError, "Only a question may be of several"),
+        (ROWS, {"keep": lambda row: False}, ValueError, "left of 20: 20 that keep= leaves out .row 0: question="),
+        (ROWS, {"contradictory": "last"}, ValueError, "contradictory = 'last' is not known here"),
     ],
 )  # fmt: skip
 def test_what_makes_no_task_is_told(source: object, options: dict, error: type[Exception], told: str) -> None:
@@ -86,32 +87,20 @@ def test_what_makes_no_task_is_told(source: object, options: dict, error: type[E
 def test_questions_that_are_written_alike_are_on_the_same_side() -> None:
     """`f(x) + 1` and `f(y) + 1` were one question, for what looks as an option's letter was taken away inside of a line."""
     asked = ["C#", "C", ":(", "(:", "$5", "5", ".NET", "net", "a b", "a  b?", "f(x) + 1", "f(y) + 1"]
-    rows = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)]
-    sides = {}
+    rows, apart = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)], 0
     for seed in range(12):
         task = gn.load_task(rows, holdout=4, seed=seed)
-        assert not set(map(normalized_question, questions(task.train))) & set(
-            map(normalized_question, questions(task.holdout))
-        )
-        sides[seed] = len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"})
-    assert 1 in sides.values()
+        train, held = ({*map(normalized_question, part["question"])} for part in (task.train, task.holdout))
+        assert not train & held
+        apart += len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"}) == 1
+    assert apart
 
 
-@pytest.mark.parametrize(
-    ("golds", "kind", "asked"),
-    [
-        (["12", "-3.5", "1,200", "7/8", "$4", "50 %"], "number", "number"),
-        (["1", "2", "3", "4", "5"] * 9, "number", "number"),
-        (["lost", "sent"] * 6, "choice", "one of: lost, sent"),
-        (["Paris", "Rome", "Oslo", "Lima"], "text", "answer"),
-        ([r"x^2 + 1", "x^3", r"\sqrt{2}"], "expression", "expression"),
-        ([json.dumps({"vendor": f"V{n}"}) for n in range(5)], "json", 'JSON with the keys "vendor"'),
-    ],
-)
-def test_the_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, asked: str) -> None:
+@pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
+def test_the_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: str) -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
     task = gn.load_task(rows)
-    assert task.answers.kind == kind and f"<answer>\n{asked}\n</answer>" in told(task)
+    assert task.answers.kind == kind and f"<answer>\n{hint}\n</answer>" in told(task)
     assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
     as_text = gn.load_task(rows, kind="text")
     assert as_text.answers.kind == "text" and "<answer>\nanswer\n</answer>" in told(as_text), "kind= sets it"
@@ -134,17 +123,12 @@ def test_system_format_and_hint_of_ones_own_stand() -> None:
     bare = gn.load_task(LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost"))
     assert told(bare).endswith("nothing but the answer:\none of: lost, sent") and not bare.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
-
-
-def test_an_example_must_not_tell_a_held_out_answer() -> None:
-    held = gn.load_task(LABELS).holdout[0]
+    held = bare.holdout[0]
     with pytest.raises(ValueError, match="is held out"):
         gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
 
 
-def test_the_length_filter_counts_what_it_drops(
-    tokenizer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_length_filter_counts_what_it_drops(tokenizer, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     rows = [*ROWS, *({"question": f"{word} " * 300, "answer": "1", "level": 0} for word in ("word", "more"))]
     task = gn.load_task(rows, holdout=0.3, seed=0)
     monkeypatch.setattr(tokenizer, "model_max_length", 256)
@@ -155,9 +139,8 @@ def test_the_length_filter_counts_what_it_drops(
     keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.notes[-1])[1])
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
-    assert len(lengths) == 20 and max(lengths) <= 256
     exactly = task.fit(tokenizer, max(lengths))
-    assert len(exactly.train) + len(exactly.holdout) == 20
+    assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20 and max(lengths) <= 256
     text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)
     assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
     with pytest.raises(ValueError, match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_"):
@@ -173,9 +156,9 @@ def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(toke
     assert "48 tokens is too few for 10 of 40 right completions" in note
     longer = eval(note.partition("settings = ")[2], {"settings": settings})
     assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
-    short, example = [{**row, "answer": "7"} for row in rows], ("Read this.", long, "7")
+    short = [{**row, "answer": "7"} for row in rows]
     assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
-    shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=example))
+    shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=("Read this.", long, "7")))
     assert "is too few for 1 of 41 right completions" in shown
 
 
