@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -14,12 +15,9 @@ from tests.conftest import brevity
 
 
 def made(label: str, right: list[bool], samples: int = 1, gold: str = "7") -> Evaluation:
-    rows = [
-        {"question": f"<q{i}>", "answer": gold, "completion": "<script>alert(1)</script>", "given": "7" if ok else None,
-         "is_correct": ok, "is_formatted": ok, "tokens": 5, "is_cut": False}
-        for i, ok in enumerate(right)
-    ]  # fmt: skip
-    return Evaluation(label, rows, samples)
+    row = {"answer": gold, "completion": "<script>alert(1)</script>", "tokens": 5, "is_cut": False}
+    judged = [{"given": "7" if ok else None, "is_correct": ok, "is_formatted": ok} for ok in right]
+    return Evaluation(label, [{"question": f"<q{i}>", **row, **each} for i, each in enumerate(judged)], samples)
 
 
 def paired(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
@@ -30,17 +28,11 @@ def fresh(count: int = 12) -> list[dict[str, str]]:
     return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
 
 
-def recorded(run: gn.runs.Run, rewards: list[dict]) -> gn.runs.Run:
-    (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
-    return gn.open_run(run.path)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
         ([False] * 40, [True] * 30 + [False] * 10, "better"),
         ([True] * 30 + [False] * 10, [False] * 40, "worse"),
-        ([False] * 40, [True] * 2 + [False] * 38, "no difference shown"),
         ([False] * 40, [True] * 4 + [False] * 36, "no difference shown"),  # 0 and 4 of 40: p = 0.125
         ([True] * 10, [True] * 10, "no difference shown"),
         ([False] * 9, [True] * 9, "no difference shown"),  # p = 0.004, of nine questions
@@ -62,20 +54,14 @@ def test_numbers_against_the_definitions() -> None:
     assert "on 40 questions (difference +25.0 points" in comparison.sentence
 
 
-@pytest.mark.parametrize(
-    ("golds", "said"),
-    [
-        (
-            ["5", "5", "1", "5", "3", "4"] * 3,
-            "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor.",
-        ),
+def test_ratings_have_a_floor_and_sums_have_none() -> None:
+    for golds, said in (
+        (list("551534" * 3), "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."),
         ([str(n % 14) for n in range(20)], ""),  # sums, of which some come twice
-    ],
-)
-def test_ratings_have_a_floor_and_sums_have_none(golds: list[str], said: str) -> None:
-    rows = [made("x", [False], gold=gold).rows[0] for gold in golds]
-    found = Comparison(Evaluation("before", rows), Evaluation("after", rows))
-    assert found.floor_sentence == said and said in repr(found)
+    ):
+        rows = [made("x", [False], gold=gold).rows[0] for gold in golds]
+        found = Comparison(Evaluation("before", rows), Evaluation("after", rows))
+        assert found.floor_sentence == said and said in repr(found)
 
 
 def test_changed_answers_come_first_and_everything_is_escaped() -> None:
@@ -172,7 +158,6 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
         gn.evaluate(gn.open_run(tiny_run.path), asked)
     told = gn.compare(tiny_run, asked, allow_contaminated=True)
-    assert told.contamination.count == 2
     assert "2 of 12 held-out questions are also in the training part" in told.sentence
     alone = gn.evaluate((tiny_run.model, tiny_run.tokenizer), fresh(), max_completion_length=4)
     assert "Which questions were trained on is not known" in repr(alone)
@@ -202,20 +187,16 @@ def test_an_earlier_comparison_is_whole_where_a_new_one_cannot_be_written(
     run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = gn.compare(run)
-
-    def full(comparison: Comparison) -> bytes:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Comparison, "_picture", full)
-    with pytest.raises(OSError, match="No space"):
-        gn.compare(run, rewards=brevity)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.delattr(Comparison, "_picture")  # the last that is made before anything is written
+        with pytest.raises(AttributeError):
+            gn.compare(run, rewards=brevity)
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
 
 
 def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
+    pandas.DataFrame(fresh()).to_csv(file, index=False)
     wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
     expected = gn.evaluate(tiny_run, wanted).rows
     for given in (fresh(), str(file), file):
@@ -231,7 +212,9 @@ def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
     # A hint as long as that of a task with many labels.
     form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
     paid, (first, second) = gn.rewards.correctness(tolerance=0.5, format=form), run.info["rewards"]
-    opened = recorded(run, [{**first, "name": "correctness", **record_of(paid)}, second])
+    recorded = run.info | {"rewards": [{**first, "name": "correctness", **record_of(paid)}, second]}
+    (run.path / "run.json").write_text(json.dumps(recorded))
+    opened = gn.open_run(run.path)
     assert near in gn.compare(opened).sentence and near in gn.compare(opened, fresh()).sentence
     assert near in gn.evaluation.open_comparison(run.path).sentence
     assert plain in gn.compare(opened, rewards=gn.rewards.correctness()).sentence

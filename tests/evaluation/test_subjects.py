@@ -8,12 +8,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-import torch
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import Subject, open_subject
 from grpo_nb.tasks.formats import hashes
 
 
@@ -51,20 +49,6 @@ def test_another_vocabulary_is_said(tiny_run: gn.runs.Run, task: gn.tasks.Task, 
     (other / "tokenizer.json").write_text(json.dumps(tokens))
     said = "The model other. It has another vocabulary, so its own tokenizer and chat template"
     assert said in repr(gn.compare("base", other, task, run=tiny_run))
-
-
-def model_in(subject: Subject) -> torch.nn.Module:
-    (model,) = [c.cell_contents for c in subject.ask.__closure__ if isinstance(c.cell_contents, torch.nn.Module)]
-    return model
-
-
-def test_float16_is_widened_on_a_processor(copy: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    folder = shutil.copytree(copy, tmp_path / "half")
-    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
-    with open_subject(folder) as subject:
-        assert model_in(subject).dtype == (torch.float16 if torch.cuda.is_available() else torch.float32)
 
 
 def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, monkeypatch) -> None:
@@ -109,6 +93,8 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
 
 def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Path, tmp_path: Path) -> None:
     """Of two folders with the same weights one has a penalty and a top_p: vLLM and llama.cpp would know of neither."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     habit = shutil.copytree(copy, tmp_path / "habit")
     own = json.loads((habit / "generation_config.json").read_text())
     more = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "top_p": 0.2, "do_sample": True, "temperature": 0.3}
@@ -116,7 +102,6 @@ def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Pa
     for how in ({}, {"temperature": 1.0, "samples": 2}):
         plain, other = (gn.evaluate(folder, task, max_completion_length=12, **how) for folder in (copy, habit))
         assert texts(plain) == texts(other), how
-    with open_subject(habit) as subject:
-        model = model_in(subject)
-        gn.evaluate((model, subject.tokenizer), task, max_completion_length=2)
-        assert model.generation_config.repetition_penalty == 5.0, "put back as it was"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(habit), AutoTokenizer.from_pretrained(habit)
+    gn.evaluate((model, tokenizer), task, max_completion_length=2)
+    assert model.generation_config.repetition_penalty == 5.0, "put back as it was"
