@@ -18,7 +18,7 @@ from grpo_nb.export.result import ExportError
 from tests.support.small_models import SIZES
 
 MORE = {
-    "qwen2": {"tie_word_embeddings": True}, "gemma3_text": {"head_dim": 16, "sliding_window": 256},
+    "llama": {"tie_word_embeddings": True}, "gemma3_text": {"head_dim": 16, "sliding_window": 256},
     "mixtral": {"num_local_experts": 2}, "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 16},
 }  # fmt: skip
 SPOILED = "model.layers.0.self_attn.q_proj.weight"
