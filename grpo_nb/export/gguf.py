@@ -56,8 +56,6 @@ def export_gguf(
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
     target, report = target_of(path), report or (lambda line: None)
-    if target.suffix == ".gguf":
-        raise ValueError(f"path = {str(path)!r} is the folder to make, with the file in it: write {target.stem!r}.")
     folder = Path(getattr(run_or_export, "path", run_or_export))
     export = None if (folder / "run.json").is_file() else export_of(run_or_export)
     run = open_run(run_or_export) if export is None else export.run
@@ -104,6 +102,6 @@ def verify_gguf(run: Run, merged: Path, file: Path, quantization: str, report: R
     except LlamaCppError as error:
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
     report("comparing it with the merged model")
-    request = {"check": "gguf", "merged": str(merged), "base": str(weights_folder(run))}
+    request = {"check": "gguf", "file": str(file), "merged": str(merged), "base": str(weights_folder(run))}
     request |= {"answers": [dataclasses.asdict(answer) for answer in answers], "limits": LIMITS[quantization], **asked}
     return run_check(request, "the GGUF file")

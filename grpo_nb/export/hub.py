@@ -46,9 +46,7 @@ def push_problems(export: Export | str | Path) -> list[str]:
     if base is not None and published_name(base) is None:
         problems.append(f"the weights of its base model {base!r} are in no repository. Push the merged model.")
     secrets = holds_secret(files, get_token())
-    problems += [
-        f"{name} holds what looks like an access token or key. Take it out, and revoke it." for name in secrets
-    ]
+    problems += [f"{name} holds what looks like an access token or key. Take it out and revoke it." for name in secrets]
     return problems
 
 
@@ -98,9 +96,7 @@ def push_to_hub(
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)
     if private and not info.private:
-        raise NotPushable(
-            f"{repo_id} is public: make it private on its page, choose another name, or say private=False."
-        )
+        raise NotPushable(f"{repo_id} is public: make it private on its page, take another name or say private=False.")
 
     def different(commit: str | None) -> tuple[set[str], set[str]]:
         """Names of files that are there and not the same here, and of those that are not there."""

@@ -1,5 +1,8 @@
 """Base plus adapter as one folder: the base's safetensors files one after the other, each sum rounded once.
 
+Of a file one tensor is in memory at a time. safetensors' own writer wants all that go into a file at once; its format is a
+header with the place of each, then their bytes (huggingface.co/docs/safetensors, "Format"), which can be written as they come.
+
 It knows plain LoRA on linear layers. What else an adapter can be (DoRA, trained biases, whole modules, experts), it names, and
 peft's own merge does it, of the whole model in float32.
 """
@@ -10,7 +13,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +31,15 @@ BY_FILE = "file by file"
 LEAST_RETAINED = 0.95
 """Share of the adapter's change that must survive the rounding of the merged weights."""
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
+# As safetensors names them.
+_CODES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 # Of a LoraConfig: with these, base + scaling * B @ A is not the whole truth, and the adapter's tensors do not show it.
 _MORE = ("alpha_pattern", "fan_in_fan_out", "layer_replication")
 # These ways to start a LoRA leave the base as it is; PiSSA, OLoRA, CorDA and the like train on a changed one.
 _PLAIN_STARTS = (True, False, "gaussian", "orthogonal")
-# Rows of a weight that are worked on at once while the rounding is measured.
-_ROWS = 512
+# Rows of a weight that are worked on at once while the rounding is measured, and values while they are written.
+_ROWS, _VALUES = 512, 2**20
 
 
 class Lora:
@@ -76,20 +81,17 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
     """Save base plus adapter to `target`; return the number type, the share of the change that it holds, and the way taken.
 
     Raises:
-        EnvironmentProblem: Too little disk, or memory for one file of the base, or for all of it where that is needed.
+        EnvironmentProblem: Too little disk, or memory for all of the base where that is needed.
         ExportError: The number type would lose too much, or the base is stored quantized.
     """
-    import torch
-    from safetensors.torch import load_file, save_file
-
     config = json.loads((base / "config.json").read_text())
     if "quantization_config" in config:
         raise ExportError(
             f"the base {base.name!r} is stored quantized: its 16-bit weights, on which the adapter belongs, are not in it. "
             "Train on the 16-bit model's name with load_in_4bit=True (it is quantized while it loads), or use export_adapter."
         )
-    files = weight_files(base, "model")
-    lora = Lora(adapter, {name for file in files for name in load_file(file)})
+    files = {file: _header(file) for file in weight_files(base, "model")}
+    lora = Lora(adapter, {name for header in files.values() for name in header})
     if lora.why_not:
         return _merge_in_memory(base, adapter, target, dtype, lora.why_not, report)
     report("merging file by file")
@@ -101,19 +103,11 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
             f"rounding the merged weights would lose a part of the training (share kept: {measured}; "
             f"{LEAST_RETAINED:.0%} is asked for). Write dtype='float32', or use gn.export.export_adapter."
         )
-    sizes = [file.stat().st_size * WIDTHS[chosen] // 2 for file in files]
-    require_disk(target, sum(sizes), f"The merged model in {chosen}")
-    require_memory(max(sizes), "merging the largest file of the base")
+    size = sum(file.stat().st_size for file in files)
+    require_disk(target, size * WIDTHS[chosen] // 2, f"The merged model in {chosen}")
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
-    for file in progress_bar(iterable=files, desc="merging", unit=" files"):
-        # Mapped from the file: in memory is what is changed or widened.
-        tensors = load_file(file)
-        for name, weight in tensors.items():
-            if weight.is_floating_point():
-                weight = lora.change(name).add_(weight) if name in lora else weight
-                tensors[name] = weight.to(getattr(torch, chosen))
-        save_file(tensors, target / file.name, metadata={"format": "pt"})
-        tensors.clear()  # before the next file is read
+    for file, header in progress_bar(iterable=files.items(), desc="merging", unit=" files"):
+        _write(target / file.name, file, header, lora, chosen)
     # As they are: transformers refuses to write some of what it reads (5.17).
     for name in ("generation_config.json", "model.safetensors.index.json"):
         if (base / name).is_file():
@@ -162,14 +156,49 @@ def retained_shares(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes
     return {name: 0.0 if math.isinf(kept) else 1 - abs(1 - kept / whole) for name, kept in left.items()}
 
 
-def _changes(files: Sequence[Path], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _changes(files: Mapping[Path, Mapping[str, Any]], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Some rows at a time: the weight and what is added to it, float32."""
-    from safetensors.torch import load_file
-
-    for file in files:
-        for name, weight in load_file(file).items():
-            for start in range(0, len(weight) if name in lora else 0, _ROWS):
+    for file, header in files.items():
+        for name in filter(lora.__contains__, header):
+            weight = _tensor(file, name)
+            for start in range(0, len(weight), _ROWS):
                 yield weight[start : start + _ROWS].float(), lora.change(name, start, start + _ROWS)
+
+
+def _tensor(file: Path, name: str) -> torch.Tensor:
+    """A tensor, mapped from its file, which is opened anew: pages of an open file count as this process's memory."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return opened.get_tensor(name)
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """Of each tensor its `dtype`, `shape` and `data_offsets` behind the header; and `__metadata__`."""
+    with file.open("rb") as opened:
+        return json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+
+
+def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype: str) -> None:
+    """Write a file of the merged model: the header, which becomes that of the number type, and each tensor as it is read."""
+    import torch
+
+    end, names = 0, [name for name in header if name != "__metadata__"]
+    for entry in map(header.get, names):
+        start, end = end, end + entry["data_offsets"][1] - entry["data_offsets"][0]
+        if entry["dtype"] in _CODES.values():  # else it is no number that is rounded, and stays as it is
+            entry["dtype"], end = _CODES[dtype], start + math.prod(entry["shape"]) * WIDTHS[dtype]
+        entry["data_offsets"] = [start, end]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with target.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            weight = _tensor(source, name)
+            kind = getattr(torch, dtype) if header[name]["dtype"] == _CODES[dtype] else weight.dtype
+            weight = lora.change(name).add_(weight) if name in lora else weight
+            for values in weight.reshape(-1).split(_VALUES):
+                file.write(values.to(kind).view(torch.uint8).numpy())
 
 
 def _merge_in_memory(base: Path, adapter: Path, target: Path, dtype: str, why: str, report: Report) -> dict[str, Any]:
@@ -178,9 +207,8 @@ def _merge_in_memory(base: Path, adapter: Path, target: Path, dtype: str, why: s
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    require_memory(
-        2 * sum(file.stat().st_size for file in base.glob("model*.safetensors")), f"merging in memory ({why})"
-    )
+    weights = sum(file.stat().st_size for file in weight_files(base, "model"))
+    require_memory(2 * weights, f"merging in memory ({why})")
     report(f"merging in memory: {why}")
     chosen = "float32" if dtype == "auto" else dtype
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

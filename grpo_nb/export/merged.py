@@ -3,6 +3,7 @@
 GGUF files are made by `export_gguf`.
 """
 
+import functools
 import json
 import shutil
 import warnings
@@ -67,10 +68,7 @@ def export_merged(
     if dtype not in ("auto", *WIDTHS):
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     run, report = open_run(run), report or (lambda line: None)
-
-    def make(staged: Path) -> dict[str, Any]:
-        return make_merged(run, staged, dtype=dtype, report=report)
-
+    make = functools.partial(make_merged, run, dtype=dtype, report=report)
     return make_export(run, "merged", path, make, overwrite=overwrite)
 
 
@@ -132,8 +130,8 @@ def make_export(
         make: Fills an empty folder and returns the verification, in which everything has passed.
         overwrite: Replace an existing folder, once the new one is verified.
     """
-    target = target_of(path)
-    check_target(target, overwrite, needed_by(run))
+    target, base = target_of(path), Path(run.settings.model).expanduser()
+    check_target(target, overwrite, [run.path, run.adapter_path, *([base] if base.is_dir() else [])])
     if not (run.adapter_path / ADAPTER).is_file():
         raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first.")
     import_unsloth()  # before the transformers that comes with the tokenizer
@@ -152,12 +150,6 @@ def make_export(
     run.record_export(str(target), kind, export.sentence)
     write_model_card(run)
     return export
-
-
-def needed_by(run: Run) -> list[Path]:
-    """Folders that an export of the run must not replace: its own, and that of its base if it is one of the user's."""
-    base = Path(run.settings.model).expanduser()
-    return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
 
 
 def weights_folder(run: Run) -> Path:
@@ -188,9 +180,7 @@ def same_base(run: Run, base: Path) -> dict[str, bool]:
 def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") -> dict[str, Any]:
     """Write the merged model to an empty folder, verify it, and return the verification."""
     if not run.holdout:
-        raise ExportError(
-            f"the run {run.name!r} has no held-out questions to verify a merged model by: use gn.export.export_adapter."
-        )
+        raise ExportError(f"the run {run.name!r} has no held-out questions to verify by: use gn.export.export_adapter.")
     base = weights_folder(run)
     known = same_base(run, base)
     kept = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
@@ -247,19 +237,16 @@ def score_beside_run(run: Run, folder: Path) -> dict[str, Any]:
     try:
         theirs = run.comparison.after
         # On a GPU it comes through the machine's own memory, in the number type of its files.
-        require_memory(
-            sum(f.stat().st_size for f in folder.glob("*.safetensors")) * (2 - bool(find_gpu())), "asking it"
-        )
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        require_memory(weights * (2 - bool(find_gpu())), "asking it")
         mine = evaluate(folder, run=run, allow_contaminated=True)
         if any(getattr(mine, part) != getattr(theirs, part) for part in ("decoding", "judged_by", "questions")):
             return {"said": "not measured: the run's comparison asked or judged otherwise than the run itself does"}
     except Exception as error:  # out of memory, a damaged comparison
         return {"said": shareable(f"not measured: {type(error).__name__}: {error}")}
     low, high = theirs.interval
-    said = (
-        f"{mine.accuracy:.1%} of {mine.questions} held-out questions right, the run in 4 bit {theirs.accuracy:.1%} "
-        f"({low:.1%} to {high:.1%})"
-    )
+    in_4_bit = f"the run in 4 bit {theirs.accuracy:.1%} ({low:.1%} to {high:.1%})"
+    said = f"{mine.accuracy:.1%} of {mine.questions} held-out questions right, {in_4_bit}"
     if not low <= mine.accuracy <= high:
         said += ", which is OUTSIDE of that interval: what was measured of the run does not hold for the merged model"
         warnings.warn(f"The merged model of {run.name!r}: {said}.", stacklevel=2)

@@ -23,7 +23,6 @@ Report = Callable[[str], None]
 RECORD, ADAPTER = "verification.json", "adapter_model.safetensors"
 EDITABLE = {"README.md", "figures/training.png"}
 """Files of an export that one may change: the card and its figure."""
-_NEEDED = ("kind", "checks", "measured", "sentence", "run", "adapter")
 
 
 class ExportError(RuntimeError):
@@ -128,8 +127,6 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     try:
         verification = json.loads((folder / RECORD).read_text("utf-8"))
         sizes = {name: entry["bytes"] for name, entry in verification["files"].items()}
-        if missing := [name for name in _NEEDED if name not in verification]:
-            raise KeyError(missing[0])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ExportError(
             f"{str(path)!r} is no export: its {RECORD} is missing, damaged or of another version ({error}). Make one with "

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -14,12 +15,9 @@ from tests.conftest import brevity
 
 
 def made(label: str, right: list[bool], samples: int = 1, gold: str = "7") -> Evaluation:
-    rows = [
-        {"question": f"<q{i}>", "answer": gold, "completion": "<script>alert(1)</script>", "given": "7" if ok else None,
-         "is_correct": ok, "is_formatted": ok, "tokens": 5, "is_cut": False}
-        for i, ok in enumerate(right)
-    ]  # fmt: skip
-    return Evaluation(label, rows, samples)
+    row = {"answer": gold, "completion": "<script>alert(1)</script>", "tokens": 5, "is_cut": False}
+    judged = [{"given": "7" if ok else None, "is_correct": ok, "is_formatted": ok} for ok in right]
+    return Evaluation(label, [{"question": f"<q{i}>", **row, **each} for i, each in enumerate(judged)], samples)
 
 
 def paired(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
@@ -30,17 +28,11 @@ def fresh(count: int = 12) -> list[dict[str, str]]:
     return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
 
 
-def recorded(run: gn.runs.Run, rewards: list[dict]) -> gn.runs.Run:
-    (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
-    return gn.open_run(run.path)
-
-
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
         ([False] * 40, [True] * 30 + [False] * 10, "better"),
         ([True] * 30 + [False] * 10, [False] * 40, "worse"),
-        ([False] * 40, [True] * 2 + [False] * 38, "no difference shown"),
         ([False] * 40, [True] * 4 + [False] * 36, "no difference shown"),  # 0 and 4 of 40: p = 0.125
         ([True] * 10, [True] * 10, "no difference shown"),
         ([False] * 9, [True] * 9, "no difference shown"),  # p = 0.004, of nine questions
@@ -62,21 +54,14 @@ def test_numbers_against_the_definitions() -> None:
     assert "on 40 questions (difference +25.0 points" in comparison.sentence
 
 
-@pytest.mark.parametrize(
-    ("golds", "said"),
-    [
-        (
-            ["5", "5", "1", "5", "3", "4"] * 3,
-            "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor.",
-        ),
+def test_ratings_have_a_floor_and_sums_have_none() -> None:
+    for golds, said in (
+        (list("551534" * 3), "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."),
         ([str(n % 14) for n in range(20)], ""),  # sums, of which some come twice
-        ([str(n // 3) for n in range(18)], ""),  # each as often as the others, and none often
-    ],
-)
-def test_ratings_have_a_floor_and_sums_have_none(golds: list[str], said: str) -> None:
-    rows = [{**made("x", [False], gold=gold).rows[0]} for gold in golds]
-    found = Comparison(Evaluation("before", rows), Evaluation("after", rows))
-    assert found.floor_sentence == said and said in repr(found)
+    ):
+        rows = [made("x", [False], gold=gold).rows[0] for gold in golds]
+        found = Comparison(Evaluation("before", rows), Evaluation("after", rows))
+        assert found.floor_sentence == said and said in repr(found)
 
 
 def test_changed_answers_come_first_and_everything_is_escaped() -> None:
@@ -101,29 +86,25 @@ def test_several_samples_of_a_question_are_no_further_questions() -> None:
 
 
 def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    here = gn.compare(tiny_run, task)
+    here, there = gn.compare(tiny_run, task), gn.compare(gn.open_run(tiny_run.path))
     assert [row["question"] for row in here.before.rows] == task.holdout["question"]
     assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
+    assert (there.before.rows, there.after.rows) == (here.before.rows, here.after.rows)
     assert tiny_run.comparison.sentence == here.sentence and "Held-out:" in repr(tiny_run)
     assert here.sentence in (tiny_run.path / "README.md").read_text()
-    opened = gn.compare(gn.open_run(tiny_run.path))
-    for one, other in ((opened.before, here.before), (opened.after, here.after)):
-        assert [row["completion"] for row in one.rows] == [row["completion"] for row in other.rows]
     assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
     assert here.after.cut_share > 0.5 and "of 'after' were cut at the length limit" in repr(here)
 
 
-def test_own_questions_are_answered_side_by_side_as_in_training(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
-    asked = tiny_run.holdout[:2]
-    found = gn.ask(tiny_run, [row["question"] for row in asked])
+def test_own_questions_are_answered_side_by_side_as_in_training(run: gn.runs.Run) -> None:
     known = gn.compare(run)
+    found = gn.ask(run, [row["question"] for row in run.holdout[:2]])
     for side in ("before", "after"):
         texts = [completion.text for completion in getattr(found, side)]
         assert texts == [row["completion"] for row in getattr(known, side).rows[:2]], "the very prompts of the run"
-    shown = gn.ask(str(tiny_run.path), "What is <b>2</b> + 2?", max_completion_length=3)
-    assert len(shown.before) == 1 and shown.after[0].tokens <= 3
+    shown = gn.ask(str(run.path), "What is <b>2</b> + 2?", max_completion_length=3)
     page = shown._repr_html_()
-    assert "&lt;b&gt;2" in page and "<b>2" not in page and "before" in page and "after" in page
+    assert len(shown.before) == 1 and shown.after[0].tokens <= 3 and "&lt;b&gt;2" in page and "<b>2" not in page
     (run.adapter_path / "adapter_model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="has no adapter yet"):
         gn.ask(run.path, "What is 2 + 2?")
@@ -134,10 +115,9 @@ def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run, task: gn.tasks.Tas
     greedy = gn.evaluate((tiny_run.model, tiny_run.tokenizer), task, max_completion_length=12, rewards=rewards)
     again = gn.evaluate(tiny_run, task, rewards=rewards)
     assert again.rows == greedy.rows and (greedy.label, again.label) == ("model", "tiny")
-    assert list(greedy.rewards) == ["brevity", "xml_tags"]
     expected = [brevity([[{"content": row["completion"]}]])[0] for row in greedy.rows]
+    assert list(greedy.rewards) == ["brevity", "xml_tags"]
     assert greedy.rewards["brevity"].mean == pytest.approx(sum(expected) / 10)
-    torch.manual_seed(0)
     state = torch.get_rng_state()
     drawn = gn.evaluate(tiny_run, task, samples=4)
     assert torch.equal(torch.get_rng_state(), state), "an evaluation must not change what is drawn afterwards"
@@ -163,12 +143,9 @@ def test_what_cannot_work_is_told_before_anything_is_loaded(run: gn.runs.Run, ho
     with pytest.raises(ValueError, match=problem):
         gn.compare(run, **how)
     assert run.model is None
-
-
-def test_no_questions_are_said_to_be_none(run: gn.runs.Run) -> None:
     (run.path / "holdout.jsonl").unlink()
     with pytest.raises(ValueError, match="there are no held-out questions to ask"):
-        gn.compare(run)
+        gn.compare(gn.open_run(run.path))
 
 
 def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -181,7 +158,6 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
         gn.evaluate(gn.open_run(tiny_run.path), asked)
     told = gn.compare(tiny_run, asked, allow_contaminated=True)
-    assert told.contamination.count == 2
     assert "2 of 12 held-out questions are also in the training part" in told.sentence
     alone = gn.evaluate((tiny_run.model, tiny_run.tokenizer), fresh(), max_completion_length=4)
     assert "Which questions were trained on is not known" in repr(alone)
@@ -189,8 +165,7 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
 
 def test_what_is_not_the_runs_own_result_is_not_kept_as_that(run: gn.runs.Run, tmp_path: Path) -> None:
     other = gn.compare(run, fresh())
-    drawn = gn.compare(run, samples=2)
-    assert other.path is drawn.path is None and gn.open_run(run.path).comparison is None
+    assert other.path is None and gn.open_run(run.path).comparison is None
 
     def some(completions: list, **_: object) -> list[float | None]:
         return [None] * (len(completions) - 1) + [0.25]
@@ -202,8 +177,8 @@ def test_what_is_not_the_runs_own_result_is_not_kept_as_that(run: gn.runs.Run, t
     opened = gn.evaluation.open_comparison(run.path)
     assert repr(opened) == repr(own) and opened._repr_html_() == own._repr_html_()
     assert opened.transcripts().equals(own.transcripts()) and opened.path == own.path
-    few = gn.evaluate(run, limit=3).rows
-    assert [row["question"] for row in few] == [row["question"] for row in gn.evaluate(run, limit=3).rows]
+    few, again = ([row["question"] for row in gn.evaluate(run, limit=3).rows] for _ in "ab")
+    assert few == again
     assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).result.questions == 12
     assert (tmp_path / "mine" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
@@ -212,20 +187,16 @@ def test_an_earlier_comparison_is_whole_where_a_new_one_cannot_be_written(
     run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = gn.compare(run)
-
-    def full(comparison: Comparison) -> bytes:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Comparison, "_picture", full)
-    with pytest.raises(OSError, match="No space"):
-        gn.compare(run, rewards=brevity)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.delattr(Comparison, "_picture")  # the last that is made before anything is written
+        with pytest.raises(AttributeError):
+            gn.compare(run, rewards=brevity)
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
 
 
 def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
+    pandas.DataFrame(fresh()).to_csv(file, index=False)
     wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
     expected = gn.evaluate(tiny_run, wanted).rows
     for given in (fresh(), str(file), file):
@@ -235,20 +206,18 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run:
 
 def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
     """The run's only reward for the answer, with its parameters, from its folder too; who names another has that one."""
-    plain = "Right is what correctness() pays in full."
-    found = gn.compare(run)
-    assert (
-        plain in found.sentence and plain in run.comparison.sentence and plain in (run.path / "README.md").read_text()
-    )
+    plain, near = "Right is what correctness() pays in full.", "Right is what correctness(tolerance=0.5) pays in full."
+    own = gn.compare(run).sentence
+    assert plain in own and own == run.comparison.sentence and own in (run.path / "README.md").read_text()
     # A hint as long as that of a task with many labels.
     form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
-    near, (own, other) = gn.rewards.correctness(tolerance=0.5, format=form), run.info["rewards"]
-    opened = recorded(run, [{**own, "name": "correctness", **record_of(near)}, other])
-    paid = "Right is what correctness(tolerance=0.5) pays in full."
-    assert paid in gn.compare(opened).sentence and paid in gn.compare(opened, fresh()).sentence
-    assert paid in gn.evaluation.open_comparison(run.path).sentence
+    paid, (first, second) = gn.rewards.correctness(tolerance=0.5, format=form), run.info["rewards"]
+    recorded = run.info | {"rewards": [{**first, "name": "correctness", **record_of(paid)}, second]}
+    (run.path / "run.json").write_text(json.dumps(recorded))
+    opened = gn.open_run(run.path)
+    assert near in gn.compare(opened).sentence and near in gn.compare(opened, fresh()).sentence
+    assert near in gn.evaluation.open_comparison(run.path).sentence
     assert plain in gn.compare(opened, rewards=gn.rewards.correctness()).sentence
-    assert "what exact_text() pays" in gn.compare(opened, rewards=gn.rewards.exact_text()).sentence
     mixed = [row | {"answer": "May" if n < 4 else '{"a": 1}'} for n, row in enumerate(fresh(12))]
     found = gn.evaluate(opened, mixed, rewards=gn.rewards.json_answer(format=form), max_completion_length=4)
     assert "no opinion (4 of 12 questions) what correctness() does" in repr(found)

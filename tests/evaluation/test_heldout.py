@@ -13,46 +13,36 @@ from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 def test_own_rows_and_files(tmp_path: Path) -> None:
     pandas.DataFrame({"q": [f"Is {i} even?" for i in range(20)], "a": "no"}).to_csv(tmp_path / "own.csv", index=False)
-    columns = {"question": "q", "answer": "a"}
-    held = gn.evaluation.load_holdout(tmp_path / "own.csv", columns=columns, limit=5, format=gn.tasks.boxed())
+    how = {"columns": {"question": "q", "answer": "a"}, "limit": 5, "format": gn.tasks.boxed()}
+    held, again = (gn.evaluation.load_holdout(tmp_path / "own.csv", **how) for _ in "ab")
     assert len(held.holdout) == 5 and "\\boxed{" in held.holdout[0]["prompt"][0]["content"]
-    again = gn.evaluation.load_holdout(tmp_path / "own.csv", columns=columns, limit=5, format=gn.tasks.boxed())
     assert list(again.holdout) == list(held.holdout) and "5 questions" in repr(held)
 
 
 def test_right_is_what_the_reward_pays_in_full() -> None:
-    said = [
-        "<answer>\n17.4\n</answer>",
-        "<answer>\n19\n</answer>",
-        "17.4",
-        "<answer>17</answer>",
-        "<answer>17</answer>!?",
-    ]
-    rows, form = [{"question": "?", "answer": "17"}] * len(said), gn.tasks.xml()
-    completions = [Completion(text, 5, False) for text in said]
+    form = gn.tasks.xml()
 
-    def right(reward: gn.rewards.correctness | None = None) -> list[bool]:
-        return [row["is_correct"] for row in read_answers(rows, completions, form, reward=reward)]
+    def right(gold: str, texts: list[str], reward: gn.rewards.correctness | None = None) -> list[bool]:
+        rows = [{"question": "?", "answer": gold}] * len(texts)
+        read = read_answers(rows, [Completion(text, 5, False) for text in texts], form, reward=reward)
+        return [row["is_correct"] for row in read]
 
-    assert right() == [False, False, False, True, False]
-    assert right(gn.rewards.correctness(tolerance=0.5)) == [True, False, False, True, False]
-    json = [Completion(f"<answer>{text}</answer>", 5, False) for text in ('{"a":1.0}', '{"a": 2}')]
-    read = read_answers([{"question": "?", "answer": '{"a": 1}'}] * 2, json, form)
-    assert [row["is_correct"] for row in read] == [True, False] and read[0]["given"] == '{"a":1.0}'
+    said = ["<answer>\n17.4\n</answer>", "17.4", "<answer>17</answer>", "<answer>17</answer>!?"]
+    assert right("17", said) == [False, False, True, False]
+    assert right("17", said, gn.rewards.correctness(tolerance=0.5)) == [True, False, True, False]
+    json = [f"<answer>{text}</answer>" for text in ('{"a":1.0}', '{"a": 2}')]
+    assert right('{"a": 1}', json) == [True, False]
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
         ("What is 2 + 2?", "What is  2+2", True),
-        ("A total of 1,000 cows.", "A total of 1000 cows", True),
         ("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True),
         ("What is 7.0 + 2.50?", "What is 7 + 2.5?", True),
-        ("( 3 + 4 ) * 2", "(3+4)*2", True),
         ("How many capitals has aB?", "How many capitals has ab?", False),
         ("What is 3.4?", "What is 34?", False),
         ("What came in 1.10.0?", "What came in 1.1?", False),
-        ("What is 3 - 4?", "What is 3 + 4?", False),
         ("2*(3+4)", "2*3+4", False),
     ],
 )

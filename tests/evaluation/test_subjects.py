@@ -8,12 +8,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-import torch
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
-from grpo_nb.evaluation.subjects import open_subject
 from grpo_nb.tasks.formats import hashes
 
 
@@ -49,41 +47,27 @@ def test_another_vocabulary_is_said(tiny_run: gn.runs.Run, task: gn.tasks.Task, 
     tokens = json.loads((other / "tokenizer.json").read_text())
     tokens["added_tokens"].append({**tokens["added_tokens"][-1], "id": len(tiny_run.tokenizer), "content": "<new>"})
     (other / "tokenizer.json").write_text(json.dumps(tokens))
-    found = gn.compare("base", other, task, run=tiny_run)
     said = "The model other. It has another vocabulary, so its own tokenizer and chat template"
-    assert said in repr(found) and said in found._repr_html_()
-
-
-def test_float16_is_widened_on_a_processor(copy: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    folder = shutil.copytree(copy, tmp_path / "half")
-    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16).save_pretrained(folder)
-    with open_subject(folder) as subject:
-        models = [cell.cell_contents for cell in subject.ask.__closure__ or () if hasattr(cell.cell_contents, "dtype")]
-        assert [model.dtype for model in models] == [torch.float32 if not torch.cuda.is_available() else torch.float16]
+    assert said in repr(gn.compare("base", other, task, run=tiny_run))
 
 
 def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, monkeypatch) -> None:
     # By name: as an attribute of the room, `ask` is the function.
     module = importlib.import_module("grpo_nb.evaluation.ask")
     monkeypatch.setattr(module, "open_subject", lambda *args, **more: pytest.fail("a model was loaded"))
-    for subject, problem, said in (
-        ("base", ValueError, "'base' is the model that a run started from"),
-        (tmp_path, FileNotFoundError, "is no model folder"),
-        ("./nowhere", HFValidationError, "'./nowhere'"),
-        ("nowhere.gguf", FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        ("my-modle", LocalEntryNotFoundError, ""),
+    asked = (tiny_run.model, tiny_run.tokenizer)
+    for call, problem, said in (
+        (lambda: gn.evaluate("base", task), ValueError, "'base' is the model that a run started from"),
+        (lambda: gn.evaluate(tmp_path, task), FileNotFoundError, "is no model folder"),
+        (lambda: gn.evaluate("./nowhere", task), HFValidationError, "'./nowhere'"),
+        (lambda: gn.evaluate("nowhere.gguf", task), FileNotFoundError, "there is no file 'nowhere.gguf'"),
+        (lambda: gn.evaluate("my-modle", task), LocalEntryNotFoundError, ""),
+        (lambda: gn.compare(tiny_run, "my-modle"), LocalEntryNotFoundError, ""),
+        (lambda: gn.compare(asked, task), ValueError, "alone is no run"),
+        (lambda: gn.evaluate(asked), ValueError, "which questions"),
     ):
         with pytest.raises(problem, match=said or None):
-            gn.evaluate(subject, task)
-    with pytest.raises(LocalEntryNotFoundError):
-        gn.compare(tiny_run, "my-modle")
-    asked = (tiny_run.model, tiny_run.tokenizer)
-    with pytest.raises(ValueError, match="alone is no run"):
-        gn.compare(asked, task)
-    with pytest.raises(ValueError, match="which questions"):
-        gn.evaluate(asked)
+            call()
 
 
 def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
@@ -109,6 +93,8 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
 
 def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Path, tmp_path: Path) -> None:
     """Of two folders with the same weights one has a penalty and a top_p: vLLM and llama.cpp would know of neither."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     habit = shutil.copytree(copy, tmp_path / "habit")
     own = json.loads((habit / "generation_config.json").read_text())
     more = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "top_p": 0.2, "do_sample": True, "temperature": 0.3}
@@ -116,7 +102,6 @@ def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Pa
     for how in ({}, {"temperature": 1.0, "samples": 2}):
         plain, other = (gn.evaluate(folder, task, max_completion_length=12, **how) for folder in (copy, habit))
         assert texts(plain) == texts(other), how
-    with open_subject(habit) as subject:
-        models = [cell.cell_contents for cell in subject.ask.__closure__ or () if hasattr(cell.cell_contents, "dtype")]
-        gn.evaluate((models[0], subject.tokenizer), task, max_completion_length=2)
-        assert models[0].generation_config.repetition_penalty == 5.0, "put back as it was"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(habit), AutoTokenizer.from_pretrained(habit)
+    gn.evaluate((model, tokenizer), task, max_completion_length=2)
+    assert model.generation_config.repetition_penalty == 5.0, "put back as it was"

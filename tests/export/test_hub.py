@@ -18,7 +18,7 @@ from tests.support.fake_hub import FakeHub, Repo, running
 from tests.support.written_run import write_run
 
 TOKEN = "hf_" + "W" * 34
-READER = "hf_" + "R" * 34
+FIRST, SECOND = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
 
 
 @pytest.fixture
@@ -26,17 +26,16 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with running() as server:
+    with running(TOKEN) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        server.tokens = {TOKEN: "write", READER: "read"}
         yield server
     close_session()
 
 
-def verified(folder: Path) -> None:
+def verified(folder: Path, **more: object) -> None:
     """As a verification that has passed leaves it."""
     verification = {"kind": "merged", "passed": True, "checks": {"equal": True}, "measured": {}, "sentence": "equal"}
-    verification |= {"run": "first", "adapter": "", "files": recorded_files(folder)}
+    verification |= {"run": "first", "adapter": "", "files": recorded_files(folder), **more}
     (folder / "verification.json").write_text(json.dumps(verification))
 
 
@@ -45,8 +44,8 @@ def export(tmp_path: Path) -> Path:
     """The folder of a verified export, with two files that go by LFS."""
     folder = tmp_path / "exports" / "merged"
     folder.mkdir(parents=True)
-    (folder / "model-00001-of-00002.safetensors").write_bytes(os.urandom(3_000_000))
-    (folder / "model-00002-of-00002.safetensors").write_bytes(os.urandom(200_000))
+    (folder / FIRST).write_bytes(os.urandom(3_000_000))
+    (folder / SECOND).write_bytes(os.urandom(200_000))
     (folder / "config.json").write_text('{"model_type": "llama"}')
     run = write_run(tmp_path / "runs" / "first")
     write_export_card(run, folder, "merged", verification={"checks": {"equal": True}})
@@ -62,31 +61,27 @@ def remote(hub: FakeHub, name: str = "me/model") -> dict[str, bytes]:
     return {path: content for path, content in hub.repos[name].files.items() if path != ".gitattributes"}
 
 
-def test_every_byte_arrives_in_one_private_commit(hub: FakeHub, export: Path) -> None:
+def test_every_byte_arrives_in_one_private_commit_and_again_sends_nothing(hub: FakeHub, export: Path) -> None:
+    (export / "README.md").write_text((export / "README.md").read_text() + "\nThe card may be edited.\n")
     before = local(export)
     assert gn.export.push_problems(export) == [] and hub.log == []
     assert gn.export.push_to_hub(export, "me/model") == f"{hub.url}/me/model"
     assert remote(hub) == before == local(export) and len(before) == 6
-    repo = hub.repos["me/model"]
+    repo, sent = hub.repos["me/model"], hub.bytes_received
     assert repo.private and len(repo.commits) == 2
-    assert all("authorization" not in {k.lower() for k in h} for m, _, h, _ in hub.log if m == "PUT"), (
-        "not the Hub's own"
-    )
+    assert not [h for method, h in hub.log if method == "PUT" and "authorization" in map(str.lower, h)], "not the Hub's"
+    gn.export.push_to_hub(export, "me/model")
+    assert hub.bytes_received - sent < 100_000 and len(repo.commits) == 2
 
 
-def test_again_sends_nothing_and_a_change_is_asked_for(hub: FakeHub, export: Path) -> None:
+def test_other_content_is_replaced_when_that_is_asked_for(hub: FakeHub, export: Path) -> None:
     gn.export.push_to_hub(export, "me/model")
     sent = hub.bytes_received
-    gn.export.push_to_hub(export, "me/model")
-    assert hub.bytes_received - sent < 100_000, "weights that are there are not sent again"
-    assert len(hub.repos["me/model"].commits) == 2
     (export / "config.json").write_text('{"model_type": "qwen3"}')
-    (export / "model-00002-of-00002.safetensors").rename(export / "other.safetensors")
+    (export / SECOND).rename(export / "other.safetensors")
     verified(export)
-    with pytest.raises(
-        gn.export.NotPushable,
-        match=r"holds other content \(config.json, model-00002-of-00002.safetensors, verification.json\)",
-    ):
+    told = f"holds other content \\(config.json, {SECOND}, verification.json\\)"
+    with pytest.raises(gn.export.NotPushable, match=told):
         gn.export.push_to_hub(export, "me/model")
     assert len(hub.repos["me/model"].commits) == 2
     gn.export.push_to_hub(export, "me/model", overwrite=True)
@@ -98,77 +93,61 @@ def test_a_repository_of_somebody_elses_content_or_eyes(hub: FakeHub, export: Pa
     hub.repos["me/model"] = Repo(private=True, files={"README.md": b"mine", ".gitattributes": b""})
     with pytest.raises(gn.export.NotPushable, match="holds other content"):
         gn.export.push_to_hub(export, "me/model")
-    assert hub.repos["me/model"].files["README.md"] == b"mine"
     hub.repos["me/open"] = Repo(private=False)
     with pytest.raises(gn.export.NotPushable, match="is public: make it private"):
         gn.export.push_to_hub(export, "me/open")
-    assert not hub.repos["me/open"].files
-    gn.export.push_to_hub(export, "me/open", private=False)
-    gn.export.push_to_hub(export, "me/new", private=False)
-    assert not hub.repos["me/new"].private and remote(hub, "me/open") == local(export)
+    assert remote(hub) == {"README.md": b"mine"} and not hub.repos["me/open"].files
+    for name in ("me/open", "me/new"):
+        gn.export.push_to_hub(export, name, private=False)
+        assert not hub.repos[name].private and remote(hub, name) == local(export)
 
 
 def test_a_refusal_is_the_hubs_own(hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", READER)
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "R" * 34)
     before = local(export)
     with pytest.raises(HfHubHTTPError, match="you need to provide a token with write access"):
         gn.export.push_to_hub(export, "me/model")
     assert local(export) == before and not hub.repos
 
 
-@pytest.fixture
-def commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], None]:
-    """Puts something else in the place of the commit; it is given the real one."""
+def test_what_comes_between_is_noticed(hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = HfApi.create_commit
-    return lambda instead: monkeypatch.setattr(HfApi, "create_commit", lambda *a, **more: instead(real, *a, **more))
 
-
-def test_somebody_else_commits_meanwhile(hub: FakeHub, export: Path, commit: Callable) -> None:
-    def after_somebody(real: Callable, *arguments: object, **more: object) -> object:
+    def after_somebody(*arguments: object, **more: object) -> object:
         hub.repos["me/model"].files["theirs.txt"] = b"theirs"
         hub.repos["me/model"].commits.append("f" * 40)
         return real(*arguments, **more)
 
-    commit(after_somebody)
+    monkeypatch.setattr(HfApi, "create_commit", after_somebody)
     with pytest.raises(HfHubHTTPError, match="412"):
         gn.export.push_to_hub(export, "me/model")
     assert remote(hub) == {"theirs.txt": b"theirs"}
+    for name in ("config.json", FIRST):
+
+        def spoils(*arguments: object, name: str = name, **more: object) -> object:
+            done, files = real(*arguments, **more), hub.repos["me/other"].files
+            files[name] = files[name][:-1] + b"?"
+            return done
+
+        monkeypatch.setattr(HfApi, "create_commit", spoils)
+        with pytest.raises(gn.export.ExportError, match=f"is not what is here: {name} differ"):
+            gn.export.push_to_hub(export, "me/other")
+        del hub.repos["me/other"]
 
 
-@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
-def test_what_arrived_otherwise_is_noticed(hub: FakeHub, export: Path, commit: Callable, name: str) -> None:
-    def spoils(real: Callable, *arguments: object, **more: object) -> object:
-        done, files = real(*arguments, **more), hub.repos["me/model"].files
-        files[name] = files[name][:-1] + b"?"
-        return done
-
-    commit(spoils)
-    with pytest.raises(gn.export.ExportError, match=f"is not what is here: {name} differ"):
-        gn.export.push_to_hub(export, "me/model")
-
-
-WEIGHTS = "model-00002-of-00002.safetensors"
-
-
-def rewrite(export: Path, **values: object) -> None:
-    file = export / "verification.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+CHANGED, LOST = "is not as it was verified", "of the export .* is missing or damaged"
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda e: (e / "verification.json").unlink(), "is no export: its verification.json is missing"),
         (lambda e: (e / "verification.json").write_text('{"passed": tr'), "is no export: .* damaged"),
-        (lambda e: rewrite(e, passed=False), "its verification did not pass"),
-        (lambda e: rewrite(e, files={}), "config.json is not as it was verified"),
-        (lambda e: rewrite(e, base="/home/somebody/model"), "base model '/home/somebody/model' are in no repository"),
-        (lambda e: (e / WEIGHTS).write_bytes(os.urandom(200_000)), f"{WEIGHTS} is not as it was verified"),
-        (lambda e: (e / WEIGHTS).write_bytes(b"anything at all"), f"{WEIGHTS} of the export .* is missing or damaged"),
-        (lambda e: (e / WEIGHTS).unlink(), f"{WEIGHTS} of the export .* is missing or damaged"),
-        (lambda e: (e / "config.json").write_text('{"model_type": "opera"}'), "config.json is not as it was verified"),
-        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), "figures/a.safetensors is not as it was"),
-        (lambda e: (e / "training_args.bin").write_bytes(b""), "training_args.bin is not as it was verified"),
+        (lambda e: verified(e, passed=False), "its verification did not pass"),
+        (lambda e: verified(e, files={}), f"config.json {CHANGED}"),
+        (lambda e: verified(e, base="/home/somebody/model"), "base model '/home/somebody/model' are in no repository"),
+        (lambda e: (e / SECOND).write_bytes(os.urandom(200_000)), f"{SECOND} {CHANGED}"),
+        (lambda e: (e / SECOND).write_bytes(b"anything at all"), f"{SECOND} {LOST}"),
+        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {CHANGED}"),
         (lambda e: (e / "more.json").symlink_to("/etc/hostname"), "'more.json' leads out of the folder"),
         (lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"), "README.md holds what looks like an access token"),
         (lambda e: (e / "README.md").write_text(f"github_pat_{'s' * 34}"), "README.md holds what looks like an access"),
@@ -183,15 +162,3 @@ def test_only_what_was_verified_and_may_be_seen_goes_out(
     with pytest.raises(gn.export.NotPushable, match=f"nothing was sent:\n- .*{said}") as caught:
         gn.export.push_to_hub(export, "me/model")
     assert hub.log == [] and gn.export.push_problems(export) and "short-own-token" not in str(caught.value)
-
-
-def test_the_card_may_be_edited(hub: FakeHub, export: Path) -> None:
-    (export / "README.md").write_text((export / "README.md").read_text() + "\nOf my own.\n")
-    (export / "figures" / "training.png").write_bytes(b"drawn again")
-    gn.export.push_to_hub(export, "me/model")
-    assert remote(hub) == local(export)
-
-
-def test_what_is_no_folder_of_an_export(export: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        gn.export.push_problems(export / "nothing")

@@ -19,6 +19,7 @@ import grpo_nb as gn
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
 from grpo_nb.models.identity import template_of
+from tests.conftest import brevity
 
 pytestmark = pytest.mark.begins(40)
 WEIGHTS = "every weight is base plus adapter, rounded once"
@@ -36,38 +37,24 @@ def moved(run: gn.runs.Run, folder: Path) -> gn.runs.Run:
     return copy
 
 
-def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.runs.Run) -> None:
+def test_it_is_verified_and_known_by_its_bytes(merged: export.Export, tiny_run: gn.runs.Run) -> None:
     verification = json.loads((merged.path / "verification.json").read_text())
     assert verification == merged.verification and verification["merged"] == "file by file"
     assert verification["kind"] == "merged" == merged.kind and merged.file == merged.path
-    assert verification["passed"] and set(verification["checks"].values()) == {True}
+    assert verification["passed"] and list(merged.table["passed"]) == [True] * len(verification["checks"])
     assert verification["imported_unsloth_or_kit"] == [] and verification["retained_change"] >= 0.95
-    assert "trained_in_4bit" not in verification and "4 bit" not in merged.sentence
-    assert list(merged.table["passed"]) == [True] * len(verification["checks"])
-    assert "✓ passed" in merged._repr_html_() and "every weight is base plus adapter" in merged.sentence
-    files = {f.relative_to(merged.path).as_posix(): f for f in merged.path.rglob("*") if f.is_file()}
-    for name in files.keys() - {"verification.json"}:
-        data = files[name].read_bytes()
-        assert verification["files"][name] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    here = (str(Path(tiny_run.settings.model).parent), str(tiny_run.path.parent), str(merged.path.parent))
-    texts = [f.read_text() for f in files.values() if f.suffix in (".json", ".jinja", ".md")]
-    assert not [place for place in here for text in texts if place in text], "no path of this machine"
-    assert merged.sentence in repr(gn.open_run(tiny_run.path))
-    code = (
-        "import sys; from transformers import pipeline\n"
-        f"chat = pipeline('text-generation', model={str(merged.path)!r}, dtype='float32')\n"
-        "print(chat([{'role': 'user', 'content': 'hi'}], max_new_tokens=4)[0]['generated_text'][-1]['role'])\n"
-        "assert not {'unsloth', 'grpo_nb'} & set(sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
-    assert out.returncode == 0 and out.stdout.strip().endswith("assistant"), out.stderr[-2000:]
+    assert "trained_in_4bit" not in verification and "every weight is base plus adapter" in merged.sentence
+    assert "✓ passed" in merged._repr_html_() and merged.sentence in repr(gn.open_run(tiny_run.path))
+    files = {f.relative_to(merged.path).as_posix(): f.read_bytes() for f in merged.path.rglob("*") if f.is_file()}
+    known = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    assert verification["files"] == {name: entry for name, entry in known.items() if name != "verification.json"}
+    here = [str(place.parent).encode() for place in (Path(tiny_run.settings.model), tiny_run.path, merged.path)]
+    assert not [place for place in here for data in files.values() if place in data], "no path of this machine"
 
 
 def test_a_run_trained_in_4_bit(
     tiny_folder: Path, checked_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.conftest import brevity
-
     settings = gn.preset(
         "cpu", model=str(tiny_folder), load_in_4bit=True, max_steps=5, max_completion_length=12, learning_rate=2e-2,
         max_grad_norm=10.0, run_root=str(tmp_path / "runs"),
@@ -77,21 +64,16 @@ def test_a_run_trained_in_4_bit(
     run = gn.train(model, tokenizer, task, [brevity], settings)
     # TRL alone would train it in bfloat16, where small updates are rounded away.
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    exported = gn.export_merged(run, tmp_path / "merged")
-    tensors = load_file(exported.path / "model.safetensors")
-    assert {t.dtype for t in tensors.values()} <= {torch.bfloat16, torch.float16, torch.float32}
-    assert "compared with the base in 16 bit plus adapter, but trained in 4 bit" in exported.sentence
-    assert "not measured: the run has no comparison of its own (gn.compare(run))" in exported.sentence
+    unmeasured = export.score_beside_run(run, tmp_path)["said"]
+    assert "not measured: the run has no comparison of its own (gn.compare(run))" in unmeasured
 
     compared = gn.compare(run)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exported = gn.export_merged(run, tmp_path / "merged", overwrite=True)
-    beside = exported.verification["trained_in_4bit"]
-    alone = gn.evaluate(exported.path, run=run)
+        exported = gn.export_merged(run, tmp_path / "merged")
+    beside, alone = exported.verification["trained_in_4bit"], gn.evaluate(exported.path, run=run)
     assert (beside["accuracy"], beside["interval"]) == (alone.accuracy, list(alone.interval))
-    card = (exported.path / "README.md").read_text()
-    for text in (card, exported.sentence, gn.export.open(exported.path).sentence, run.exports[-1].sentence):
+    for text in ((exported.path / "README.md").read_text(), exported.sentence, run.exports[-1].sentence):
         assert beside["said"] in text and "trained in 4 bit, so that answers may differ" in text
 
     # What the run's comparison says does not hold for it: said, and no published number either way.
@@ -101,13 +83,9 @@ def test_a_run_trained_in_4_bit(
         export.score_beside_run(run, exported.path)
     rewrite(file, after={**compared.after.to_dict(), "judged_by": "somebody"})
     assert "asked or judged otherwise" in export.score_beside_run(run, exported.path)["said"]
-    file.write_text("{")
-    assert "not measured: " in export.score_beside_run(run, exported.path)["said"]
-    file.write_text(json.dumps(compared.to_dict()))
     monkeypatch.setattr("grpo_nb.export.merge.free_memory_bytes", lambda: 10**5)
     monkeypatch.setattr(export, "evaluate", lambda *_, **__: pytest.fail("it was loaded where it does not fit"))
-    full = export.score_beside_run(run, exported.path)
-    assert full.keys() == {"said"} and re.search("not measured: EnvironmentProblem: .* memory", full["said"])
+    assert re.search("not measured: EnvironmentProblem: .* memory", export.score_beside_run(run, exported.path)["said"])
 
 
 Spoil = Callable[[Path, Path], object]
@@ -125,7 +103,7 @@ def each_tensor(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) ->
 
 
 def one_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Spoil:
-    """Change one, as it is, or take it out."""
+    """Change one, or what the embedding becomes under its name, or take it out."""
 
     def spoil(merged: Path, base: Path) -> None:
         file = merged / "model.safetensors"
@@ -142,7 +120,6 @@ def file(name: str, change: Callable[[Path], object]) -> Spoil:
 
 
 WORDS, TEMPLATE, GENERATION = "tokenizer, chat template and end tokens", "chat_template.jinja", "generation_config.json"
-SAID = "words: "
 FAILURES: dict[str, tuple[str, Spoil]] = {
     "adapter never applied": (WEIGHTS, each_tensor(lambda merged, base: base)),
     "adapter applied twice": (WEIGHTS, each_tensor(lambda merged, base: 2 * merged - base)),
@@ -156,11 +133,8 @@ FAILURES: dict[str, tuple[str, Spoil]] = {
     "chat template changed": (WORDS, file(TEMPLATE, lambda f: f.write_text(f.read_text().replace("assist", "Assist")))),
     "chat template lost": (WORDS, file(TEMPLATE, Path.unlink)),
     "end token lost": (WORDS, file("tokenizer_config.json", lambda f: rewrite(f, eos_token="<|endoftext|>"))),
-    "another shape of the model": (SAID, file("config.json", lambda f: rewrite(f, rms_norm_eps=1.0))),
-    "truncated file": (
-        "incomplete|invalid|deserializ",
-        file("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1000])),
-    ),
+    "another shape of the model": ("words: ", file("config.json", lambda f: rewrite(f, rms_norm_eps=1.0))),
+    "cut": ("incomplete", file("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1000]))),
 }
 
 
@@ -176,12 +150,9 @@ def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Ru
     copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
     spoil(copy, Path(tiny_run.settings.model))
     try:
-        verification = checked(tiny_run, copy)
+        failed = [name for name, ok in checked(tiny_run, copy)["checks"].items() if ok is False]
     except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
-        assert re.search(found, str(error), re.IGNORECASE), error
-        return
-    assert not verification["passed"]
-    failed = [name for name, ok in verification["checks"].items() if ok is False]
+        failed = [str(error)]
     assert any(found in name for name in failed), failed
 
 
@@ -193,28 +164,20 @@ def test_where_a_model_does_not_fit_all_weights_are_compared_and_the_table_says_
     assert found["passed"] and found["checks"][WEIGHTS] and found["checks"]["words"] is None
     shown = repr(export.Export(merged.path, {**merged.verification, **found}))
     assert re.search(r"not made +words +not compared: no memory is free for the model here", shown)
-    for how in ("adapter never applied", "embedding broken", "not finite", "chat template lost"):
-        copy = Path(shutil.copytree(merged.path, tmp_path / how))
-        FAILURES[how][1](copy, Path(tiny_run.settings.model))
-        assert not checked(tiny_run, copy)["passed"], how
+    FAILURES["embedding broken"][1](copy := shutil.copytree(merged.path, tmp_path / "copy"), copy)
+    assert not checked(tiny_run, copy)["passed"]
 
 
 @pytest.mark.parametrize(
     ("cpu", "cuda", "wanted"),
-    [
-        (1, None, None),
-        (2, None, ("cpu", "auto")),
-        (3, None, ("cpu", torch.float32)),
-        (3, 2, ("cuda", "auto")),
-        (3, 1, ("cpu", torch.float32)),
-    ],
+    [(1, 0, None), (2, 0, ("cpu", None)), (3, 0, ("cpu", torch.float32)), (3, 2, ("cuda", None))],
 )
 def test_a_model_is_asked_in_float32_where_that_fits(
-    cpu: int, cuda: int | None, wanted: object, merged: export.Export, monkeypatch: pytest.MonkeyPatch
+    cpu: int, cuda: int, wanted: object, merged: export.Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Free is, of each, so many times the files and a GiB."""
     size = (merged.path / "model.safetensors").stat().st_size
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda is not None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (cuda * size + 2**30, 0))
     assert verify.place(merged.path, cpu * size + 2**30) == wanted
 
@@ -237,50 +200,42 @@ def test_a_failed_verification_leaves_nothing(
 
 
 def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    made = gn.export.export_adapter(tiny_run, tmp_path / "lora")
-    mine, theirs = ((p / "adapter_model.safetensors").read_bytes() for p in (made.path, tiny_run.adapter_path))
-    assert mine == theirs and made.kind == "adapter" and "for tiny, every byte equal" in made.sentence
+    make = gn.export.export_adapter
+    made = make(tiny_run, tmp_path / "lora")
+    mine, theirs = (place / "adapter_model.safetensors" for place in (made.path, tiny_run.adapter_path))
+    assert mine.read_bytes() == theirs.read_bytes() and "for tiny, every byte equal" in made.sentence
     assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json"} <= made.verification["files"].keys()
     assert made.verification["passed"] and made.sentence in repr(gn.open_run(tiny_run.path))
     with pytest.raises(FileExistsError, match="overwrite=True"):
-        gn.export.export_adapter(tiny_run, tmp_path / "lora")
-    gn.export.export_adapter(tiny_run, tmp_path / "lora", overwrite=True)
-    noted = [entry.path for entry in tiny_run.exports]
-    assert noted.count(str(made.path)) == 1, "the one that was replaced is not said to be there"
+        make(tiny_run, tmp_path / "lora")
+    make(tiny_run, tmp_path / "lora", overwrite=True)
+    assert [entry.path for entry in tiny_run.exports].count(str(made.path)) == 1, "what was replaced is not there"
     # An adapter that does nothing is no export.
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     file = run.adapter_path / "adapter_model.safetensors"
     save_file({n: t * (0 if "lora_B" in n else 1) for n, t in load_file(file).items()}, file)
     with pytest.raises(export.ExportError, match="Failed: the adapter changes the model"):
-        gn.export.export_adapter(run, tmp_path / "lora", overwrite=True)
+        make(run, tmp_path / "lora", overwrite=True)
     assert gn.export.open(made.path).kind == "adapter"
     file.unlink()
     with pytest.raises(FileNotFoundError, match="has no adapter: train it to its end first"):
-        gn.export.export_adapter(run, tmp_path / "new")
+        make(run, tmp_path / "new")
 
 
-def test_targets_and_types(tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made(tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("keep")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         gn.export_merged(tiny_run, tmp_path / "taken")
-    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
-        gn.export_merged(tiny_run, tmp_path / "taken", overwrite="no")
     with pytest.raises(ValueError, match="dtype = 'int8' is not one of 'auto'"):
         gn.export_merged(tiny_run, tmp_path / "new", dtype="int8")
-    with monkeypatch.context() as patch:
-        patch.setattr("grpo_nb.export.merge.free_memory_bytes", lambda: 10**6)
-        with pytest.raises(gn.machine.EnvironmentProblem, match=r"largest file of the base needs .* 0\.00 GB are free"):
-            gn.export_merged(tiny_run, tmp_path / "new")
-    with monkeypatch.context() as patch:
-        patch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
-        with pytest.raises(gn.machine.EnvironmentProblem, match=r"The merged model in .* but 0\.00 GB are free"):
-            gn.export_merged(tiny_run, tmp_path / "new")
-    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "taken" / "run"))
-    (run.path / "holdout.jsonl").unlink()
+    monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"The merged model in .* but 0\.00 GB are free"):
+        gn.export_merged(tiny_run, tmp_path / "new")
+    monkeypatch.setattr(gn.runs.Run, "holdout", [])
     with pytest.raises(export.ExportError, match="has no held-out questions"):
-        gn.export_merged(run, tmp_path / "new")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["taken"] and (tmp_path / "taken" / "mine.txt").is_file()
+        gn.export_merged(gn.runs.Run(tiny_run.path), tmp_path / "new")
+    assert [file.name for file in tmp_path.rglob("*")] == ["taken", "mine.txt"]
 
 
 def test_a_base_that_changed_since_the_training_is_refused(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
@@ -292,9 +247,8 @@ def test_a_base_that_changed_since_the_training_is_refused(tiny_run: gn.runs.Run
         with pytest.raises(export.ExportError, match="are not those that the run 'run' was trained on"):
             make(run, tmp_path / "out")
     # The same weights in shards are the same base, whatever else lies there.
-    LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto").save_pretrained(
-        file.parent, max_shard_size="1MB"
-    )
+    model = LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto")
+    model.save_pretrained(file.parent, max_shard_size="1MB")
     file.unlink()
     save_file({"again": torch.ones(3)}, file.with_name("consolidated.safetensors"))
     made = gn.export.export_adapter(run, tmp_path / "out")
@@ -310,15 +264,15 @@ def test_template_and_generation_config_of_the_training_through_awkward_paths(
     (run.path / "chat_template.jinja").write_text(template)
     file = Path(run.settings.model) / "generation_config.json"
     rewrite(file, do_sample=False, temperature=0.6, top_p=0.9)
-    home, disk = tmp_path / "my höme", tmp_path / "disk"
+    home, place = tmp_path / "my höme", tmp_path / "disk" / "not there yet"
     home.mkdir()
-    disk.mkdir()
-    (home / "a model").symlink_to(disk / "not there yet")
+    place.parent.mkdir()
+    (home / "a model").symlink_to(place)
     monkeypatch.setenv("HOME", str(home))
     made = gn.export_merged(run, "~/a model")
-    assert made.path == disk / "not there yet" and (home / "a model").is_symlink() and made.verification["passed"]
-    assert (made.path / "chat_template.jinja").read_text() == template
-    assert (made.path / "generation_config.json").read_bytes() == file.read_bytes()
+    assert made.path == place and (home / "a model").is_symlink() and made.verification["passed"]
+    assert (place / "chat_template.jinja").read_text() == template
+    assert (place / "generation_config.json").read_bytes() == file.read_bytes()
 
 
 def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
@@ -350,14 +304,11 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    whole = {"model.safetensors", "verification.json", "README.md", "tokenizer.json"}
     assert len(told) == 10
     for line in told:
-        kind, found = line["kind"], line["found"]
-        out = found.pop("out")
-        if line["moment"] in ("it is in its place", None):
-            weights = "model.safetensors" if kind == "merged" else "adapter_model.safetensors"
-            assert {weights, "verification.json", "README.md", "tokenizer.json"} <= set(out), line
-        else:
-            assert out == ["old"], line
-        assert all(name.startswith(".out.") for name in found), "what a kill left is under hidden names"
+        found = {name.replace("adapter_model", "model") for name in line["found"].pop("out")}
+        is_done = line["moment"] in ("it is in its place", None)
+        assert whole <= found if is_done else found == {"old"}, line
+        assert all(name.startswith(".out.") for name in line["found"]), "what a kill left is under hidden names"
     assert [entry.kind.split()[0] for entry in run.exports] == ["merged", "adapter"], "those that were finished"

@@ -35,18 +35,18 @@ def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn
     came = back.run
     assert came.status == "finished" and came.name == "a-run" and "2 processes" in came.info["rollout"]
     assert [row["step"] for row in came.rows] == [1, 2, 3] and all("kl" in row for row in came.rows)
-    table = came.completions(2)
-    assert list(table.columns) == list(run.completions(2).columns) and len(table) == 8
+    here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
+    assert list(there[1].columns) == list(here[1].columns) and len(there[1]) == 8
     # The same prompts in each step, in the same order; other completions.
-    assert [came.completions(n)["prompt"].tolist() for n in (1, 2, 3)] == [
-        run.completions(n)["prompt"].tolist() for n in (1, 2, 3)
-    ]
-    assert table["signs"].tolist() == signs([[{"content": text}] for text in table["completion"]])
+    assert [table["prompt"].tolist() for table in there] == [table["prompt"].tolist() for table in here]
+    assert there[1]["signs"].tolist() == signs([[{"content": text}] for text in there[1]["completion"]])
     assert (came.path / "README.md").read_text().partition("# ")[2].startswith("a-run\n")
-    assert came.plot() is not None
-    assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
-    assert "finished" in repr(gn.open_run(came.path)) and gn.runs.compare(run, came) is not None
-    assert back.run.path == came.path
+    assert came.plot() is not None and isinstance(gn.health.check_health(came), gn.health.HealthReport)
+    # Settings may be changed there, and two runs of one name are still two.
+    assert came.settings.learning_rate == 0.1 and came.settings.extra == {"epsilon": 0.3}
+    compared = gn.runs.compare(run, came)
+    assert list(compared.differences["learning_rate"].values()) == [0.5, 0.1]
+    assert "what differs is luck" not in repr(compared) and str(back.path) in repr(compared)
 
 
 def rewritten(file: Path, **changes: object) -> None:
@@ -63,11 +63,7 @@ def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
     rewritten(sent / "origin.json", run="a-run")
-    for link, target in (
-        ("back", mine),
-        ("result/adapter/adapter_more", mine / "thesis.txt"),
-        ("base/more.json", mine),
-    ):
+    for link, target in (("back", mine), ("result/adapter/adapter_more", mine / "thesis.txt"), ("base/more", mine)):
         (sent / link).symlink_to(target)
         with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
             gn.scaleout.open(sent)
@@ -85,24 +81,12 @@ def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.
     assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
-def test_it_can_be_compared_and_exported(back: gn.scaleout.Project, tmp_path: Path) -> None:
-    compared = gn.compare(back.run)
-    assert "on 4 questions" in compared.sentence
-    exported = gn.export_merged(back.run, tmp_path / "merged")
-    assert exported.verification["passed"]
-
-
-def test_it_says_what_it_was_trained_with(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
-    """Settings may be changed there, and two runs of one name are still two."""
-    assert back.run.settings.learning_rate == 0.1 and back.run.settings.extra == {"epsilon": 0.3}
-    compared = gn.runs.compare(run, back.run)
-    assert list(compared.differences["learning_rate"].values()) == [0.5, 0.1]
-    assert "what differs is luck" not in repr(compared) and str(back.path) in repr(compared)
-
-
-def test_a_training_is_not_written_over(back: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds a training already: move it away" in said_by(back.path, capsys)
-    assert back.run.rows
+def test_it_can_be_compared_and_exported_and_is_not_written_over(
+    back: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "on 4 questions" in gn.compare(back.run).sentence
+    assert gn.export_merged(back.run, tmp_path / "merged").verification["passed"]
+    assert "holds a training already: move it away" in said_by(back.path, capsys) and back.run.rows
 
 
 def test_opening_runs_nothing(run: gn.runs.Run, folder: Path) -> None:

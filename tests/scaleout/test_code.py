@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,22 +68,22 @@ def written(folder: Path, rewards: list) -> KitFiles:
     return _write_rewards(folder, plan)
 
 
-def loaded(folder: Path, rewards: list) -> ModuleType:
-    """The module that rewards.py is, imported by itself."""
+def loaded(folder: Path, rewards: list) -> list:
+    """The rewards of rewards.py, imported by itself."""
     written(folder, rewards)
     spec = importlib.util.spec_from_file_location("rewards_there", folder / "rewards.py")
     module = sys.modules["rewards_there"] = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
         spec.loader.exec_module(module)
-    return module
+    return module.REWARDS
 
 
 TEXTS = ["one two two", r"\boxed{7} three", ""]
 
 
 def test_a_function_takes_with_it_what_it_uses(tmp_path: Path) -> None:
-    there = loaded(tmp_path, [varied, found_later, waits]).REWARDS
+    there = loaded(tmp_path, [varied, found_later, waits])
     assert there[0] is not varied and there[0](completions=TEXTS) == varied(completions=TEXTS)
     assert pickle.loads(pickle.dumps(there[0]))(completions=TEXTS) == varied(completions=TEXTS)
     assert there[1](completions=TEXTS) == found_later(completions=TEXTS)
@@ -101,37 +101,35 @@ OF_THE_KIT = [
 
 
 def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
-    there = loaded(tmp_path, OF_THE_KIT).REWARDS
+    there = loaded(tmp_path, OF_THE_KIT)
     assert [record_of(reward) for reward in there] == [record_of(reward) for reward in OF_THE_KIT]
     assert [repr(reward) for reward in there] == [repr(reward) for reward in OF_THE_KIT]
 
 
 @pytest.mark.parametrize(
-    ("rewards", "files"),
+    ("rewards", "files", "pinned"),
     [
-        ([gn.rewards.correctness()], 12),
-        (OF_THE_KIT, 16),
-        ([gn.rewards.maths(), gn.rewards.code_tests()], 24),
-        ([found_later], 8),
-        ([waits], 0),
+        ([gn.rewards.correctness()], 12, set()),
+        (OF_THE_KIT, 16, set()),
+        ([gn.rewards.maths(), gn.rewards.code_tests()], 24, {"math-verify"}),
+        ([found_later], 8, {"numpy"}),
+        ([waits], 0, set()),
     ],
 )
-def test_of_the_kit_goes_what_the_rewards_need_and_that_is_enough(tmp_path: Path, rewards: list, files: int) -> None:
+def test_of_the_kit_goes_what_the_rewards_need_and_that_is_enough(
+    tmp_path: Path, rewards: list, files: int, pinned: set[str]
+) -> None:
     """In a process that knows neither kit nor site-packages' copy of it."""
-    count = len(written(tmp_path, rewards).files)
+    found = written(tmp_path, rewards)
+    count = len(found.files)
     assert count <= files and len([*tmp_path.rglob("kit/**/*.py")]) == count + (count > 0)
+    assert pinned <= {pin.partition("==")[0] for pin in found.requirements()}
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; print(len(rewards.REWARDS))"
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "grpo_nb.py").write_text("raise ModuleNotFoundError('not here')")
-    environment = {"PYTHONPATH": str(blocked)}
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "grpo_nb.py").write_text("raise ModuleNotFoundError('not here')")
+    environment = {"PYTHONPATH": str(tmp_path / "blocked")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.stdout.strip() == str(len(rewards)), done.stderr[-500:]
-
-
-def test_what_is_imported_is_pinned(tmp_path: Path) -> None:
-    assert [pin.partition("==")[0] for pin in written(tmp_path, [found_later]).requirements()] == ["numpy"]
-    assert "math-verify" in [pin.partition("==")[0] for pin in written(tmp_path, [gn.rewards.maths()]).requirements()]
 
 
 class Judge:

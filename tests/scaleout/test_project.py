@@ -19,9 +19,12 @@ from tests.support.scale import said_by, signs, start, trained
 @pytest.fixture(scope="module")
 def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """A run of three steps, with its rewards in memory."""
-    return trained(
-        letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9, "hub_token": "mine"}
-    )
+    extra = {"adam_beta2": 0.9, "hub_token": "mine"}
+    return trained(letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra=extra)
+
+
+def values_of(folder: gn.scaleout.Project) -> dict:
+    return yaml.safe_load((folder.path / "run.yaml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +32,15 @@ def project(run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> gn.sc
     return gn.scaleout.write(run, tmp_path_factory.mktemp("folders") / "anywhere")
 
 
-def test_the_folder_has_all_that_it_needs(run: gn.runs.Run, project: gn.scaleout.Project) -> None:
+def test_the_folder_has_all_that_it_needs_and_nothing_private(
+    run: gn.runs.Run, project: gn.scaleout.Project, letters_folder: Path
+) -> None:
     names = {file.name for file in project.path.iterdir()}
     assert names == {
         "train.py", "steps.py", "rewards.py", "kit", "run.yaml", "train.jsonl", "holdout.jsonl", "record.jsonl",
         "adapter_init", "base", "chat_template.jinja", "origin.json", "README.md", "ddp.yaml", "cpu2.yaml", "fsdp2.yaml",
     }  # fmt: skip
-    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    values = values_of(project)
     assert values["model"] == "base" and (project.path / "base" / "config.json").is_file()
     assert values["reward_weights"] == {"signs": 1.0, "xml_tags": 1.0}
     assert values["trainer"]["learning_rate"] == 0.5 and values["trainer"]["adam_beta2"] == 0.9
@@ -47,9 +52,6 @@ def test_the_folder_has_all_that_it_needs(run: gn.runs.Run, project: gn.scaleout
     program = (project.path / "train.py").read_text()
     assert len(program.splitlines()) <= 150 and "unsloth" not in program and "import grpo_nb" not in program
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
-
-
-def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Path) -> None:
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
     private = ("hub_token", str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]
@@ -64,20 +66,20 @@ def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: py
         assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
     for count in (0, 3, 4, 8):
         told = said_by(project.path, capsys, "--plan", "--processes", str(count))
-        assert (
-            f"8 a generation, in groups of 4, do not divide by {count} processes" in told
-            and f"\n| {count} | " not in readme
-        )
+        assert f"8 a generation, in groups of 4, do not divide by {count} processes" in told
+        assert f"\n| {count} | " not in readme
 
 
 def test_train_py_refuses_what_it_does_not_know(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "planned for 2 processes, started with 1" in said_by(project.path, capsys, "--processes", "2")
-    assert "unknown ['lerning_rate']" in said_by(project.path, capsys, "--set", "lerning_rate=1")
-    assert "unknown ['beta']" in said_by(project.path, capsys, "--set", "beta")
-    told = said_by(project.path, capsys, "--set", "output_dir=elsewhere")
-    assert told == "output_dir cannot be set: it follows from the lines above trainer in run.yaml."
+    for arguments, told in (
+        (("--processes", "2"), "planned for 2 processes, started with 1"),
+        (("--set", "lerning_rate=1"), "unknown ['lerning_rate']"),
+        (("--set", "beta"), "unknown ['beta']"),
+        (("--set", "output_dir=elsewhere"), "output_dir cannot be set: it follows from the lines above trainer"),
+    ):
+        assert told in said_by(project.path, capsys, *arguments)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
     with monkeypatch.context() as patch:
@@ -112,36 +114,25 @@ def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.sca
     return gn.scaleout.write(trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder")
 
 
-def test_a_stage_begins_with_the_adapter_of_the_one_before(
-    letters_folder: Path, plain_trl: Path, tmp_path: Path
-) -> None:
-    settings = gn.preset(
-        "cpu", model=str(letters_folder), max_steps=2, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5,
-        optim="sgd", warmup_steps=0, max_grad_norm=1e9, num_generations=4, per_device_train_batch_size=8, loss_type="dapo",
-        run_root=str(tmp_path / "runs"),
-    )  # fmt: skip
+def test_a_stage_begins_with_the_adapter_of_the_one_before(run: gn.runs.Run, plain_trl: Path, tmp_path: Path) -> None:
+    settings = run.settings.replace(max_steps=2, loss_type="dapo", run_root=str(tmp_path), extra={})
+    rewards = [signs, hashed]
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
     kept: list[gn.runs.Run] = []
     for name in ("first", "second"):
-        kept.append(gn.train(model, tokenizer, task.after(kept), [signs, hashed], settings, name=name))
-    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=[signs, hashed])
-    assert "The same numbers in 2 steps" in start(
-        project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
-    )
-    assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
+        kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
+    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=rewards)
+    said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2)
+    assert "The same numbers in 2 steps" in said and values_of(project)["reference"] == "start"
 
 
 def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:
-    rows = [
-        {"question": f"Write f that adds {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]}
-        for n in range(8)
-    ]
-    task = gn.load_task(rows, format=gn.tasks.xml(), holdout=2)
+    rows = [{"question": f"Add {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]} for n in range(8)]
     rewards = [signs, gn.rewards.code_tests(), gn.rewards.maths()]
-    project = rewritten(letters_folder, tmp_path, rewards, task=task)
-    rows = [json.loads(line) for line in (project.path / "train.jsonl").read_text().splitlines()]
-    assert [row["tests"] for row in rows] == task.train["tests"]
+    project = rewritten(letters_folder, tmp_path, rewards, task=gn.load_task(rows, format=gn.tasks.xml(), holdout=2))
+    asked = [json.loads(line) for line in (project.path / "train.jsonl").read_text().splitlines()]
+    assert all(row["tests"] == [f"assert f(1) == {int(row['answer']) + 1}"] for row in asked) and len(asked) == 6
     assert '"math-verify==' in (project.path / "train.py").read_text()
 
 
@@ -158,24 +149,21 @@ def changed(run: gn.runs.Run, folder: Path, effective: dict = {}, **changes: obj
 
 def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp_path: Path) -> None:
     gpu = {"name": "Tesla T4", "memory_gib": 15.0, "compute_capability": [7, 5]}
-    more = {"fast_inference": True, "extra": {"gradient_checkpointing": True}}
+    more = {"fast_inference": True, "extra": {"unsloth_num_chunks": 4}, "model": "acme/tiny", "load_in_4bit": True}
     made = {"loss_type": "dapo", "mask_truncated_completions": True, "epsilon_high": 0.28, "use_vllm": True}
-    copy = changed(run, tmp_path / "copy", made, gpu=gpu, loss_type="dapo", load_in_4bit=True, **more)
+    copy = changed(run, tmp_path / "copy", made, gpu=gpu, loss_type="dapo", **more)
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=2)
-    values = yaml.safe_load((project.path / "run.yaml").read_text())
-    assert values["trainer"]["mask_truncated_completions"] is True and values["trainer"]["epsilon_high"] == 0.28
-    assert values["load_in_4bit"] is True and '"bitsandbytes==' in (project.path / "train.py").read_text()
-    assert values["trainer"]["use_vllm"] is True and '"trl[vllm]==1.16.0"' in (project.path / "train.py").read_text()
+    values, program = values_of(project), (project.path / "train.py").read_text()
     # Reentrant, as Unsloth has it, a step of several processes ends in an error.
-    assert values["trainer"]["gradient_checkpointing_kwargs"] == {"use_reentrant": False}
-
-
-def test_a_model_of_the_hub_stays_there(run: gn.runs.Run, tmp_path: Path) -> None:
-    project = gn.scaleout.write(
-        changed(run, tmp_path / "copy", model="acme/tiny"), tmp_path / "folder", rewards=run.rewards
-    )
-    values = yaml.safe_load((project.path / "run.yaml").read_text())
-    assert values["model"] == "acme/tiny" and not (project.path / "base").exists()
+    wanted = made | {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    assert wanted.items() <= values["trainer"].items() and values["load_in_4bit"] is True
+    assert '"bitsandbytes==' in program and '"trl[vllm]==1.16.0"' in program
+    assert values["model"] == "acme/tiny" and not (project.path / "base").exists(), "a model of the Hub stays there"
+    for told in (" ".join(project.changes), (project.path / "README.md").read_text()):
+        assert "unsloth_num_chunks is left out" in told
+    copy = changed(run, tmp_path / "sampled", extra={"vllm_sampling_params": "SamplingParams()"})
+    with pytest.raises(ValueError, match="vllm_sampling_params in extra is Unsloth's alone"):
+        gn.scaleout.write(copy, tmp_path / "other", rewards=run.rewards)
 
 
 def test_a_generation_for_several_steps_is_compared_by_its_rewards(
@@ -210,77 +198,45 @@ def drawn(completions: list, **columns: object) -> list[float]:
 def test_bad_input_is_one_line_and_leaves_nothing(
     run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "there"
+    target, away, write = tmp_path / "there", tmp_path / "a", gn.scaleout.write
     target.mkdir()
     (target / "mine.txt").write_text("kept")
-    opened = gn.open_run(run.path)
     without = Path(shutil.copytree(run.path, tmp_path / "without"))
     shutil.rmtree(without / "start")
     monkeypatch.chdir(tmp_path)
     Path("beside.txt").write_text("words")
-    reading = trained(letters_folder, tmp_path / "runs", "reading", steps=1, rewards=[reads_a_file])
-    lucky = trained(letters_folder, tmp_path / "runs", "lucky", steps=2, rewards=[drawn])
-    closed = trained(letters_folder, tmp_path / "runs", "closed", steps=1, rewards=[closure_of(300)])
+    reading, lucky, closed = (
+        trained(letters_folder, tmp_path / "runs", name, steps=2, rewards=[reward])
+        for name, reward in (("reading", reads_a_file), ("lucky", drawn), ("closed", closure_of(300)))
+    )
+    outside = "process of its own: NameError: name 'limit' is not defined.*nothing of the function around it"
     refused = [
-        (
-            lambda: gn.scaleout.write(closed, tmp_path / "a"),
-            CannotLeave,
-            "process of its own: NameError: name 'limit' is not defined.*nothing of the function around it",
-        ),
-        (lambda: gn.scaleout.write(run, target), FileExistsError, "overwrite=True"),
-        (lambda: gn.scaleout.write(run, run.path, overwrite=True), FileExistsError, "which would be gone with it"),
-        (
-            lambda: gn.scaleout.write(opened, tmp_path / "a"),
-            CannotLeave,
-            r"of signs the text alone.*rewards=\[\.\.\.\]",
-        ),
-        (lambda: gn.scaleout.write(without, tmp_path / "a"), FileNotFoundError, "has not kept what it began with"),
-        (
-            lambda: gn.scaleout.write(run, tmp_path / "a", processes=4),
-            ValueError,
-            r"whole groups of 4.*Take one of \[1, 2\]",
-        ),
-        (lambda: gn.scaleout.write(run, tmp_path / "a", processes=0), ValueError, "processes = 0"),
-        (lambda: gn.scaleout.write(run, tmp_path / "a", rewards=[signs]), ValueError, "give the rewards of the run"),
-        (
-            lambda: gn.scaleout.write(lucky, tmp_path / "a"),
-            CannotLeave,
-            "other scores in a fresh process.*draws numbers",
-        ),
-        (
-            lambda: gn.scaleout.write(reading, tmp_path / "a"),
-            CannotLeave,
-            "process of its own: FileNotFound.*beside.txt",
-        ),
-        (lambda: gn.scaleout.write(tmp_path / "no", tmp_path / "a"), FileNotFoundError, "is no run"),
+        (lambda: write(closed, away), CannotLeave, outside),
+        (lambda: write(reading, away), CannotLeave, "process of its own: FileNotFound.*beside.txt"),
+        (lambda: write(lucky, away), CannotLeave, "other scores in a fresh process.*draws numbers"),
+        (lambda: write(gn.open_run(run.path), away), CannotLeave, r"of signs the text alone.*rewards=\[\.\.\.\]"),
+        (lambda: write(run, target), FileExistsError, "overwrite=True"),
+        (lambda: write(run, run.path, overwrite=True), FileExistsError, "which would be gone with it"),
+        (lambda: write(without, away), FileNotFoundError, "has not kept what it began with"),
+        (lambda: write(run, away, processes=4), ValueError, r"whole groups of 4.*Take one of \[1, 2\]"),
+        (lambda: write(run, away, processes=0), ValueError, "processes = 0"),
+        (lambda: write(run, away, rewards=[signs]), ValueError, "give the rewards of the run"),
     ]
     for call, kind, told in refused:
         with pytest.raises(kind, match=told) as caught:
             call()
         assert "\n" not in str(caught.value), told
-    assert not (tmp_path / "a").exists() and (target / "mine.txt").read_text() == "kept"
+    assert not away.exists() and (target / "mine.txt").read_text() == "kept"
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_no_key_goes_out(letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "hf_" + "k" * 34
-    file = tmp_path / "leaks.py"
-    file.write_text(
-        f"def leaks(completions, key={key!r}, **columns):\n    return [1 / (1 + len(str(c))) for c in completions]\n"
-    )
+    code = f"def leaks(completions, key={key!r}, **columns):\n    return [1 / (1 + len(str(c))) for c in completions]\n"
+    (tmp_path / "leaks.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     from leaks import leaks
 
     with pytest.raises(ValueError, match=r"rewards.py would hold what looks like an access token") as caught:
         rewritten(letters_folder, tmp_path, [leaks])
     assert key not in str(caught.value) and not (tmp_path / "folder").exists()
-
-
-def test_what_unsloth_alone_knows_is_told(run: gn.runs.Run, tmp_path: Path) -> None:
-    copy = changed(run, tmp_path / "copy", extra={"unsloth_num_chunks": 4})
-    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
-    assert "unsloth_num_chunks is left out" in " ".join(project.changes)
-    assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
-    copy = changed(run, tmp_path / "sampled", extra={"vllm_sampling_params": "SamplingParams()"})
-    with pytest.raises(ValueError, match="vllm_sampling_params in extra is Unsloth's alone"):
-        gn.scaleout.write(copy, tmp_path / "other", rewards=run.rewards)

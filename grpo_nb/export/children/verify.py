@@ -7,8 +7,8 @@ Weights and tokenizer are compared always; what the models say, where they fit i
 adapter's greedy answers are scored by base, adapter and merged model, in one pass each.
 
 `merged`, with `adapter`, `chat_template` (or None for the tokenizer's) and `is_plain`: what a user will do with the folder is
-done here, plain `transformers.pipeline`. `gguf`, with `answers`: llama.cpp has answered before, in another process; its answers
-are scored by the merged model and the base.
+done here, plain `transformers.pipeline`. `gguf`, with `file` and `answers`: llama.cpp has answered before, in another process;
+its answers are scored by the merged model and the base.
 """
 
 import gc
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
@@ -38,21 +39,24 @@ def step() -> None:
     print(".", flush=True)
 
 
-def place(folder: Path, free_memory: int) -> tuple[str, Any] | None:
-    """Where a model is asked, and in which number type: float32 where that fits, else that of its files; None if nowhere."""
+def place(folder: Path, free_memory: int) -> tuple[str, torch.dtype | None] | None:
+    """Where a model is asked, and in which number type: float32 where that fits, else None, as its files; None if nowhere."""
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     rooms = [("cuda", torch.cuda.mem_get_info()[0])] if torch.cuda.is_available() else []
     for device, free in (*rooms, ("cpu", free_memory)):
-        for kind, factor in ((torch.float32, 2.2), ("auto", 1.2)):  # for each byte of files in 16 bit
+        for kind, factor in ((torch.float32, 2.2), (None, 1.2)):  # for each byte of files in 16 bit
             if free > factor * size + 2**30:
                 return device, kind
     return None
 
 
-def load(folder: Path, where: tuple[str, Any] | None) -> Any:
-    """A model at its place; where it has none, mapped from its files, so that its weights can be read."""
-    device, kind = where or ("cpu", "auto")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval().to(device)
+def load(folder: Path, where: tuple[str, torch.dtype | None] | None) -> Any:
+    """A model at its place; where it has none, mapped from its files, so that its weights can be read.
+
+    It is widened when it is there: while transformers does it, pages of all files stay beside it, half as much again.
+    """
+    device, kind = where or ("cpu", None)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval().to(device=device, dtype=kind)
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -204,11 +208,9 @@ def verify_merged(request: dict[str, Any]) -> Checks:
         "every weight is base plus adapter, rounded once": (not weights, "; ".join(weights[:3])),
         "tokenizer, chat template and end tokens are the training's": (not texts, "; ".join(texts[:3])),
     }
-    if weights or texts:
-        return checks
-    if where is None:
-        return checks | NOT_COMPARED
-    user = pipeline("text-generation", model=str(folder), dtype=where[1], device=where[0])
+    if weights or texts or where is None:
+        return checks | (NOT_COMPARED if where is None else {})
+    user = pipeline("text-generation", model=load(folder, where), tokenizer=str(folder), device=where[0])
     found, same = scored(user.model.eval(), prompts, answers)
     shown = user(chats[0], max_new_tokens=8, do_sample=False, tokenizer_encode_kwargs=dict(how))
     checks["a pipeline answers"] = (shown[0]["generated_text"][-1]["role"] == "assistant", "")
@@ -217,12 +219,24 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     return checks | words_checks(limits, start, trained, found, same)
 
 
+def metadata_problems(file: str, tokenizer: Any) -> list[str]:
+    """Which of chat template and end token the file lacks: llama.cpp has both in reserve, other programs have not."""
+    fields = GGUFReader(file).fields
+    wanted = {"chat_template": tokenizer.get_chat_template(), "ggml.eos_token_id": tokenizer.eos_token_id}
+    held = {name: field.contents() if (field := fields.get(f"tokenizer.{name}")) else None for name in wanted}
+    return [f"{name} is {held[name]!r:.80}, not the tokenizer's" for name in wanted if held[name] != wanted[name]]
+
+
 def verify_gguf(request: dict[str, Any]) -> Checks:
     """llama.cpp's answers, which are in the request, against the merged model and the base."""
     chats, rows, how = request["prompts"], request["answers"], request["chat_template_kwargs"]
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
     same_ids = sum(read(tokenizer, chat, how) == row["prompt_ids"] for chat, row in zip(chats, rows, strict=True))
-    checks: Checks = {"prompts are read as the same tokens": (same_ids == len(rows), f"{same_ids} of {len(rows)}")}
+    lost = metadata_problems(request["file"], tokenizer)
+    checks: Checks = {
+        "prompts are read as the same tokens": (same_ids == len(rows), f"{same_ids} of {len(rows)}"),
+        "the file holds chat template and end token": (not lost, "; ".join(lost)),
+    }
     where = place(Path(request["merged"]), request["free_memory"])
     if where is None:
         return checks | NOT_COMPARED
