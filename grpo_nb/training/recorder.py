@@ -24,7 +24,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.live import LivePlot
+from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import Settings

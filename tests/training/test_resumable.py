@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
-from grpo_nb.runs.live import LivePlot
+from grpo_nb.runs.figure import LivePlot
 from grpo_nb.training import prepare
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.recorder import Recorder
