@@ -35,7 +35,6 @@ _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
 _MARKS = {"withdrawn": ("#999", "1"), "info": ("#546E7A", "o"), "warning": ("#B26A00", "D"), "critical": (_ALARM, "v")}
-_LISTED = 3
 # Of the time that redraws of a live figure may take: one of 0.3 s then comes every 30 s.
 _SHARE = 0.01
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
@@ -291,7 +290,7 @@ def _mark_alerts(axis: Axes, about: Sequence[Alert], edge: Transform) -> None:
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
     said = [(figure.get_label(), 10, _INK)]
-    for alert in marked[:_LISTED]:
+    for alert in marked[:3]:
         said.append((f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}", 9, _MARKS[alert.kind][0]))
     if window > 1:
         said.append((f"Strong lines and bold numbers: mean of the last {window} steps; pale lines: each.", 8.5, _SOFT))

@@ -18,8 +18,6 @@ from grpo_nb.settings.settings import Settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LAST = 10
-
 
 @dataclass(frozen=True, repr=False)
 class SideBySide(Shown, Sequence):
@@ -62,7 +60,7 @@ class SideBySide(Shown, Sequence):
                 f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
             )
             differs = ", ".join(f"{key}={values[name]}" for key, values in differences.items())
-            lines.append((name, run.status, steps, mean(series(rows[-_LAST:], "reward")), held_out, differs))
+            lines.append((name, run.status, steps, mean(series(rows[-10:], "reward")), held_out, differs))
         return pandas.DataFrame(lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
 
     def plot(self) -> Figure:

@@ -25,16 +25,9 @@ def add_step(
 ) -> None:
     """Add a step with two groups of the same scores, as a training does."""
     totals = [2 * a + b for a, b in zip(right, form, strict=True)]
-    asked = [
-        json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}])
-        for n in (1, 2)
-    ]
-    columns = {
-        "group": [0] * 4 + [1] * 4,
-        "prompt": [asked[0]] * 4 + [asked[1]] * 4,
-        "right": right * 2,
-        "form": form * 2,
-    }
+    turns = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}] for n in (1, 2)]
+    prompts = [json.dumps(asked) for asked in turns for _ in range(4)]
+    columns = {"group": [0] * 4 + [1] * 4, "prompt": prompts, "right": right * 2, "form": form * 2}
     texts = [f"{text}step {step} completion {i}" for i in range(8)]
     scored = {"total": totals * 2, "advantage": group_advantages(totals, 4) * 2}
     row: dict[str, Any] = {"step": step, "reward": 0.1 * step, "kl": 0.01, f"rewards/{text}right/mean": 0.5}
@@ -75,11 +68,6 @@ def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     assert list(first.table["advantage"]) == pytest.approx(sorted(group_advantages([2, 1, 0, 3], 4), reverse=True))
     assert run.step(4).without_spread == 2 and step.without_spread == 0
     assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
-
-
-def test_none_scores_are_shown_as_none(empty: gn.runs.Run) -> None:
-    add_step(empty, 1, right=(float("nan"), 1.0, 0.0, 0.0))
-    assert '<td class="gn-number" data-reward="right">none</td>' in empty.step(1)._repr_html_()
 
 
 def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
