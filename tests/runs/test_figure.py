@@ -188,7 +188,7 @@ def test_the_live_figure_is_one_display_within_its_share_of_the_time(
     for count in range(1, 2001):
         now += 1.0
         plot.update(rows[:count])
-    assert 60 <= drawn <= 2 + 0.01 * now / 0.25, "two at the start, then within the share, which is used"
+    assert 30 <= drawn <= 2 + 0.005 * now / 0.25, "two at the start, then within the share, which is used"
     assert plot.update(rows, is_last=True) and [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
     assert data["text/plain"] == describe(rows, "the base model") and data["text/plain"] in metadata["image/png"]["alt"]

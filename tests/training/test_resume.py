@@ -225,7 +225,7 @@ def write(root: Path, step: int, text: str = "content") -> Path:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest, so it was not finished"),
+        (lambda folder: (folder / "manifest.json").unlink(), "its manifest cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text('{"files"'), "its manifest cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("more content"), "a is not what was written"),
@@ -252,7 +252,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(tmp_path: Path, mo
     with pytest.raises(KeyboardInterrupt):
         checkpoints.keep_newest(tmp_path, 2)
     monkeypatch.undo()
-    assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith("it has no manifest")
+    assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith("its manifest cannot be read")
     checkpoints.keep_newest(tmp_path, 1)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-10"]
 
@@ -280,7 +280,7 @@ def test_a_checkpoint_is_complete_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         checkpoints.write_checkpoint(tmp_path, 2, fill)
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert newest.step == 1 and newest.passed_over == () and (newest.path / "a").read_text() == "one"
+    assert newest.step == 1 and newest.passed_over == [] and (newest.path / "a").read_text() == "one"
     for step in (3, 10):
         checkpoints.write_checkpoint(tmp_path, step, lambda folder: (folder / "a").write_text("more") and None)
     checkpoints.keep_newest(tmp_path, 2)
