@@ -35,8 +35,6 @@ _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
 _MARKS = {"withdrawn": ("#999", "1"), "info": ("#546E7A", "o"), "warning": ("#B26A00", "D"), "critical": (_ALARM, "v")}
-# Of the time that redraws of a live figure may take: one of 0.3 s then comes every minute.
-_SHARE = 0.005
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
 _STRETCHES = 256
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
@@ -359,7 +357,8 @@ class LivePlot:
         self._output.show(shown, metadata={"image/png": {"alt": f"Training curves. {figure.get_label()}"}})
         took = time.perf_counter() - now
         # The first figure also pays for matplotlib's fonts; waiting for that would leave the cell bare.
-        self._next = now + took + (took / _SHARE if self._is_drawn else 0)
+        # A two-hundredth of the time for redraws: one of 0.3 s then comes every minute.
+        self._next = now + took + (200 * took if self._is_drawn else 0)
         self._is_drawn = True
         return True
 

@@ -29,8 +29,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pandas
-
 from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
@@ -43,6 +41,7 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 
@@ -154,6 +153,8 @@ class Run(Shown):
     @property
     def metrics(self) -> pandas.DataFrame:
         """`rows` as a table; NaN where a step did not measure something."""
+        import pandas
+
         return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
@@ -172,6 +173,8 @@ class Run(Shown):
         Raises:
             ValueError: The run has no completions of that step; says which it has.
         """
+        import pandas
+
         steps, tables = self.steps, []
         if not steps or step not in (None, *steps):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"

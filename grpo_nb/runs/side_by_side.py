@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas
-
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
@@ -16,6 +14,7 @@ from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import Settings
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 
@@ -52,6 +51,8 @@ class SideBySide(Shown, Sequence):
     @property
     def table(self) -> pandas.DataFrame:
         """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
+        import pandas
+
         lines, differences = [], self.differences
         for name, run in self.named.items():
             rows, compared = run.rows, run.comparison
@@ -78,8 +79,6 @@ class SideBySide(Shown, Sequence):
         table = self.table.round(2)
         yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
         yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
-        if self.is_drawn and not self.differences:
-            yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
