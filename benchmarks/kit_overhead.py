@@ -73,7 +73,6 @@ def by_hand(steps: int) -> list[float]:
 def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
-    from grpo_nb.runs import live
     from grpo_nb.training import recorder, train
 
     with tempfile.TemporaryDirectory() as out:
@@ -105,7 +104,6 @@ def with_kit(steps: int, shared: bool) -> list[float]:
             return built
 
         train.build_trainer = with_clock
-        assert live.LivePlot
         gn.train(model, tokenizer, task, rewards, settings, name="bench")
     return [b - a for a, b in itertools.pairwise(at)]
 

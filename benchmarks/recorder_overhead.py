@@ -49,17 +49,17 @@ def ignore(*args: Any, **kwargs: Any) -> None:
 
 
 class Part:
-    """Adds up the CPU time of the calls of one method."""
+    """Adds up the CPU time of the calls of one method, and counts those that did something."""
 
     def __init__(self, owner: Any, name: str) -> None:
-        self.seconds, inner = 0.0, getattr(owner, name)
+        self.seconds, self.done, inner = 0.0, 0, getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = time.process_time()
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                self.seconds += time.process_time() - start
+            done = inner(*args, **kwargs)
+            self.done += bool(done)
+            self.seconds += time.process_time() - start
+            return done
 
         setattr(owner, name, timed)
 
@@ -71,13 +71,13 @@ def main() -> None:
     import IPython.display
 
     import grpo_nb as gn
-    from grpo_nb.runs import live
+    from grpo_nb.runs import figure as figures
     from grpo_nb.training.recorder import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     # The figure's clock: CPU time of this process, and the seconds that the steps would have taken.
     ahead = 0.0
-    live.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
+    figures.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
     run = gn.runs.Run(folder)
@@ -86,7 +86,7 @@ def main() -> None:
     logs = make_logs(settings.per_device_train_batch_size)
     recorder = Recorder(run, SimpleNamespace(_logs=logs, is_save_due=lambda save_steps: False), settings)
     recorder.bar = SimpleNamespace(n=0, set_postfix=ignore, update=ignore, refresh=ignore)
-    recorder._plot = plot = live.LivePlot(WEIGHTS, settings.beta)
+    recorder._plot = plot = figures.LivePlot(WEIGHTS, settings.beta)
     figure = Part(plot, "update")
     state, control = SimpleNamespace(global_step=0, max_steps=MARKS[-1]), SimpleNamespace(should_training_stop=False)
     (folder / "completions").mkdir()
@@ -105,9 +105,9 @@ def main() -> None:
         recorder.on_log(None, state, control, logs=logged)
         measured += time.process_time() - start
         if not first:
-            first, before = measured, (measured, figure.seconds, plot.draws, step)
+            first, before = measured, (measured, figure.seconds, figure.done, step)
         if step in MARKS:
-            now = (measured, figure.seconds, plot.draws, step)
+            now = (measured, figure.seconds, figure.done, step)
             table.append((step, *(b - a for a, b in zip(before, now, strict=True))))
             before = now
         elif any(step == mark - WINDOW + 1 for mark in MARKS[1:]):

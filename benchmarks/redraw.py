@@ -53,7 +53,7 @@ def main() -> None:
     import IPython.display
 
     from grpo_nb.runs.alert import Alert
-    from grpo_nb.runs.live import LivePlot
+    from grpo_nb.runs.figure import LivePlot
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     alerts = [Alert(rule="kl_spike", severity="warning", step=60, message="KL went from 0.1 to 0.9.", advice="")]

@@ -19,6 +19,7 @@ CEILINGS = {
     "checks": 1200,
     "lab": 390,
     "health": 480,
+    "runs": 950,
     "evaluation": 790,
     "training": 1150,
     "export": 790,

@@ -103,7 +103,7 @@ class HealthMonitor:
                 words[name] += f" (settings.replace({setting}={changed(old)!r}); it is {old!r} now)"
         return Alert(
             rule=finding.rule, severity=severity, step=self.course.step, message=finding.message, subject=finding.subject,
-            advice=finding.advice.format_map(words), evidence={"value": float(finding.value)},
+            advice=finding.advice.format_map(words),
         )  # fmt: skip
 
 

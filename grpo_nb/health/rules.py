@@ -32,7 +32,6 @@ class Finding(NamedTuple):
     severity: Severity
     message: str
     advice: str
-    value: float = 0.0
     subject: str = ""
     """What it is about, where a rule can speak about several things."""
 
@@ -91,7 +90,7 @@ def levels(course: Course) -> Iterator[Finding]:
             severity = softened(course, SEVERITIES[reached - 1])
             if severity == "critical" and (course.has_gained or course.steps < steps):
                 severity = "warning"  # what is cut, or the same, has been paid more all the same
-            yield Finding(rule, severity, f"{now:.0%} {seen} (mean of {steps} steps).", advice, now, metric)
+            yield Finding(rule, severity, f"{now:.0%} {seen} (mean of {steps} steps).", advice, metric)
 
 
 def shifts(course: Course) -> Iterator[Finding]:
@@ -113,7 +112,7 @@ def shifts(course: Course) -> Iterator[Finding]:
         is_far = now >= times * longer * then if times > 1 else now <= times * then
         if is_far and abs(rank_shift(first, last)) >= CLEAR:
             message = f"{seen.format(now, then)} at the start{'' if is_slower else '; no reward rises clearly'}."
-            yield Finding(rule, "warning", message, advice, now, subject)
+            yield Finding(rule, "warning", message, advice, subject)
 
 
 def spikes(course: Course) -> Iterator[Finding]:
@@ -128,7 +127,7 @@ def spikes(course: Course) -> Iterator[Finding]:
         if len(jumps) >= least:
             message = f"{metric} jumped {len(jumps)} times of {RECENT}, from {median(values):.3g} to {max(jumps):.3g}."
             advice = "Look at the completions of these steps. If they are garbled: {slower}."
-            yield Finding(rule, "warning", message, advice, max(jumps), "jumps")
+            yield Finding(rule, "warning", message, advice, "jumps")
 
 
 def not_finite(course: Course) -> Iterator[Finding]:
@@ -139,7 +138,7 @@ def not_finite(course: Course) -> Iterator[Finding]:
         is_lost = key in ("reward", "loss", "kl") or (key == "grad_norm" and times >= 3)
         severity = "critical" if is_lost else "info" if key.startswith("rewards/") and times < LEAST else "warning"
         advice = "If a reward is NaN too, run check_rewards. If not, go back to a checkpoint before, and {slower}."
-        yield Finding("not_finite", severity, f"{key} is NaN or infinite, {times} times so far.", advice, times, key)
+        yield Finding("not_finite", severity, f"{key} is NaN or infinite, {times} times so far.", advice, key)
 
 
 def no_reward(course: Course) -> Iterator[Finding]:
@@ -147,7 +146,7 @@ def no_reward(course: Course) -> Iterator[Finding]:
     silence = course.step - course.paid_at
     if course.is_silent and (not course.count or silence >= max(RECENT, 3 * course.longest_silence)):
         advice = "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out."
-        yield Finding("no_reward", "critical", f"No row has a reward since step {course.paid_at}.", advice, silence)
+        yield Finding("no_reward", "critical", f"No row has a reward since step {course.paid_at}.", advice)
 
 
 def no_spread(course: Course) -> Iterator[Finding]:
@@ -169,7 +168,7 @@ def no_spread(course: Course) -> Iterator[Finding]:
     severity = "critical" if is_lost else "warning" if is_sure else "info"
     message = f"In {now:.0%} of the groups of {min(WINDOW, course.steps)} steps all completions got the same: {kind}."
     advice = "Go back to a checkpoint from before the reward fell, then {slower}." if course.has_lost else ALIKE[kind]
-    yield Finding("no_spread", softened(course, severity), message, advice, now)
+    yield Finding("no_spread", softened(course, severity), message, advice)
 
 
 def kl(course: Course) -> Iterator[Finding]:
@@ -182,7 +181,7 @@ def kl(course: Course) -> Iterator[Finding]:
             severity = "critical" if growth >= 10 else "warning"
         message = f"KL is {median(values):.3g}, from {median(first):.3g} in the first steps."
         advice = "Try the model on prompts outside the task. If it got worse there: {nearer}, or {slower}."
-        yield Finding("kl_drift", severity, message, advice, median(values))
+        yield Finding("kl_drift", severity, message, advice)
 
 
 def falling(course: Course) -> Iterator[Finding]:
@@ -195,16 +194,16 @@ def falling(course: Course) -> Iterator[Finding]:
         began, now = fmean(course.first("reward")), fmean(course.last("reward"))
         best = f", {fmean(course.best):.3g} at its best" if course.best else ""
         message = f"The reward is {now:.3g}; it was {began:.3g} at the start{best}."
-        yield Finding("reward_falling", "critical" if course.has_lost_all else "warning", message, advice, now)
+        yield Finding("reward_falling", "critical" if course.has_lost_all else "warning", message, advice)
     elif len(before) >= LEAST and rank_shift(before, dropped) <= -CLEAR:
         was, now = fmean(before), fmean(dropped)
         if now - floor <= 0.5 * (was - floor):
             message = f"The reward has dropped to {now:.3g} in the last {TESTED} rows, from {was:.3g} in those before."
-            yield Finding("reward_falling", "warning", message, advice, now)
+            yield Finding("reward_falling", "warning", message, advice)
     if len(course.turns) >= 3 and course.step - course.turns[-1] <= 2 * WINDOW:
         message = f"The reward falls and rises: it turned {len(course.turns)} times, last at step {course.turns[-1]}."
         advice = "A step may move too far for the prompts of one batch: {slower}, or take more prompts a step."
-        yield Finding("reward_falling", "warning", message, advice, len(course.turns), "swings")
+        yield Finding("reward_falling", "warning", message, advice, "swings")
 
 
 def flat(course: Course) -> Iterator[Finding]:
@@ -215,7 +214,7 @@ def flat(course: Course) -> Iterator[Finding]:
     began, now = fmean(course.first("reward")), fmean(course.last("reward"))
     message = f"No reward has risen in {course.steps} steps: {began:.3g} at the start, {now:.3g} now."
     advice = "Run check_rewards, then baseline: can the model earn the reward at all? If so, take more prompts a step."
-    yield Finding("reward_flat", "warning" if course.steps >= 300 else "info", message, advice, now)
+    yield Finding("reward_flat", "warning" if course.steps >= 300 else "info", message, advice)
 
 
 def constant(course: Course) -> Iterator[Finding]:
@@ -230,7 +229,7 @@ def constant(course: Course) -> Iterator[Finding]:
         if unpaid:
             advice = "Run check_rewards on it: can its pattern fit at all (re.DOTALL)? If it is too hard, give partial credit."
         severity = "warning" if unpaid and course.steps >= 30 else "info"
-        yield Finding("constant_reward", severity, message, advice, len(one))
+        yield Finding("constant_reward", severity, message, advice)
 
 
 def dominating(course: Course) -> Iterator[Finding]:
@@ -245,7 +244,7 @@ def dominating(course: Course) -> Iterator[Finding]:
     top, total = max(parts, key=parts.__getitem__), sum(parts.values())
     if top != main and parts[top] >= 0.8 * total > 0:
         message = f"{top} makes {parts[top] / total:.0%} of the weighted differences; {main} is the main reward."
-        yield Finding("dominating_reward", "warning", message, "Lower its weight, or pay it less.", parts[top] / total)
+        yield Finding("dominating_reward", "warning", message, "Lower its weight, or pay it less.")
 
 
 def form_only(course: Course) -> Iterator[Finding]:
@@ -263,7 +262,7 @@ def form_only(course: Course) -> Iterator[Finding]:
         severity = "warning" if (is_alone and ends) or course.risen(key) <= -CLEAR else "info"
         message = f"The total has risen with {', '.join(others)}; {main} is {now:.3g}, from {before:.3g} at the start."
         advice = "Read what is paid most. Give the main reward more weight, or partial credit."
-        yield Finding("form_only", severity, message, advice, now)
+        yield Finding("form_only", severity, message, advice)
 
 
 def holdout(course: Course) -> Iterator[Finding]:
@@ -276,11 +275,11 @@ def holdout(course: Course) -> Iterator[Finding]:
     if best - now >= max(0.05, 2.5 * math.sqrt(max(0.0, best * (1 - best)) / asked)):
         message = f"Held-out accuracy has fallen from {best:.0%} to {now:.0%} (means of two measurements)."
         advice = 'Stop, and take the best adapter (keep="best"); more varied prompts last longer.'
-        yield Finding("holdout", "warning", message, advice, now, "falling")
+        yield Finding("holdout", "warning", message, advice, "falling")
     elif course.has_gained and course.steps >= 2 * WINDOW and scores[0] <= 0.96 and now - scores[0] < 0.02:
         message = f"Held-out accuracy is {now:.0%}, from {scores[0]:.0%} at first; the training reward has risen."
         advice = "Read the best paid completions: learnt by heart, or pleasing the reward?"
-        yield Finding("holdout", "warning", message, advice, now, "flat")
+        yield Finding("holdout", "warning", message, advice, "flat")
 
 
 # The others are asked from `LEAST` steps on.

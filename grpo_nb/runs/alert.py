@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
@@ -33,8 +33,6 @@ class Alert(Shown):
     """What to change, with the names of `Settings`."""
     subject: str = ""
     """What the rule speaks about, where it can speak about several things. There is one alert for each rule and subject."""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers by themselves, for code, which should not read prose; the first one is what the alert is about."""
     ended: int | None = None
     """The step at which it was withdrawn, since it was true no more."""
 

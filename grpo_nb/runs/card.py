@@ -42,13 +42,6 @@ _KINDS: Mapping[str, tuple[str, str | None, tuple[str, ...]]] = {
     "merged": ("finetune", "transformers", ()),
     "gguf": ("finetune", None, ("gguf", "llama.cpp")),
 }
-# What the card says of a comparison's two sides, each as `Run.comparison` has it.
-_MEASURES = {
-    "accuracy (95 % interval)": lambda side: "{:.1%} ({:.1%} to {:.1%})".format(side.accuracy, *side.interval),
-    "in the format": lambda side: f"{side.format_share:.1%}",
-    "mean length, tokens": lambda side: f"{side.mean_length:.1f}",
-    "cut at the limit": lambda side: f"{side.cut_share:.1%}",
-}
 
 
 def write_model_card(run: Run) -> None:
@@ -86,7 +79,7 @@ def model_card(
     card = render(
         "runs/templates/card.md.jinja", run=run, kind=kind.partition(" ")[0], data=card_data(run, kind),
         base=published_name(settings.model), local=f"{Path(settings.model).name} ({origin})",
-        folder=settings.model if is_embedded else None, measures=_MEASURES, verification=verification, said=said,
+        folder=settings.model if is_embedded else None, verification=verification, said=said,
         figure=_FIGURE if (run.path / _FIGURE).is_file() else None, info=shareable(info),
         form=AnswerFormat(**info["task"]["format"]), settings=public({**settings.to_dict(), **settings.extra}),
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",

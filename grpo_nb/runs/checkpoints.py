@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from grpo_nb.core.files import inside, put_in_place, sha256_of
+from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
 from grpo_nb.machine.faults import error_chain
 
 MANIFEST = "manifest.json"
@@ -22,13 +22,12 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 _NOTHING_LEFT = 2**20  # bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewestCheckpoint:
+class NewestCheckpoint(NamedTuple):
     """The newest complete checkpoint, if there is one, and why newer ones were not taken."""
 
     path: Path | None
     step: int
-    passed_over: tuple[str, ...]
+    passed_over: list[str]
 
 
 def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
@@ -42,42 +41,36 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
     Raises:
         OSError: The disk is full, or cannot be written to. What was there before is still there.
     """
-    staged, target = root / f".checkpoint-{step}.partial", root / f"checkpoint-{step}"
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    try:
-        fill(staged)
-        files = {}
-        for file in (path for path in staged.rglob("*") if path.is_file()):
-            files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
-            sync(file)
-        (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
-        sync(staged / MANIFEST)
-        sync(staged)
-        if target.exists():  # of the same step, and damaged: a complete one is not written again
-            shutil.rmtree(target)
-        staged.rename(target)
-        sync(root)
-    except BaseException as error:
-        # What writes through C++ or Rust loses the number of the error.
-        is_full = isinstance(error, Exception) and shutil.disk_usage(root).free < _NOTHING_LEFT
-        shutil.rmtree(staged, ignore_errors=True)
-        if is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from error
-        raise
+    target = root / f"checkpoint-{step}"
+    with staged_folder(target) as staged:
+        try:
+            fill(staged)
+            files = {}
+            for file in (path for path in staged.rglob("*") if path.is_file()):
+                files[file.relative_to(staged).as_posix()] = {"sha256": sha256_of(file)}
+                sync(file)
+            (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+            sync(staged / MANIFEST)
+            sync(staged)
+            staged.rename(target)
+            sync(root)
+        except Exception as error:
+            # What writes through C++ or Rust loses the number of the error.
+            if shutil.disk_usage(root).free < _NOTHING_LEFT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from error
+            raise
     return target
 
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
-    unfinished = sorted(path.name[1:].removesuffix(".partial") for path in root.glob(".checkpoint-*.partial"))
-    passed_over = [f"{name}: it was not finished" for name in unfinished]
+    passed_over: list[str] = []
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
-            return NewestCheckpoint(path=folder, step=step, passed_over=tuple(passed_over))
+            return NewestCheckpoint(folder, step, passed_over)
         passed_over.append(f"{folder.name}: {damage}")
-    return NewestCheckpoint(path=None, step=0, passed_over=tuple(passed_over))
+    return NewestCheckpoint(None, 0, passed_over)
 
 
 def find_damage(folder: Path) -> str | None:
@@ -88,26 +81,21 @@ def find_damage(folder: Path) -> str | None:
             file = inside(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    except FileNotFoundError:
-        return "it has no manifest, so it was not finished"
-    except (ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:  # not there: it was not finished
         return f"its manifest cannot be read ({error})"
     return None
 
 
-def keep_newest(root: Path, count: int, also: int | None = None) -> None:
-    """Delete all but the newest `count` checkpoints, and that of the step `also`."""
-    for step, folder in checkpoint_folders(root)[:-count]:
-        if step != also:
-            # First what makes it complete: a deletion cut short leaves nothing that looks whole.
-            (folder / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(folder)
+def keep_newest(root: Path, count: int) -> None:
+    """Delete all but the newest `count` checkpoints."""
+    for _, folder in checkpoint_folders(root)[:-count]:
+        # First what makes it complete: a deletion cut short leaves nothing that looks whole.
+        (folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def clear_away(root: Path, newest: NewestCheckpoint) -> None:
-    """Take what was passed over out of the way: unfinished folders are deleted, damaged ones renamed to `damaged-N`."""
-    for folder in root.glob(".checkpoint-*.partial"):
-        shutil.rmtree(folder)
+    """Take what was passed over out of the way: it is renamed to `damaged-N`."""
     for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
             put_in_place(folder, folder.with_name(f"damaged-{step}"))

@@ -1,14 +1,16 @@
-"""The training figure, from rows: of one run, or of several over each other.
+"""The training figure, from rows: of one run, live in a cell or once, or of several over each other.
 
 Three sizes for three ranks: what is trained for (the reward) is largest, then what tells learning from cheating (KL, held-out
 score, length), then six small cards with what goes wrong first. A card or panel of something that was not measured says so.
 """
 
+import base64
 import io
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -18,7 +20,9 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import Bbox, BboxTransform, Transform
 
+from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
@@ -31,7 +35,6 @@ _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
 _MARKS = {"withdrawn": ("#999", "1"), "info": ("#546E7A", "o"), "warning": ("#B26A00", "D"), "critical": (_ALARM, "v")}
-_LISTED = 3
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
 _STRETCHES = 256
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
@@ -54,30 +57,36 @@ PANELS = {
 }
 _CARDS = list(PANELS)[5:]
 _MIDDLE = (KL, HOLDOUT, LENGTHS)
-# Twelve columns; right of the single rewards there is room for their labels.
-_MOSAIC = [
-    [TOTAL] * 6 + [EACH] * 4 + ["."] * 2,
-    [title for title in _MIDDLE for _ in range(4)],
-    [title for title in _CARDS for _ in range(2)],
-]
+# Twelve columns; right of the single rewards there is room for their labels. All cards are on one axis: making axes takes time.
+_STRIP = "cards"
+_MOSAIC = [[TOTAL] * 6 + [EACH] * 4 + ["."] * 2, [title for title in _MIDDLE for _ in range(4)], [_STRIP] * 12]
 _ROWS, _BETWEEN = (2.15, 1.35, 0.55), 0.87
 # In inches: what is above the panels, what they take together, and below them; the foot grows by a line for each that it has.
 _WIDTH, _HEAD, _DRAWN, _FOOT, _LINE = 10.0, 0.36, sum(_ROWS) + 2 * _BETWEEN, 0.49, 0.19
 _LEFT, _RIGHT = 0.062, 0.975
+_CARD = 0.69
+"""Width of a card, in distances from one to the next."""
 _TENTHS = RendererAgg(1, 1, 720)
 """Measures texts in tenths of points."""
 
 
-def curve(rows: Sequence[Row], metric: str) -> pandas.Series:
-    """The values of a metric by step, of the rows that have it; those that are NaN or infinite are among them."""
-    known = {row["step"]: row[metric] for row in rows if isinstance(row.get(metric), (int, float))}
-    return pandas.Series(known, dtype=float)
+def curve(rows: Sequence[Row], metric: str) -> tuple[pandas.Series, list[int]]:
+    """The values of a metric by step, of the rows that have it, and the steps at which it was NaN or infinite."""
+    known = [row for row in rows if row.get(metric) is not None]
+    steps = numpy.array([row["step"] for row in known], dtype=int)
+    values = numpy.array([row[metric] for row in known], dtype=float)
+    is_number = numpy.isfinite(values)
+    return pandas.Series(values[is_number], steps[is_number]), list(steps[~is_number])
 
 
 def thinned(values: pandas.Series) -> pandas.Series:
     """The lowest and the highest of each of some 256 stretches, and the last: quick to draw, and no spike is lost."""
-    stretches = values.groupby(numpy.arange(len(values)) // (1 + len(values) // _STRETCHES))
-    return values[sorted({*stretches.idxmin(), *stretches.idxmax(), values.index[-1]})]
+    if len(values) <= 2 * _STRETCHES:
+        return values
+    starts = numpy.arange(0, len(values), 1 + len(values) // _STRETCHES)
+    ends = [end.reduceat(values.to_numpy(), starts) for end in (numpy.minimum, numpy.maximum)]
+    steps = numpy.append(values.index[starts].repeat(2), values.index[-1])
+    return pandas.Series(numpy.append(numpy.ravel(ends, "F"), values.iloc[-1]), steps)
 
 
 def window_of(rows: Sequence[Row]) -> int:
@@ -87,7 +96,7 @@ def window_of(rows: Sequence[Row]) -> int:
 
 def training_figure(
     rows: Sequence[Row], weights: Mapping[str, float] | None = None, beta: float | None = None,
-    reference: str = "the reference model", *, alerts: Sequence[Alert] = (), chosen: float | None = None,
+    reference: str = "the reference model", *, alerts: Sequence[Alert] = (),
 ) -> Figure:  # fmt: skip
     """Draw reward with spread, each reward, KL, held-out score and length over the steps, and six signals of trouble.
 
@@ -100,33 +109,32 @@ def training_figure(
         beta: Weight of the KL; with 0 its panel says that KL is not measured.
         reference: What the KL is measured to.
         alerts: As in `Run.alerts`, marked where they came; the most severe, and among equals the latest, are written below.
-        chosen: A step that a line marks in every panel.
 
     >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
     >>> figure.axes[0].get_title(loc="left")
     'Total reward'
     """
-    if beta == 0:  # with it Unsloth logs a KL of exact zeros, which nobody measured
-        rows = [{key: value for key, value in row.items() if key != "kl"} for row in rows]
     marked, window = worst_first(sorted(alerts, key=lambda alert: -alert.step)), window_of(rows)
     figure = Figure(facecolor="white", label=describe(rows, reference))
     axes: dict[str, Axes] = figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
     _write_foot(figure, marked, window)
+    axes[_STRIP].set(xlim=(0, len(_CARDS) - 1 + _CARD), ylim=(0, 1))
+    axes[_STRIP].set_axis_off()
+    axes[_STRIP].bar(range(len(_CARDS)), 1, _CARD, align="edge", color=_GROUND, zorder=0)
     first, last = (rows[0]["step"], rows[-1]["step"]) if rows else (1, 1)
-    for title, axis in axes.items():
-        metric, unit, rules = PANELS[title]
-        axis.set_xlim(min(1, first), max(last, first + 1))
+    span = min(1, first), max(last, first + 1)
+    for title, (_, unit, rules) in PANELS.items():
+        axis = axes.get(title, axes[_STRIP])
         if title in _CARDS:
-            _draw_card(axis, title, curve(rows, metric), unit, window)
+            edge = _draw_card(axis, title, rows, window, span)
         else:
+            axis.set_xlim(*span)
+            edge = axis.get_xaxis_transform()
             unit = f"to {reference}, nats" if title == KL else unit
-            missing = f"not measured{' (beta = 0)' * (title == KL and beta == 0)}"
-            _draw_panel(axis, title, rows, window, unit, missing)
+            _draw_panel(axis, title, rows, window, unit, f"not measured{' (beta = 0)' * (title == KL and beta == 0)}")
         if title == EACH:
             _label_ends(axis, weights or {})
-        _mark_alerts(axis, [alert for alert in marked if re.match(rules, alert.rule)])
-        if chosen is not None:
-            axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen")
+        _mark_alerts(axis, [alert for alert in marked if re.match(rules, alert.rule)], edge)
     return figure
 
 
@@ -149,17 +157,19 @@ def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: 
     _frame(axis, title, unit)
     keys = [PANELS[title][0]]
     if title == EACH:
-        keys = dict.fromkeys(key for row in rows for key in row if key.startswith("rewards/") and key.endswith("/mean"))
+        logged = dict.fromkeys(itertools.chain.from_iterable(rows))
+        keys = [key for key in logged if key.startswith("rewards/") and key.endswith("/mean")]
     if title == TOTAL:
         _draw_spread(axis, rows)
-    curves = {key: curve(rows, key) for key in keys}
-    if broken := _mark_broken(axis, curves.values()):
+    found = {key: curve(rows, key) for key in keys}
+    no_numbers = sorted({step for _, steps in found.values() for step in steps})
+    if broken := _mark_broken(axis, no_numbers, axis.get_xaxis_transform()):
         _note(axis, broken, _ALARM)
-    curves = {key: _finite(values) for key, values in curves.items() if len(_finite(values))}
+    curves = {key: values for key, (values, _) in found.items() if len(values)}
     if not curves:
         axis.set(xticks=[], yticks=[], facecolor=_GROUND)
         axis.spines[:].set_visible(False)
-        _write(axis, 0.5, 0.5, broken or missing, 10.5, ha="center")
+        _write(axis, 0.5, 0.5, broken or missing, 10.5, ha="center", transform=axis.transAxes)
         return
     first = 0 if title == EACH else list(PANELS).index(title)
     for i, (key, values) in enumerate(curves.items()):
@@ -177,7 +187,7 @@ def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: 
 
 def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     """Add the band of one standard deviation to the total reward, where both were measured."""
-    reward, half = _finite(curve(rows, "reward")), _finite(curve(rows, "reward_std"))
+    (reward, _), (half, _) = curve(rows, "reward"), curve(rows, "reward_std")
     width = 1 + len(reward) // _STRETCHES
     low, high = ((reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width] for sign in (-1, 1))
     if len(low):
@@ -185,32 +195,39 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
         axis.fill_between(low.index, low, high, color=COLOURS[0], alpha=0.12, linewidth=0)
 
 
-def _draw_card(axis: Axes, title: str, values: pandas.Series, written: str, window: int) -> None:
-    """Draw a small curve, with the number that it ends at above it, and below how high it was, or that it was no number."""
-    broken, values = _mark_broken(axis, [values]), _finite(values)
-    axis.set(xticks=[], yticks=[], facecolor=_GROUND)
-    axis.spines[:].set_visible(False)
-    _write(axis, 0, 1.62, title, 8.5)
+def _draw_card(axis: Axes, title: str, rows: Sequence[Row], window: int, span: tuple[float, float]) -> Transform:
+    """Draw a small curve, with the number that it ends at above it, and below how high it was, or that it was no number.
+
+    Returns:
+        Steps and shares of the card's height -> where they are drawn.
+    """
+    metric, written, _ = PANELS[title]
+    left, (values, no_numbers) = _CARDS.index(title), curve(rows, metric)
+    card = Bbox.from_bounds(left, 0, _CARD, 1)
+    edge = BboxTransform(Bbox.from_extents(span[0], 0, span[1], 1), card) + axis.transData
+    broken = _mark_broken(axis, no_numbers, edge)
+    _write(axis, left, 1.62, title, 8.5)
     if values.empty:
-        _write(axis, 0, 1.24, broken or "not measured", 9.5)
-        return
-    end, high = written.format(_line(axis, values, window, 0, linewidth=1.4)), written.format(values.max())
-    axis.set_ylim(min(0.0, values.min()), 1 if "%" in written else None)
-    _write(axis, 0, 1.24, end, 11, _INK, fontweight="bold")
-    _write(axis, 0, -0.26, broken or f"up to {high}" * (high != end), 7, _ALARM if broken else _SOFT)
-
-
-def _finite(values: pandas.Series) -> pandas.Series:
-    return values[numpy.isfinite(values)]
+        _write(axis, left, 1.24, broken or "not measured", 9.5)
+        return edge
+    high, low = values.max(), min(0.0, values.min())
+    top = 1.0 if "%" in written else high + 0.05 * (high - low) or 1.0
+    drawn = BboxTransform(Bbox.from_extents(span[0], low, span[1], top), card) + axis.transData
+    end = written.format(_line(axis, values, window, 0, linewidth=1.4, transform=drawn))
+    _write(axis, left, 1.24, end, 11, _INK, fontweight="bold")
+    most = f"up to {written.format(high)}" * (written.format(high) != end)
+    _write(axis, left, -0.26, broken or most, 7, _ALARM if broken else _SOFT)
+    return edge
 
 
 def _line(axis: Axes, values: pandas.Series, window: int, number: int, pale: float = 0.4, **style: Any) -> float:
     """Draw values pale and their trailing mean strong, with dots where there are few; return the last mean."""
-    colour, means = COLOURS[number % len(COLOURS)], values.rolling(window, 1).mean()
+    means = values.rolling(window, 1).mean()
+    style |= {"color": COLOURS[number % len(COLOURS)]}
     if window > 1:
-        axis.plot(thinned(values), color=colour, alpha=pale, linewidth=0.7)
+        axis.plot(thinned(values), **style | {"alpha": pale, "linewidth": 0.7, "linestyle": "-", "gid": None})
     dots = {"marker": "o", "markersize": 4} if len(means) == 1 or (window == 1 and len(means) <= 60) else {}
-    axis.plot(thinned(means), color=colour, **{"linewidth": 2, **dots, **style})
+    axis.plot(thinned(means), **{"linewidth": 2, **dots, **style})
     return means.iloc[-1]
 
 
@@ -224,8 +241,7 @@ def _note(axis: Axes, text: str, colour: str = _SOFT, **options: Any) -> None:
 
 
 def _write(axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any) -> None:
-    """Write at a place that is given in shares of the panel."""
-    axis.text(x, y, text, transform=axis.transAxes, fontsize=size, color=colour, va="center", **options)
+    axis.text(x, y, text, fontsize=size, color=colour, va="center", **options)
 
 
 def _fitting(text: str, size: float, room: float) -> float:
@@ -250,34 +266,30 @@ def _label_ends(axis: Axes, weights: Mapping[str, float]) -> None:
         axis.annotate(label, (1, place - over), (5, 0), **how)
 
 
-def _mark(axis: Axes, at: Sequence[float], height: float, colour: str, shape: str) -> None:
-    edge = axis.get_xaxis_transform()
+def _mark(axis: Axes, at: Sequence[float], height: float, colour: str, shape: str, edge: Transform) -> None:
     axis.plot(at, [height] * len(at), shape, color=colour, markersize=5, clip_on=False, transform=edge)
 
 
-def _mark_broken(axis: Axes, curves: Iterable[pandas.Series]) -> str:
-    """Mark the first values that are no numbers, and say in words how many there are."""
-    broken = sorted({step for values in curves for step in values.index[~numpy.isfinite(values)]})
-    if not broken:
+def _mark_broken(axis: Axes, steps: Sequence[int], edge: Transform) -> str:
+    """Mark the first steps at which a value was no number, and say in words how many there are."""
+    if not steps:
         return ""
-    _mark(axis, broken[:3], 0.0, _ALARM, "x")
-    return f"NaN at {len(broken)} step{'s' * (len(broken) > 1)}"
+    _mark(axis, steps[:3], 0.0, _ALARM, "x", edge)
+    return f"NaN at {len(steps)} step{'s' * (len(steps) > 1)}"
 
 
-def _mark_alerts(axis: Axes, about: Sequence[Alert]) -> None:
+def _mark_alerts(axis: Axes, about: Sequence[Alert], edge: Transform) -> None:
     """Mark the alerts that speak about a panel at its upper edge."""
     for kind, (colour, shape) in _MARKS.items():
         if at := [alert.step for alert in about if alert.kind == kind]:
-            _mark(axis, at, 1.0, colour, shape)
+            _mark(axis, at, 1.0, colour, shape, edge)
 
 
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
     said = [(figure.get_label(), 10, _INK)]
-    for alert in marked[:_LISTED]:
+    for alert in marked[:3]:
         said.append((f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}", 9, _MARKS[alert.kind][0]))
-    if len(marked) > _LISTED:
-        said.append((f"and {len(marked) - _LISTED} more in run.alerts", 8.5, _SOFT))
     if window > 1:
         said.append((f"Strong lines and bold numbers: mean of the last {window} steps; pale lines: each.", 8.5, _SOFT))
     lines = [(line, *how) for text, *how in said for line in textwrap.wrap(text, 128, break_on_hyphens=False)]
@@ -303,17 +315,52 @@ def _cut(text: str, limit: int) -> str:
 def png(figure: Figure, dpi: int = 100) -> bytes:
     """Render a figure without touching pyplot's state."""
     buffer = io.BytesIO()
-    # 6, the default, is 4 % smaller, and takes a tenth longer with all that a redraw does.
-    figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"compress_level": 3})
+    # 6, the default, is a tenth smaller, and takes a tenth longer with all that a redraw does.
+    figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"compress_level": 1})
     return buffer.getvalue()
 
 
 def drawn(figure: Figure, words: str) -> Html:
     """Return a figure as a part of what shows itself, with these words in its place for those who do not see it."""
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg", bbox_inches="tight")
-    markup = picture.getvalue()[picture.getvalue().index("<svg") :]
-    return Html(words, markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1))
+    picture = base64.b64encode(png(figure)).decode()
+    return Html(words, f'<img alt="{escaped(words)}" src="data:image/png;base64,{picture}">')
+
+
+class LivePlot:
+    """The training figure in a notebook cell, updated in place through one display handle. It never clears other output.
+
+    The first rows and the last are always drawn; in between, a redraw waits until all of them take at most a share of the time.
+
+    Args:
+        weights: Weight of each reward, for the labels.
+        beta: Weight of the KL.
+        reference: What it is measured to.
+    """
+
+    def __init__(self, weights: Mapping[str, float], beta: float, reference: str = "the reference model") -> None:
+        self._told, self._output = (weights, beta, reference), CellOutput()
+        self._next, self._is_drawn = 0.0, False
+
+    def update(self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False) -> bool:
+        """Redraw if it is due; say whether it was.
+
+        Args:
+            rows: All rows so far.
+            alerts: All alerts so far.
+            is_last: Draw in any case.
+        """
+        now = time.perf_counter()
+        if not rows or (not is_last and now < self._next):
+            return False
+        figure = training_figure(rows, *self._told, alerts=alerts)
+        shown = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": figure.get_label()}
+        self._output.show(shown, metadata={"image/png": {"alt": f"Training curves. {figure.get_label()}"}})
+        took = time.perf_counter() - now
+        # The first figure also pays for matplotlib's fonts; waiting for that would leave the cell bare.
+        # A two-hundredth of the time for redraws: one of 0.3 s then comes every minute.
+        self._next = now + took + (200 * took if self._is_drawn else 0)
+        self._is_drawn = True
+        return True
 
 
 def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
@@ -327,7 +374,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         metric, unit, _ = PANELS[title]
         _frame(axis, title, unit)
         for i, (name, rows) in enumerate(runs.items()):
-            values, look = _finite(curve(rows, metric)), {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]}
+            values, look = curve(rows, metric)[0], {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]}
             if len(values):
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
             axis.plot([], [], color=COLOURS[i % len(COLOURS)], label=_cut(name, 40), **look)

@@ -77,8 +77,6 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     from scipy.stats import kendalltau
 
     values = [value for value in series(rows, metric) if math.isfinite(value)]
-    if not values:
-        return Rise(math.nan, math.nan, 1.0, 0)
     third, p_value = max(1, len(values) // 3), 1.0
     if len(values) >= _FEWEST:
         p_value = float(kendalltau(range(len(values)), values, alternative="greater").pvalue)
@@ -105,7 +103,5 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
     text = rise.claim + (f"; NaN or infinite in {broken} more" if broken else "")
     text += "; KL not measured" if math.isnan(kl) else f"; KL to {reference} {kl:.3f}"
     if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit" + (
-            f" (last {len(last)})" if len(last) > 1 else ""
-        )
+        text += f"; {clipped:.0%} of completions cut at the length limit{f' (last {len(last)})' * (len(last) > 1)}"
     return text + "."

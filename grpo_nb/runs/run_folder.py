@@ -18,7 +18,6 @@ runs/<name>/
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import json
@@ -35,6 +34,7 @@ from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
+from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, read_rows, reading
 from grpo_nb.settings.settings import Settings
@@ -43,8 +43,6 @@ from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-    from grpo_nb.runs.groups import StepGroups
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -63,8 +61,6 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
         folder = Path(root) / name
-    if folder.exists():
-        raise FileExistsError(f"the run {str(folder)!r} exists, and is never overwritten: choose another name.")
     folder.mkdir(parents=True)
     return folder
 
@@ -91,16 +87,12 @@ class Run(Shown):
             ValueError: It is damaged.
         """
         with reading(file := self.path / "run.json"):
-            info = json.loads(file.read_text("utf-8"))
-            # What is read of every run.
-            _ = info["status"], info["settings"]["beta"], [(r["name"], r["weight"]) for r in info.get("rewards") or ()]
-            return info
+            return dict(json.loads(file.read_text("utf-8")))
 
     @property
     def started(self) -> datetime.datetime:
         """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
-        with reading(self.path / "run.json"):
-            return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
+        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -134,22 +126,15 @@ class Run(Shown):
 
         `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
         `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
-        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked. `damaged`: run.json cannot
-        be read.
+        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked.
         """
-        try:
-            info = self.info
-            return liveness(info, self.path) if info["status"] == "running" else info["status"]
-        except (OSError, ValueError, KeyError):
-            return "damaged"
+        info = self.info
+        return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
         """How it stands, with what is known about it."""
         status, info = self.status, self.info
-        if status == "unknown":
-            minutes = seconds_since_written(self.path) / 60
-            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
         why = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
         return status + why.get(status, "")
 
@@ -201,8 +186,6 @@ class Run(Shown):
 
     def step(self, number: int) -> StepGroups:
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
-        from grpo_nb.runs.groups import StepGroups
-
         return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
 
     @property
@@ -219,13 +202,13 @@ class Run(Shown):
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
         return reward_rise(self.rows, metric)
 
-    def plot(self, *, chosen: float | None = None) -> Figure:
-        """The training curves as a figure, the same as shown live; `chosen` is a step that a line marks."""
+    def plot(self) -> Figure:
+        """The training curves as a figure, the same as shown live."""
         # Here, so that looking at a run's numbers loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
-        told, beta = alerts_of(rows := self.rows), self.info["settings"]["beta"]
-        return training_figure(rows, self.weights, beta, self.reference, alerts=told, chosen=chosen)
+        beta = self.info["settings"]["beta"]
+        return training_figure(self.rows, self.weights, beta, self.reference, alerts=self.alerts)
 
     # What it is asked about, and what came after its training.
 
@@ -309,12 +292,7 @@ class Run(Shown):
     # What it says of itself.
 
     def _parts(self) -> Iterator[Part]:
-        try:
-            yield from [bold(f"Run {self.name}: {self.status_sentence}."), *self._lines()]
-        except (OSError, ValueError) as error:  # a damaged file is named
-            yield f"Run {self.name}: {error}"
-
-    def _lines(self) -> Iterator[str]:
+        yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield self.sentence
         for entry in self.info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
@@ -356,11 +334,8 @@ def open_run(path: str | Path | Run) -> Run:
 
 def seconds_since_written(path: Path) -> float:
     """Seconds since anything of a run was written."""
-    written = 0.0
-    for file in (path, *path.glob("*"), *path.glob("checkpoints/*")):
-        with contextlib.suppress(FileNotFoundError):  # its writer renames and removes
-            written = max(written, file.stat().st_mtime)
-    return max(0.0, time.time() - written)
+    # Not what is hidden, which its writer renames and removes.
+    return time.time() - max(file.stat().st_mtime for file in (path, *path.glob("[!.]*")))
 
 
 def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:

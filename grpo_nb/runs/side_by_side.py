@@ -1,9 +1,9 @@
-"""Runs side by side: a table of all those in a folder, and of some of them one figure and what differs."""
+"""Runs side by side: a table of all those in a folder, or of some of them with their curves in one figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-_LAST = 10
-
 
 @dataclass(frozen=True, repr=False)
-class RunList(Shown, Sequence):
-    """The runs of a folder, the newest last. Shows itself as a table; `[i]` and iteration give the runs."""
+class SideBySide(Shown, Sequence):
+    """Some runs. Shows itself as a table, and as curves where they were chosen; `[i]` and iteration give the runs."""
 
-    root: Path
+    title: str
     runs: tuple[Run, ...]
-    unreadable: Mapping[str, str]
+    is_drawn: bool = True
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     """Name -> why it cannot be read."""
 
     def __len__(self) -> int:
@@ -36,33 +35,34 @@ class RunList(Shown, Sequence):
         return self.runs[index]
 
     @property
+    def named(self) -> dict[str, Run]:
+        """They by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
+        names = [run.name for run in self.runs]
+        return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in self.runs}
+
+    @property
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
+        facts = {name: _facts(run.info) for name, run in self.named.items()}
+        keys = dict.fromkeys(key for known in facts.values() for key in known)
+        found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
+        return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
+
+    @property
     def table(self) -> pandas.DataFrame:
         """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
         import pandas
 
-        rows, named = [], _by_name(self.runs)
-        differing = differences(named)
-        for name, run in named.items():
-            step, *ended = _ended(run)
-            differs = ", ".join(f"{key}={values[name]}" for key, values in differing.items())
-            rows.append((name, run.status, f"{step} of {run.settings.max_steps}", *ended, differs))
-        return pandas.DataFrame(rows, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
-
-    def _parts(self) -> Iterable[Part]:
-        yield bold(f"{len(self.runs)} run{'s' * (len(self.runs) != 1)} in {self.root}")
-        if self.runs:
-            table = self.table.round(2)
-            yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
-        yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
-
-
-@dataclass(frozen=True, repr=False)
-class RunsCompared(Shown):
-    """Some runs in one figure, and what differs between them."""
-
-    named: Mapping[str, Run]
-    differences: Mapping[str, Mapping[str, Any]]
-    """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
+        lines, differences = [], self.differences
+        for name, run in self.named.items():
+            rows, compared = run.rows, run.comparison
+            steps = f"{rows[-1]['step'] if rows else 0} of {run.settings.max_steps}"
+            held_out = (
+                f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
+            )
+            differs = ", ".join(f"{key}={values[name]}" for key, values in differences.items())
+            lines.append((name, run.status, steps, mean(series(rows[-10:], "reward")), held_out, differs))
+        return pandas.DataFrame(lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
@@ -73,19 +73,15 @@ class RunsCompared(Shown):
     def _parts(self) -> Iterable[Part]:
         from grpo_nb.runs.figure import drawn
 
-        yield bold("Runs " + ", ".join(self.named))
-        yield drawn(self.plot(), "plot() draws their curves.")
-        for name, run in self.named.items():
-            yield "{0} ended with reward {2:.2f} at step {1}, held-out {3}".format(name, *_ended(run))
-        for key, values in self.differences.items():
-            yield f"{key}: {', '.join(f'{value} ({name})' for name, value in values.items())}"
-        if not self.differences:
-            yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
-        if "task" in self.differences:
-            yield "Their tasks differ, so held-out scores of one say nothing about the other's."
+        yield bold(self.title)
+        if self.is_drawn:
+            yield drawn(self.plot(), "plot() draws their curves.")
+        table = self.table.round(2)
+        yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
+        yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
 
-def list_runs(root: str | Path | None = None) -> RunList:
+def list_runs(root: str | Path | None = None) -> SideBySide:
     """List the runs of a folder, whether finished, crashed or running; one that cannot be read is named with the reason.
 
     Args:
@@ -103,10 +99,11 @@ def list_runs(root: str | Path | None = None) -> RunList:
             runs.append((run.started, run))
         except (OSError, ValueError) as error:
             unreadable[file.parent.name] = str(error)
-    return RunList(root, tuple(run for _, run in sorted(runs, key=lambda pair: pair[0])), unreadable)
+    ordered = tuple(run for _, run in sorted(runs, key=lambda pair: pair[0]))
+    return SideBySide(f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable)
 
 
-def compare_runs(*runs: Run | str | Path) -> RunsCompared:
+def compare_runs(*runs: Run | str | Path) -> SideBySide:
     """Put runs side by side: one figure, and a table of the settings, rewards, data and versions that differ.
 
     Args:
@@ -118,22 +115,8 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     >>> list(gn.runs.compare(run).named)
     ['tiny']
     """
-    named = _by_name([open_run(run) for run in runs])
-    return RunsCompared(named, differences(named))
-
-
-def differences(named: Mapping[str, Run]) -> dict[str, dict[str, Any]]:
-    """What is not the same in all of these runs -> run -> its value there."""
-    facts = {name: _facts(run.info) for name, run in named.items()}
-    keys = dict.fromkeys(key for known in facts.values() for key in known)
-    found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
-    return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
-
-
-def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
-    """Runs by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
-    names = [run.name for run in runs]
-    return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in runs}
+    opened = tuple(open_run(run) for run in runs)
+    return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,10 +128,3 @@ def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
         "number type": info.get("number_type"),
         **{f"{package} version": version for package, version in info.get("versions", {}).items()},
     }
-
-
-def _ended(run: Run) -> tuple[int, float, str]:
-    """Its last step, the mean reward of its last steps, and its held-out accuracy before and after."""
-    rows, compared = run.rows, run.comparison
-    held_out = f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
-    return int(rows[-1]["step"]) if rows else 0, mean(series(rows[-_LAST:], "reward")), held_out

@@ -6,27 +6,24 @@ nothing here answers, from another notebook everything does.
 
 import base64
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import ipywidgets as widgets
 
-from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import code_line, style, title
-from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section
+from grpo_nb.core.panels import Panel, above, button, in_panel, line, section
 from grpo_nb.core.panels import view as empty_view
-from grpo_nb.core.tables import escaped
 from grpo_nb.runs.figure import png
 from grpo_nb.runs.groups import StepGroups, view
 from grpo_nb.runs.run_folder import Run, open_run
 
-_NO_ALERT = ("choose an alert", None)
 _NO_STEP = ("none yet", -1)  # a slider takes no None
 
 
 class RunViewer(Panel):
     """Look into a run, finished, crashed or running: its curves and alerts, any step's completions.
 
-    Reads the file of the step that is shown and no other. Without JavaScript there is `snapshot`.
+    Reads the file of the step that is shown and no other.
 
     Args:
         run: From `train` or `open_run`, or the path of its folder.
@@ -48,20 +45,18 @@ class RunViewer(Panel):
         self._refresh_button = button("Read again", tooltip="Read what a running training has written since")
         self._slider = above(widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px")
         self._slider.continuous_update = False
-        self._alert = above(widgets.Dropdown(options=[_NO_ALERT], description="Go to an alert"), "300px")
-        curves = "the line marks the step shown, triangles and diamonds the alerts"
+        curves = "triangles and diamonds mark the alerts"
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),
             self._errors,
             section("Curves", curves, self._curves_view, widgets.HTML(code_line("run.plot()"))),
-            line([self._slider, self._alert]),
+            self._slider,
             section("The step", "its groups, completions in the order of their advantages", self._step_view),
         ]
         self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
-        self._alert.observe(self._go_to_alert, "value")
         self.refresh()
 
     @property
@@ -71,8 +66,6 @@ class RunViewer(Panel):
 
     @step.setter
     def step(self, step: int) -> None:
-        if self.step is None:
-            raise ValueError(f"{self.run.name} has no completions yet, so there is no step to go to.")
         self._slider.value = min((known for _, known in self._slider.options), key=lambda known: abs(known - step))
 
     @in_panel
@@ -84,38 +77,17 @@ class RunViewer(Panel):
         with self._quietly():
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
             self._slider.value = (steps[-1] if was_last or shown not in steps else shown) if steps else -1
-            told = [(f"step {alert.step}, {alert.standing}: {alert.rule}", alert.step) for alert in self.run.alerts]
-            self._alert.options = [_NO_ALERT, *((label(text), step) for text, step in told)]
+        figure = self.run.plot()
+        picture, words = base64.b64encode(png(figure)).decode(), f"Training curves. {figure.get_label()}"
+        self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
         self._pick_step()
-
-    def snapshot(self, path: str | Path | None = None) -> Path:
-        """Write what is shown as a page that needs no JavaScript, and return its path.
-
-        Args:
-            path: `figures/viewer.html` in the run's folder if not given.
-        """
-        target = Path(path or self.run.path / "figures" / "viewer.html")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        head = f'<meta charset="utf-8"><title>{escaped(self.panel_title)}</title>'
-        write_text(
-            target, f'<!doctype html><html lang="en"><head>{head}</head><body>{self._snapshot()}</body></html>\n'
-        )
-        return target
 
     def __repr__(self) -> str:
         return f"RunViewer of {self.run.name} ({self.run.status}): step {self.step}"
 
-    def _go_to_alert(self, change: dict[str, Any]) -> None:
-        if not self._is_quiet and change["new"] is not None and self.step is not None:
-            self.step = change["new"]
-
     @in_panel
     def _pick_step(self) -> None:
-        """Show the figure of `run.plot()` with a line at the step, and its groups, each to be unfolded."""
-        if self._is_quiet:
-            return
-        figure, chosen = self.run.plot(chosen=self.step), f" The line marks step {self.step}." if self.step else ""
-        picture, words = base64.b64encode(png(figure)).decode(), f"Training curves. {figure.get_label()}{chosen}"
-        self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
-        self.logged = self.run.step(self.step) if self.step is not None else None
-        self._step_view.value = view("step", step=self.logged, at=self.step)
+        """Show the groups of the step, each to be unfolded."""
+        if not self._is_quiet:
+            self.logged = self.run.step(self.step) if self.step is not None else None
+            self._step_view.value = view("step", step=self.logged, at=self.step)

@@ -18,7 +18,7 @@ from grpo_nb.models.load import LOADED_WITH, generation_of, load_adapter, save_a
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
-from grpo_nb.runs.live import LivePlot
+from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of

@@ -73,11 +73,6 @@ def test_what_is_no_longer_true_is_withdrawn_and_told_again_if_it_comes_back() -
     assert len(of(check_health(rows), "truncation")) == 1, "one for each rule and subject"
 
 
-def test_a_gradient_that_stays_large_is_not_withdrawn() -> None:
-    rows = flat(300, grad_norm=lambda i, r: r["grad_norm"] * (1400 if i >= 60 else 1))
-    assert any(alert.is_open and alert.severity == "warning" for alert in of(check_health(rows), "gradient"))
-
-
 def test_softening_ends_when_the_rise_ends() -> None:
     """A rise over 60 rows, then 200 rows of the same with an entropy that goes."""
     rows = healthy_log(260, 5, speed=4.3)

@@ -3,7 +3,6 @@
 The truth is computed here with numpy and scipy from the raw columns, not by the rules.
 """
 
-import random
 from collections import Counter
 
 import numpy
@@ -82,35 +81,3 @@ def test_a_run_that_cannot_learn_is_critical_by_step_20(name: str) -> None:
 def test_either_generation_of_names_says_the_same(name: str) -> None:
     without_std = [{key: value for key, value in row.items() if not key.endswith("/std")} for row in LOGS[name]]
     assert check_health(with_old_names(LOGS[name])).alerts == check_health(without_std).alerts
-
-
-# A copy that differs in chance only: would the thresholds have been others on another day?
-CHANGES = {
-    "every second row": lambda rows, choose: rows[choose.randrange(2) :: 2],
-    "a random half": lambda rows, choose: [row for row in rows if choose.random() < 0.5],
-    "shaken in tens": lambda rows, choose: [
-        row for i in range(0, len(rows), 10) for row in choose.sample(rows[i : i + 10], len(rows[i : i + 10]))
-    ],
-    "noise on the reward": lambda rows, choose: [
-        {**row, "reward": row["reward"] + choose.gauss(0, 0.03) * column(rows, "reward").std()} for row in rows
-    ],
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", [name for name, rows in LOGS.items() if len(rows) >= 30])
-def test_copies_of_the_logs_are_judged_alike(name: str, change: str) -> None:
-    choose = random.Random(f"{name} {change}")
-    rows = [{**row, "step": step} for step, row in enumerate(CHANGES[change](LOGS[name], choose), 1)]
-    report = check_health(rows)
-    assert of(report, "no_spread") or share_without_spread(rows) < 0.6
-    assert of(report, "truncation") or not share_clipped(rows) >= 0.3
-    assert of(report, "constant_reward") or not constant_rewards(rows)
-    assert name not in LEARNING or is_left_in_peace(report), repr(report)
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_any_column_may_be_missing(name: str) -> None:
-    for key in LOGS[name][0]:
-        report = check_health([{k: v for k, v in row.items() if k != key} for row in LOGS[name][:60]])
-        assert report.rows == (0 if key == "reward" else min(60, len(LOGS[name])))

@@ -81,7 +81,7 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
     compare_by_hand(run)
     card = model_card(run)
     page = rendered(card)
-    assert COMPARISON["sentence"] in page and "75.0% (53.0% to 89.0%)" in page
+    assert COMPARISON["sentence"] in page
     assert "![Training curves. The reward rose from" in card
     assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
     assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page

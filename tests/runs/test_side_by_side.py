@@ -44,9 +44,7 @@ def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-    assert "<svg" in compared._repr_html_() and "beta: 0.04 (plain), 0.5 (other)" in repr(compared)
-    same = gn.runs.compare(root / "plain", shutil.copytree(root / "plain", root / "again"))
-    assert "what differs is luck" in repr(same)
+    assert "<img" in compared._repr_html_() and "beta=0.5, seed=7" in repr(compared)
 
 
 def test_a_run_is_found_by_its_name_and_a_folder_names_those_in_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

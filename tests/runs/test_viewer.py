@@ -25,16 +25,9 @@ def add_step(
 ) -> None:
     """Add a step with two groups of the same scores, as a training does."""
     totals = [2 * a + b for a, b in zip(right, form, strict=True)]
-    asked = [
-        json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}])
-        for n in (1, 2)
-    ]
-    columns = {
-        "group": [0] * 4 + [1] * 4,
-        "prompt": [asked[0]] * 4 + [asked[1]] * 4,
-        "right": right * 2,
-        "form": form * 2,
-    }
+    turns = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}] for n in (1, 2)]
+    prompts = [json.dumps(asked) for asked in turns for _ in range(4)]
+    columns = {"group": [0] * 4 + [1] * 4, "prompt": prompts, "right": right * 2, "form": form * 2}
     texts = [f"{text}step {step} completion {i}" for i in range(8)]
     scored = {"total": totals * 2, "advantage": group_advantages(totals, 4) * 2}
     row: dict[str, Any] = {"step": step, "reward": 0.1 * step, "kl": 0.01, f"rewards/{text}right/mean": 0.5}
@@ -77,11 +70,6 @@ def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_none_scores_are_shown_as_none(empty: gn.runs.Run) -> None:
-    add_step(empty, 1, right=(float("nan"), 1.0, 0.0, 0.0))
-    assert '<td class="gn-number" data-reward="right">none</td>' in empty.step(1)._repr_html_()
-
-
 def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
     for step in range(31, 60):
         (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
@@ -103,25 +91,23 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
     assert "Group 1: 2?" in groups and "run.step(30)" in groups
     curves = shows._curves_view.value
-    assert 'src="data:image/png;base64,' in curves and "The line marks step 30." in curves
+    assert 'src="data:image/png;base64,' in curves
     assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
 def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     shows._slider.value = 4
-    assert shows.step == 4 and "learned nothing" in shows._step_view.value and "step 4." in shows._curves_view.value
+    assert shows.step == 4 and "learned nothing" in shows._step_view.value
     shows.step = 20  # between 4 and 30: the nearest with completions
     assert shows.step == 30 and "Step 30" in shows.logged.title
-    shows._alert.value = 4
-    assert shows.step == 4
 
 
 def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     add_step(run, 31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
-    assert shows.step == 31 and [step for _, step in shows._alert.options] == [None, 4, 31]
+    assert shows.step == 31 and "far" in shows._curves_view.value
     shows.step = 2
     add_step(run, 32)
     shows.refresh()
@@ -134,9 +120,6 @@ def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
     empty.write_step({"step": 1, "reward": 0.5}, None)
     shows.refresh()
     assert "The reward of the only step" in shows._curves_view.value and "No completions" in shows._step_view.value
-    with pytest.raises(ValueError, match="no completions yet"):
-        shows.step = 1
-    assert "No completions" in shows.snapshot().read_text("utf-8")
 
 
 def test_everything_is_escaped(empty: gn.runs.Run) -> None:
@@ -144,20 +127,10 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
     shows = gn.RunViewer(empty)
     assert shows._errors.value == ""
     views = [view.value for view in vars(shows).values() if type(view).__name__ == "HTML"]
-    pages = [*views, shows.snapshot().read_text("utf-8"), empty.step(1)._repr_html_()]
+    pages = [*views, shows._repr_mimebundle_()["text/html"], empty.step(1)._repr_html_()]
     assert sum("alert(" in page for page in pages) >= 4, "the hostile text has to be there to be escaped"
     for page in pages:
         assert "<script" not in page and "\x00" not in page
         assert all('src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page))
         for tag in re.findall(r"<[^>]*>", page):
             assert "onerror" not in re.sub(r'"[^"]*"', "", tag)
-
-
-def test_the_snapshot_needs_no_script(run: gn.runs.Run) -> None:
-    shows = gn.RunViewer(run)
-    path = shows.snapshot()
-    page = path.read_text("utf-8")
-    assert path == run.path / "figures" / "viewer.html" and "<script" not in page and "http" not in page
-    assert page.count("<img") == 1 and page.count("<details") >= 2 and "step 30 completion 3" in page
-    shows.step = 2
-    assert "step 2 completion 3" in shows._repr_mimebundle_()["text/html"]

@@ -75,17 +75,13 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
         if ".lora_B" in name:
             weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
     trainer = GRPOTrainer(
-        model=model,
-        args=GRPOConfig(**{**arguments, **own}),
-        reward_funcs=[tail],
-        train_dataset=data,
+        model=model, args=GRPOConfig(**{**arguments, **own}), reward_funcs=[tail], train_dataset=data,
         processing_class=tokenizer,
-    )
+    )  # fmt: skip
     draw = torch.Generator().manual_seed(1)
-    adapter = [
-        (name, weight) for name, weight in sorted(model.named_parameters()) if ".lora_" in name and ".ref." not in name
-    ]
-    for _, weight in adapter:
+    named = sorted(model.named_parameters())
+    adapter = [weight for name, weight in named if ".lora_" in name and ".ref." not in name]
+    for weight in adapter:
         weight.data = torch.randn(weight.shape, generator=draw) * 0.1
 
     def written(prompts: list[list[int]], *_: Any) -> tuple[list[list[int]], None]:
@@ -100,7 +96,7 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
 
     class Watch(TrainerCallback):
         def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            gradients.append(torch.cat([weight.grad.flatten() for _, weight in adapter]))
+            gradients.append(torch.cat([weight.grad.flatten() for weight in adapter]))
 
     trainer.add_callback(Watch())
     trainer.train()

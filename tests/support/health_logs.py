@@ -96,24 +96,18 @@ RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
 NAN, INFINITE = math.nan, math.inf
 
 
-def changed(steps: int = 120, seed: int = 1, **columns: Callable[[int, dict], object]) -> Rows:
+def changed(steps: int = 120, seed: int = 1, speed: float = 1.0, **columns: Callable[[int, dict], object]) -> Rows:
     """A healthy log with some columns computed from the row's number and the row; `__` stands for a slash. None removes."""
-    rows = healthy_log(steps, seed)
-    for i, row in enumerate(rows):
-        for name, value in columns.items():
-            key = name.replace("__", "/")
-            new = value(i, row)
-            if new is None:
-                row.pop(key, None)
-            else:
-                row[key] = new
+    rows = []
+    for i, row in enumerate(healthy_log(steps, seed, speed=speed)):
+        new = row | {name.replace("__", "/"): value(i, row) for name, value in columns.items()}
+        rows.append({key: value for key, value in new.items() if value is not None})
     return rows
 
 
-def flat(steps: int = 120, seed: int = 3, **columns: Callable[[int, dict], object]) -> Rows:
+def flat(steps: int = 120, **columns: Callable[[int, dict], object]) -> Rows:
     """A log in which no reward rises."""
-    rows = healthy_log(steps, seed, speed=0.0)
-    return [{**row, **{k.replace("__", "/"): v(i, row) for k, v in columns.items()}} for i, row in enumerate(rows)]
+    return changed(steps, 3, 0.0, **columns)
 
 
 def cut(share: float) -> Rows:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs.groups import StepGroups
 from tests.conftest import brevity
 from tests.support.own_rewards import Fading
@@ -81,17 +80,6 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
 
     run = gn.train(model, tokenizer, task, rewards, settings.replace(max_steps=1), name="after")
     assert table_of(dry).equals(table_of(run.step(1))), "completions, scores, totals and advantages"
-
-
-def fails(completions: list, trainer_state=None, **columns: object) -> list[float]:
-    return brevity(completions) if getattr(trainer_state, "is_trial", False) else [1 / 0]
-
-
-def test_an_error_of_a_reward_is_told_as_in_training(tiny) -> None:
-    model, tokenizer, task, settings = tiny
-    with pytest.raises(RewardError, match=r"the reward 'fails' raised ZeroDivisionError.*on row 0"):
-        gn.dry_run(model, tokenizer, task, fails, settings)
-    assert set(model.peft_config) == {"default"}
 
 
 def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:

@@ -1,7 +1,5 @@
 """The trainer with shared prompts against TRL's own: the same samples, losses, gradients and runs."""
 
-import warnings
-
 import pytest
 import torch
 from datasets import Dataset
@@ -142,47 +140,10 @@ def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_pa
     assert_same_runs(base, tmp_path, scale_rewards="batch", entropy_coef=0.01)
 
 
-def test_twenty_steps_log_the_same_metrics_in_float32(base, tmp_path) -> None:
-    assert_same_runs(base, tmp_path, relative=5e-3, max_steps=20, learning_rate=0.2)
-
-
-def test_a_split_group_runs_its_prompt_once_per_micro_batch(base, tmp_path) -> None:
-    trainer = build(
-        base, SharedPromptGRPOTrainer, tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=2
-    )
-    trainer.model.train()
-    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
-    trainer._prepare_inputs(rows)
-    for micro_batch in trainer._buffered_inputs:
-        assert len(set(map(tuple, micro_batch["prompt_ids"].tolist()))) == 1
-
-
 def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_path) -> None:
     entropy = frozenset({"entropy"})
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0, num_iterations=2, max_steps=4)
-
-
-def test_the_entropy_is_that_of_the_completions_that_ran(base, tmp_path) -> None:
-    trainer = build(
-        base, SharedPromptGRPOTrainer, tmp_path, reward=first_group_alike, beta=0.0, max_completion_length=6
-    )
-    trainer.model.train()
-    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
-    inputs = trainer._prepare_inputs(rows)
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.compute_loss(trainer.model, inputs)
-    got = trainer._metrics["train"]["entropy"][-1]
-    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-    length = inputs["completion_ids"].shape[1]
-    with torch.no_grad():
-        _, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
-            trainer, trainer.model, ids, mask, length, compute_entropy=True
-        )
-    ran = inputs["completion_mask"] * (inputs["advantages"] != 0)[:, None]
-    assert 0 < ran.sum() < inputs["completion_mask"].sum()
-    assert got == pytest.approx(((entropies * ran).sum() / ran.sum()).item(), rel=1e-4)
 
 
 def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
@@ -204,17 +165,6 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
     for name, change in changes[GRPOTrainer].items():
         assert (changes[SharedPromptGRPOTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
-
-
-def test_the_stock_path_is_taken_and_said_once(base, tmp_path) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        _, _, trainer = run(
-            base, SharedPromptGRPOTrainer, tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=4
-        )
-    said = [str(w.message) for w in caught if "slower path" in str(w.message)]
-    assert len(said) == 1 and "per_device_train_batch_size" in said[0]
-    assert "no prompt occurs twice" in trainer.stock_reason
 
 
 def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(base, tmp_path) -> None:

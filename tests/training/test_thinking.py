@@ -1,6 +1,5 @@
 """A template that can open the thinking renders one and the same prompt wherever one is rendered, thinking on and off."""
 
-import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,12 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import grpo_nb as gn
-from grpo_nb.evaluation import subjects
-from grpo_nb.export import gguf
 from tests.conftest import brevity
 from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
@@ -98,7 +94,6 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "task": lambda t, _: repr(t.task),
     "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer)._sample(),
     "export": lambda t, path: exported(t, path / "merged"),
-    "scale-out": lambda t, path: replay(t, path / "project"),
 }
 
 
@@ -108,18 +103,6 @@ def exported(trained: Thinking, folder: Path) -> None:
     how = f"{{'enable_thinking': {trained.is_on}}}"
     assert f"tokenizer_encode_kwargs={how})" in export.usage
     assert f"], tokenizer_encode_kwargs={how})" in (folder / "README.md").read_text()
-
-
-def replay(trained: Thinking, folder: Path) -> None:
-    """What a project on other machines is told, and what its program renders to compare with the record."""
-    gn.scaleout.write(trained.run, folder)
-    told = yaml.safe_load((folder / "run.yaml").read_text())["trainer"]
-    rows = [trained.task.train[0]["prompt"]]
-    entry = {"step": 1, "prompt": rows, "completion_ids": [[1]]}
-    trainer = SimpleNamespace(
-        accelerator=SimpleNamespace(process_index=0), chat_template_kwargs=told["chat_template_kwargs"]
-    )
-    runpy.run_path(str(folder / "steps.py"))["recorded"]([entry], trained.tokenizer)(rows, trainer)
 
 
 @pytest.mark.usefixtures("checked_here")
@@ -133,43 +116,6 @@ def test_every_place_renders_what_was_trained(
     assert rendered and all(text.endswith(ENDS[trained.is_on]) for text in rendered), set(rendered)
     if "a set of questions" not in place:
         assert own & set(rendered), "and these are the prompts of the task"
-
-
-def test_held_out_prompts_are_trained_prompts_byte_for_byte(trained: Thinking, rendered: list[str]) -> None:
-    gn.train(trained.model, trained.tokenizer, trained.task, [brevity], trained.settings.replace(holdout_every=0))
-    assert set(rendered) <= trained.prompts([*trained.task.train, *trained.task.holdout])
-    rendered.clear()
-    asked = gn.evaluate((trained.model, trained.tokenizer), trained.task, max_completion_length=4)
-    wanted = trained.prompts(trained.task.holdout)
-    assert set(rendered) == wanted and len(wanted) == 4
-    assert asked.decoding["chat_template_kwargs"] == {"enable_thinking": trained.is_on}
-
-
-def test_the_format_knows_whether_its_tag_is_open(trained: Thinking) -> None:
-    assert trained.task.format.is_opened_by_template == trained.is_on
-    said = "7</think>\n<answer>\n7\n</answer>"
-    assert trained.task.format.is_exact(said) == trained.is_on
-    assert trained.task.format.is_exact(f"<think>{said}") != trained.is_on
-
-
-def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    def heard(file: Path, prompts: list, **how: Any) -> list:
-        told.append(how["chat_template_kwargs"])
-        raise InterruptedError
-
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr(subjects, "generate_with_llama_cpp", heard)
-    monkeypatch.setattr(gguf, "llama_cpp_answer", heard)
-    for ask in (
-        lambda: gn.evaluate(tmp_path / "model.gguf", trained.task),
-        lambda: gn.evaluate(tmp_path / "model.gguf", run=gn.open_run(trained.run.path)),
-        lambda: gguf.verify_gguf(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
-    ):
-        with pytest.raises(InterruptedError):
-            ask()
-    assert told == [{"enable_thinking": trained.is_on}] * 3
 
 
 def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:

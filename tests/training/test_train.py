@@ -1,16 +1,11 @@
 """A run writes down everything, equals TRL's own, and starts nothing on bad input."""
 
-import dataclasses
-import functools
 import json
 import math
-import warnings
 from pathlib import Path
 
-import numpy
 import pandas
 import pytest
-import torch
 
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
@@ -18,7 +13,6 @@ from grpo_nb.rewards.calls import RewardError
 from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
-from tests.support.own_rewards import Fading
 from tests.support.tiny import load_tiny
 
 
@@ -96,30 +90,17 @@ def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Setti
             assert ours[key] == pytest.approx(theirs[key], rel=2e-3, abs=2e-5), key
 
 
-def plain(completions: list, **columns: object) -> list[float]:
-    return [0.0] * len(completions)
+def returning(score: object, name: str = "reward", count: int = 1):
+    """A reward of this name, which gives each completion so many times this score."""
 
-
-def too_few(completions: list, **columns: object) -> list[float]:
-    return []
-
-
-def not_numbers(completions: list, **columns: object) -> list[str]:
-    return ["good"] * len(completions)
-
-
-def infinite(completions: list, **columns: object) -> list[float]:
-    return [1e39] * len(completions)
-
-
-def named(name: str):
-    """A reward of this name."""
-
-    def reward(completions: list, **columns: object) -> list[float]:
-        return [0.0] * len(completions)
+    def reward(completions: list, **columns: object) -> list:
+        return [score] * (count * len(completions))
 
     reward.__name__ = name
     return reward
+
+
+plain = returning(0.0, "plain")
 
 
 def needs_level(completions: list, level: list, **columns: object) -> list[float]:
@@ -131,11 +112,13 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
     [
         ([], "rewards is empty"),
         ([plain, plain], "two rewards are named 'plain'"),
-        ([too_few], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        ([not_numbers], "'not_numbers' raised TypeError: a score is 'good', a str"),
-        ([infinite], r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0"),
+        ([returning(0.0, "too_few", 0)], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        (
+            [returning(1e39, "infinite")],
+            r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0",
+        ),
         ([needs_level], "'needs_level' raised TypeError: .*'level'"),
-        ([named("total")], "'total'} is a column of the record of completions already"),
+        ([returning(0.0, "total")], "'total'} is a column of the record of completions already"),
         ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
     ],
 )
@@ -154,19 +137,6 @@ def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, 
     said = rf" prompts left out: .*\(max_prompt_length={most}\) keeps all"
     with pytest.warns(UserWarning, match=said), pytest.raises(RewardError, match="needs the data column 'gold'"):
         gn.train(*tiny, [gn.rewards.correctness(column="gold")], tiny_settings.replace(max_prompt_length=most - 1))
-
-
-def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
-    with pytest.raises(gn.machine.EnvironmentProblem, match="A run needs"):
-        gn.train(*tiny, [plain], tiny_settings)
-    assert not Path(tiny_settings.run_root).exists()
-
-
-def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
-    (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        gn.train(*tiny, [plain], tiny_settings, name="mine")
 
 
 def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
@@ -192,46 +162,6 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
         gn.train(*fresh, [brevity], settings, name="apart")
 
 
-def sees_what_trl_passes(completions: list, prompts: list, trainer_state, **columns: object) -> list[float]:
-    from transformers import TrainerState
-
-    assert isinstance(trainer_state, TrainerState) and trainer_state.global_step == 0
-    assert trainer_state.max_steps > 1 and prompts[0][-1]["role"] == "user"
-    return [0.0] * len(completions)
-
-
-async def awaited(completions: list, **columns: object) -> list[float]:
-    return [0.0] * len(completions)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [[numpy.float32(0.5)], numpy.array([0.5]), [numpy.bool_(True)], torch.tensor([0.5]),
-     [torch.tensor(0.5)], (1,), [None], [math.nan]],
-    ids=repr,
-)  # fmt: skip
-def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
-    """`values` are first given to what trl 1.15 does with them."""
-    _, _, task = tiny
-    read = [value if value is not None else torch.nan for value in values]
-    assert torch.tensor(read, dtype=torch.float32).shape == (1,)
-
-    def reward(completions: list, **columns: object):
-        return values
-
-    assert prepare.tried([reward], task, tiny_settings) == {"reward": 1.0}
-
-
-def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
-    _, _, task = tiny
-    fading = Fading(brevity)
-    tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, fading]
-    assert list(prepare.tried(tried, task, tiny_settings)) == [
-        "sees_what_trl_passes", "plain", "awaited", "brevity"
-    ]  # fmt: skip
-    assert fading.mean == 0, "a trial is no training"
-
-
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
     monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
@@ -253,37 +183,3 @@ def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settin
         gn.train(*fresh, [brevity], tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
     assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
-
-
-def test_held_out_scores_need_questions(fresh, tiny_settings: gn.Settings) -> None:
-    model, tokenizer, task = fresh
-    empty = dataclasses.replace(task, holdout=task.holdout.select([]))
-    with pytest.raises(ValueError, match="needs held-out questions"):
-        gn.train(model, tokenizer, empty, [brevity], tiny_settings.replace(holdout_every=1))
-
-
-def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:
-    asked = []
-
-    def plan(settings: gn.Settings, *args: object, **more: object) -> None:
-        asked.append(settings.shared_prompts)
-        raise gn.machine.EnvironmentProblem("enough seen")
-
-    monkeypatch.setattr("grpo_nb.training.train.plan", plan)
-    for obstacle in (None, "this model is odd"):
-        monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
-        with warnings.catch_warnings(), pytest.raises(gn.machine.EnvironmentProblem, match="enough seen"):
-            warnings.simplefilter("ignore")  # of the slower path, which is tested above
-            gn.train(*tiny, [brevity], tiny_settings)
-    assert asked == [True, False]
-
-
-def test_an_adapter_gets_its_precision_back_if_the_trainer_could_not_be_built(fresh) -> None:
-    model, _, _ = fresh
-    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-    with pytest.raises(ZeroDivisionError), prepare.kept_precision(model):
-        for parameter in model.parameters():  # as trl 1.15 does for a quantized model
-            parameter.data = parameter.data.to(torch.bfloat16) if parameter.requires_grad else parameter.data
-        raise ZeroDivisionError
-    after = dict(model.named_parameters())
-    assert all(torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items())
