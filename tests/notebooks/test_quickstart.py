@@ -51,7 +51,7 @@ def test_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[Path, gn.ru
 def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.runs.Run]) -> None:
     _, run = quickstart
     text = (run.path.parent.parent / "terminal.txt").read_text()
-    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  [\d.]+ s/step", text, re.MULTILINE)
+    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  seconds [\d.]+", text, re.MULTILINE)
     assert [int(s) for s in steps] == list(range(1, run.settings.max_steps + 1))
     for wanted in (
         "Check the machine",
