@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from ipykernel.kernelspec import make_ipkernel_cmd
-from nbclient import NotebookClient
+
+from scripts.run_notebook import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
@@ -48,15 +48,6 @@ def old_python() -> Path:
     return python
 
 
-class Client(NotebookClient):
-    """A client whose kernel is this Python, whatever "python3" is called elsewhere."""
-
-    def create_kernel_manager(self):  # type: ignore[no-untyped-def]
-        manager = super().create_kernel_manager()
-        manager.kernel_spec.argv = make_ipkernel_cmd(executable=sys.executable)
-        return manager
-
-
 def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.NotebookNode:
     """Execute a notebook in `folder`; with `head` only up to its settings, which needs no model.
 
@@ -71,10 +62,7 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
     ask = f"import IPython, ipywidgets\nassert {WANTED} == {{m.__name__: m.__version__ for m in (IPython, ipywidgets)}}"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(ask))
     site = next((old_python().parent.parent / "lib").glob("python3*")) / "site-packages"
-    client = Client(
-        notebook, timeout=None, kernel_name="python3", iopub_timeout=120, store_widget_state=False,
-        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--IPKernelApp.log_level=ERROR"],
-    )  # fmt: skip
+    client = Client(notebook, folder)
     client.execute(env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
     del notebook.cells[0]
     return notebook
