@@ -12,6 +12,7 @@ pip's own variables and configuration files (index, proxy, certificates, cache) 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -68,10 +69,8 @@ def fill(place: Path, device: str) -> None:
     wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in dict.fromkeys(("", "-dev", KINDS[device][0]))]
     if index := os.environ.get("GRPO_NB_TORCH_INDEX", "").strip():
         wanted += ["--extra-index-url", index]
-    with (place / "install.log").open("w", encoding="utf-8", buffering=1) as log:
-
-        def note(line: str) -> None:
-            log.write(f"{line}\n")
+    with (place / "install.log").open("w", encoding="utf-8") as log:
+        note = functools.partial(print, file=log, flush=True)
 
         def step(what: str, *arguments: str) -> None:
             installer.run_step([sys.executable, *arguments], what, print, note)

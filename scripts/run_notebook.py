@@ -51,7 +51,7 @@ def training_steps(runs: Path) -> Iterator[None]:
 
 
 class Client(NotebookClient):
-    """Executes a notebook in a folder, in a kernel of the Python that runs this script."""
+    """Executes a notebook in a folder, in a kernel of the Python that runs this script, and says what it does."""
 
     def __init__(self, notebook: nbformat.NotebookNode, folder: Path) -> None:
         super().__init__(
@@ -61,22 +61,14 @@ class Client(NotebookClient):
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
         )  # fmt: skip
-        self.title, self.is_interrupted = "starting the kernel", False
+        self.title, self.is_interrupted, self.training = "starting the kernel", False, training_steps(folder / "runs")
+        self.steps = sum(cell.cell_type == "code" for cell in notebook.cells)
 
     def create_kernel_manager(self) -> Any:
         # A "python3" that the user installed for another environment would be found first, so the command is replaced.
         manager = super().create_kernel_manager()
         manager.kernel_spec.argv = make_ipkernel_cmd(executable=sys.executable)
         return manager
-
-
-class Telling(Client):
-    """Says what it does, and is interrupted as by the stop button."""
-
-    def __init__(self, notebook: nbformat.NotebookNode, folder: Path) -> None:
-        super().__init__(notebook, folder)
-        self.training = training_steps(folder / "runs")
-        self.steps = sum(cell.cell_type == "code" for cell in notebook.cells)
 
     async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
         if cell.cell_type != "code":
@@ -130,7 +122,7 @@ def with_values(notebook: nbformat.NotebookNode, values: list[str]) -> nbformat.
 def run(file: Path, folder: Path, values: list[str]) -> int:
     """Execute a notebook in a folder; return the exit status."""
     notebook = with_values(nbformat.read(file, as_version=4), values)
-    client, begun, status, ended = Telling(notebook, folder), time.monotonic(), 0, "All steps done"
+    client, begun, status, ended = Client(notebook, folder), time.monotonic(), 0, "All steps done"
     try:
         client.execute()
     except (CellExecutionError, DeadKernelError) as error:

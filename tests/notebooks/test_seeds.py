@@ -42,24 +42,17 @@ def test_pairs_show_what_the_spread_between_seeds_hides() -> None:
 
 def test_of_two_groups_that_are_alike_a_difference_is_rarely_claimed() -> None:
     draw = numpy.random.default_rng(0)
-    claimed = 0
-    for _ in range(100):
-        scores = {name: dict(enumerate(draw.normal(size=10))) for name in "ab"}
-        claimed += SeedScores(scores).differences["b"].verdict != "not told apart"
-    assert claimed <= 10
+    pairs = (SeedScores({name: dict(enumerate(draw.normal(size=10))) for name in "ab"}) for _ in range(100))
+    assert sum(found.differences["b"].verdict != "not told apart" for found in pairs) <= 10
 
 
 def test_many_comparisons_are_corrected() -> None:
     draw = numpy.random.default_rng(0)
     luck = draw.normal(size=10)
-    twin = {
-        seed: luck[seed] + shift for seed, shift in enumerate([0.1, 0.2, 0.3, 0.2, 0.1, 0.3, 0.2, -0.05, 0.1, -0.06])
-    }
-    alone = SeedScores({"a": dict(enumerate(luck)), "b": twin}).differences["b"]
-    others = {
-        f"c{i}": {seed: luck[seed] + change for seed, change in enumerate(draw.normal(size=10))} for i in range(9)
-    }
-    among = SeedScores({"a": dict(enumerate(luck)), "b": twin, **others}).differences["b"]
+    shifts = numpy.array([0.1, 0.2, 0.3, 0.2, 0.1, 0.3, 0.2, -0.05, 0.1, -0.06])
+    two = {"a": dict(enumerate(luck)), "b": dict(enumerate(luck + shifts))}
+    others = {f"c{i}": dict(enumerate(luck + draw.normal(size=10))) for i in range(9)}
+    alone, among = (SeedScores(scores).differences["b"] for scores in (two, two | others))
     assert alone.verdict == "higher" and among.verdict == "not told apart"
     assert among.p_value == pytest.approx(10 * alone.p_value) and among.interval == alone.interval
 
@@ -75,12 +68,9 @@ def test_only_seeds_that_both_have_are_pairs() -> None:
 
 def test_seeds_are_drawn_within_their_task() -> None:
     """Of two tasks of different height, each drawing holds as many of both; else the interval would span the tasks."""
-    values = {("easy", seed): 0.9 + 0.001 * seed for seed in SEEDS} | {
-        ("hard", seed): 0.1 + 0.001 * seed for seed in SEEDS
-    }
+    values = {(task, seed): height + 0.001 * seed for task, height in (("easy", 0.9), ("hard", 0.1)) for seed in SEEDS}
     mean, (low, high) = SeedScores({"a": values}).means["a"]
-    pooled = dict(enumerate(values.values()))
-    _, (pooled_low, pooled_high) = SeedScores({"a": pooled}).means["a"]
+    _, (pooled_low, pooled_high) = SeedScores({"a": dict(enumerate(values.values()))}).means["a"]
     assert high - low < 0.1 * (pooled_high - pooled_low) and low < mean < high
 
 
