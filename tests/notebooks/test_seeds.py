@@ -101,18 +101,6 @@ def test_runs_are_grouped_by_a_setting_and_paired_by_seed(make_run: Callable[...
     assert turned.differences["a"].verdict == "lower"
 
 
-def test_the_figure_shows_every_seed_and_names_its_lines(make_run: Callable[..., gn.runs.Run]) -> None:
-    runs = [make_run(f"{group}{seed}", 0.5, seed=seed, beta=group / 10) for group in (1, 2, 3) for seed in range(4)]
-    found = by_seed(runs, by="beta")
-    left, right, curves = found.plot().axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["0.1", "0.2", "0.3"]
-    assert sum(len(line.get_xdata()) for line in left.lines if line.get_marker() == "o") == len(runs)
-    assert {text.get_text() for text in curves.get_legend().get_texts()} == {"0.1", "0.2", "0.3"}
-    assert len({(line.get_color(), line.get_linestyle()) for line in curves.lines}) == 3
-    assert [text.get_text() for text in right.texts][1:] == ["not told apart"] * 2
-    assert "<svg" in found._repr_html_() and "not told apart from 0.1: 0.2, 0.3" in repr(found)
-
-
 def test_what_cannot_be_grouped_is_said(make_run: Callable[..., gn.runs.Run]) -> None:
     first, second = make_run("a", 0.5, seed=1), make_run("b", 0.5, seed=1)
     with pytest.raises(ValueError, match="'b' is a second run with seed 1 of 'bnpo'"):

@@ -1,7 +1,6 @@
 """Execute notebooks in a kernel with the IPython and the ipywidgets that Colab has (7.34 and 7.7.1).
 
-    python -m tests.support.old_jupyter                # every notebook, whole: some minutes each
-    python -m tests.support.old_jupyter 00 02 --head   # two, up to the settings: seconds
+    python -m tests.support.old_jupyter 00 02   # two, whole: some minutes each; without names all
 
 The kernel is that of this environment, with the old packages, in an environment of their own, put before its own.
 """
@@ -73,13 +72,11 @@ def main() -> None:
     parser.add_argument(
         "notebooks", nargs="*", default=[""], help="starts of their names, for example 00; by default all"
     )
-    parser.add_argument("--head", action="store_true", help="only up to the settings")
     arguments = parser.parse_args()
     for file in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         if file.name.startswith(tuple(arguments.notebooks)):
             with tempfile.TemporaryDirectory() as folder:
-                execute(file, Path(folder), head=arguments.head)
-            print(f"{file.stem} ran", flush=True)
+                execute(file, Path(folder))
 
 
 if __name__ == "__main__":
