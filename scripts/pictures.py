@@ -41,11 +41,13 @@ def make(run: Path) -> None:
     """Write the three pictures into docs/."""
     docs, rows = ROOT / "docs", open_run(run).rows
     (docs / "quickstart.png").write_bytes(png(open_run(run).plot(), dpi=150))
-    with tempfile.TemporaryDirectory() as folder:
-        server, page = Jupyter(Path(folder), Path(folder, "jupyter")), LabPage(Path(folder, "profile"), width=1180)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "notebooks")
+        folder.mkdir()
+        server, page = Jupyter(folder, Path(place, "jupyter")), LabPage(Path(place, "profile"), width=1180)
         try:
             for name, code in (("reward_lab", LAB), ("run_viewer", VIEWER.format(str(run), len(rows) // 2))):
-                write_notebook(Path(folder, f"{name}.ipynb"), code)
+                write_notebook(folder / f"{name}.ipynb", code)
                 page.open(server, f"{name}.ipynb")
                 page.run_all()
                 page.wait(lambda: page.find(".gn-lab"), name)

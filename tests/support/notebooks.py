@@ -37,7 +37,8 @@ def execute_notebook(
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     (folder / "terminal.txt").write_text(done.stdout + done.stderr)
     assert done.returncode == (1 if too_short else 0), (done.stdout + done.stderr)[-5000:]
-    assert not too_short or ("“Did it work?” failed" in done.stdout and too_short in done.stdout), done.stdout[-5000:]
+    if too_short:
+        assert "Stopped during “Did it work?”" in done.stdout and too_short in done.stdout, done.stdout[-5000:]
     return executed_in(folder, name)
 
 
