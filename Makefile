@@ -17,7 +17,7 @@ BFLOAT16_TESTS = $(addprefix tests/,settings models generation training evaluati
 VLLM_VENV = $(or $(GRPO_NB_VENV),.venv)-vllm
 VLLM_TESTS = $(wildcard tests/*/test_real_vllm.py) tests/generation/test_vllm.py tests/export/test_serving.py
 # Whole files go to one process each, because what a file's tests share is made once. A process takes up to 5 GB of memory.
-PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LINTED = $(wildcard grpo_nb tests scripts benchmarks studies notebooks/src)
 
 .DEFAULT_GOAL := help

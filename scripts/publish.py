@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import nbformat
-from build_notebooks import NOTEBOOKS, ROOT, text_with_outputs
+from build_notebooks import ROOT, generate
 from PIL import Image
 from run_notebook import run
 
@@ -53,7 +53,7 @@ def publish(file: Path) -> int:
         executed = nbformat.read(FOLDER / "runs" / "notebooks" / file.name, as_version=4)
         clean(executed)
         nbformat.write(executed, file)
-        file.write_text(text_with_outputs(NOTEBOOKS / "src" / f"{file.stem}.py", file), encoding="utf-8")
+        file.write_text(generate(ROOT / f"notebooks/src/{file.stem}.py", file), encoding="utf-8")
     return status
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     asked = [file.absolute() for file in parser.parse_args().notebooks]
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    files = asked or [f for f in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")) if f.stem not in NOT_RUN_HERE]
+    files = asked or [f for f in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")) if f.stem not in NOT_RUN_HERE]
     return max(publish(file) for file in files)
 
 

@@ -7,6 +7,7 @@ slower than there the slowest was, or `make test` has just been here. What is le
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
@@ -32,25 +33,23 @@ def run(part: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, help="begin nothing that would end later than this")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing that would end later than this")
     limit = parser.parse_args(arguments).minutes
-    begun, slowness, told, status, known_so_far = time.monotonic(), SLOWEST, [], 0, 0
-    for part, known in SECONDS.items():
-        at, expected = time.monotonic(), (known_so_far + known) * slowness
+    slowness, told, status, known = SLOWEST, [], 0, 0
+    for part, seconds in SECONDS.items():
+        begun, expected = time.monotonic(), (known + seconds) * slowness / 60
         if status:
             told.append(f"{part:<14} not begun")
         elif part == "test-vllm" and (lacking := lacks_for_vllm()):
             told.append(f"{part:<14} left out: {' '.join(lacking.split())}")
-        elif part not in ("bootstrap", "test") and limit is not None and expected > 60 * limit:
-            said = f"with it about {expected / 60:.0f} minutes on the slowest machine, and {limit:.0f} are given"
-            told.append(f"{part:<14} left out: {said}")
+        elif part not in ("bootstrap", "test") and expected > limit:
+            told.append(f"{part:<14} left out: about {expected:.0f} minutes with it, and {limit:.0f} are given")
         else:
-            status = run(part)
-            took = time.monotonic() - at
+            status, known = run(part), known + seconds
+            took = time.monotonic() - begun
             told.append(f"{part:<14} {took / 60:.1f} minutes{', failed' if status else ''}")
-            known_so_far += known
-            slowness = max(SLOWEST, took / known) if part == "test" else slowness
-    print("", *told, f"{'together':<14} {(time.monotonic() - begun) / 60:.1f} minutes", sep="\n", flush=True)
+            slowness = max(SLOWEST, took / seconds) if part == "test" else slowness
+    print("", *told, sep="\n", flush=True)
     return status
 
 

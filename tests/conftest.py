@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,6 +58,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which room's tests took how long, in all processes together."""
+    seconds: Counter[str] = Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[Path(report.nodeid.partition("::")[0]).parts[1].removesuffix(".py")] += report.duration
+    terminalreporter.write_line(", ".join(f"{room} {took:.0f} s" for room, took in seconds.most_common() if took >= 1))
 
 
 @pytest.fixture(scope="session")

@@ -10,19 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {
-    "torch",
-    "transformers",
-    "trl",
-    "unsloth",
-    "datasets",
-    "pandas",
-    "matplotlib",
-    "ipywidgets",
-    "numpy",
-    "scipy",
-    "peft",
+    "torch", "transformers", "trl", "unsloth", "datasets", "pandas", "matplotlib", "ipywidgets", "numpy", "scipy", "peft",
     "IPython",
-}
+}  # fmt: skip
 ROOMS = {path.parent.name for path in (ROOT / "grpo_nb").glob("*/__init__.py")}
 
 
@@ -43,7 +33,7 @@ def test_the_rooms_keep_their_order() -> None:
     [
         (
             "core/words.py",
-            "def later():\n    from grpo_nb.machine.gpu import find_gpu\n",
+            "def f():\n    from grpo_nb.machine.gpu import find_gpu\n",
             "A room imports only from rooms above it",
         ),
         ("core/words.py", "from grpo_nb.core.tables import Table\n", "No file needs another that needs it"),

@@ -13,144 +13,131 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import gpu_check
-import gpu_check_phases
-
 import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.evaluation import subjects
+from scripts import gpu_check
+from scripts import gpu_check_phases as phases
+from scripts.gpu_check_phases import Request, Row
+from tests.conftest import ROOT, brevity
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "scripts/gpu_check.py"), "--out", str(tmp_path / "out.json")]
+    script = [sys.executable, str(ROOT / "scripts/gpu_check.py"), "--out", str(tmp_path / "out.md")]
     done = subprocess.run(script, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)})
     assert done.returncode == 2 and "No GPU" in done.stderr
-    assert not (tmp_path / "out.json").exists()
+    assert not (tmp_path / "out.md").exists()
+
+
+def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
+    """What a random model on a CPU can do in four steps; priming's turns have 30 tokens."""
+    changes = {"max_steps": 4, "max_completion_length": 40, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+    return Request(
+        str(folder), str(model), **{"load_in_4bit": False, "use_vllm": False} | asked, questions=6, changes=changes
+    )
 
 
 @pytest.fixture(scope="module")
-def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """All phases on the tiny model, in this process."""
-    folder = tmp_path_factory.mktemp("gpu-check")
-    found = gpu_check.check(gpu_check_phases.Request(str(tiny_folder), str(folder), 4, "cpu", True, False, False), None)
-    return json.loads(json.dumps(found))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "rewards", lambda: [brevity])  # which a random model can earn
+        return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 
 def test_every_path_of_the_script_runs(report) -> None:
-    found = report
-    assert set(found["phases"]) == {name for name, *_ in gpu_check_phases.plan_of(False)}
-    assert {phase["request"]["use_vllm"] for phase in found["phases"].values()} == {False}
-    held = {name for name, value in found["checks"].items() if value["ok"]}
-    for phase, names in {
-        "kit": ("KL of the first step", "KL is positive", "numbers are finite", "evaluation agrees between generation paths"),
-        "hand-over": (
-            "KL of the first step", "base weights after training", "base answers after training, adapter off",
-            "answers after interrupts", "weights after interrupts", "memory after a second training",
-            "base answers in the end, adapter off",
-        ),
-        "begin": ("generation", "weights as asked"),
-        "resume": ("resume goes on at the next step", "resume has the trained adapter", "resume is exact"),
-        "exports": ("adapter verifies",),
-    }.items():  # fmt: skip
-        assert held >= (wanted := {f"{phase}, without vLLM: {name}" for name in names}), wanted - held
-    assert held >= {
-        f"preset's own model: {name}" for name in ("generation", "KL of the first step", "numbers are finite")
-    }
-    # What a random model need not do in four steps, one of words that are all nearly as likely.
-    names = {name.partition(": ")[2] for name in found["checks"]}
-    assert {"reward rises", "merged model verifies"} <= names
-    assert all(value["seconds"] >= 0 for value in found["checks"].values())
+    assert list(report) == ["all", *(name for name, *_ in phases.plan_of(False))]
+    held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
+    finite, kl, whole = "numbers that are not finite", "KL of the first step", {"generation", "weights as asked"}
+    assert held["kit, without vLLM"] >= whole | {
+        kl, finite, "base weights after training", "base answers after training, adapter off",
+        "evaluation agrees between generation paths", "interrupts that came too late", "answers after interrupts",
+        "weights after interrupts", "memory after a second training", "base answers in the end, adapter off",
+    }  # fmt: skip
+    assert held["resume, without vLLM"] >= whole | {"resume goes on at the next step", "resume has the trained adapter"}
+    assert "adapter verifies" in held["exports, without vLLM"]
+    assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.
-    notebook = {name: found["checks"][f"quickstart notebook: {name}"] for name in ("ends well", "it learns")}
-    assert notebook["ends well"]["ok"], notebook
-    assert notebook["it learns"]["ok"] is False and "cannot be told from 4 steps" in notebook["it learns"]["detail"]
-    assert found["passed"] is False
-    phase = found["phases"]["kit, without vLLM"]
-    assert len(phase["reward"]) == 4 and phase["load_seconds"] > 0
-    assert phase["step_seconds"] > 0 and phase["completion_tokens_per_second"] > 0 and phase["used_gb"] > 0
+    ends, learns = report["quickstart notebook"][:2]
+    assert ends.ok is True and learns.ok is False and "cannot be told from 4 steps" in learns.found
+    speed = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
+    assert (
+        speed["seconds to load"] >= 0
+        and speed["median seconds of a step"] > 0
+        and speed["completion tokens a second"] > 0
+    )
 
 
-SOUND = [{"step": n, "reward": 1.0, "kl": 0.04 * n - 0.04, "loss": 0.1, "grad_norm": 0.2} for n in (1, 2, 3)]
-SCALED = [{**row, "grad_norm": norm} for row, norm in zip(SOUND, (math.inf, math.nan, 0.2), strict=True)]
+def test_the_page_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(report) -> None:
+    shown = gpu_check.page(report)
+    for phase, rows in report.items():
+        for row in rows:
+            word = {True: "holds", False: "FAILS", None: "not checked"}.get(row.ok, row.ok)
+            assert f"| {phase} | {row.name} | {word} |" in shown
+    assert "FAILS" in shown.splitlines()[0] and "torch 2." in shown
+    assert "| device" not in shown and "CPU, " in shown and "not used: vLLM needs a GPU" not in shown.splitlines()[0]
 
 
-def agreeing(*differences: float, kl: float = 0.08) -> gpu_check_phases.Row:
+ROWS = [{"step": n, "reward": 1.0, "kl": 0.04 * n - 0.04, "loss": 0.1, "grad_norm": 0.2} for n in range(1, 8)]
+SCALED = [{**row, "grad_norm": math.inf if row["step"] < 3 else 0.2} for row in ROWS]
+
+
+def agreeing(*differences: float, kl: float = 0.08) -> Row:
     name = "sampling/sampling_logp_difference/mean"
-    return gpu_check_phases.sampler_agrees([{name: one, "kl": kl} for one in differences])
+    return phases.sampler_agrees([{name: one, "kl": kl} for one in differences])
 
 
-def evaluated(*texts: str) -> SimpleNamespace:
-    return SimpleNamespace(accuracy=0.5, rows=[{"completion": text, "is_correct": text == "b"} for text in texts])
+def first_kl(kl: float) -> Row:
+    return next(phases.trained(SimpleNamespace(rows=[{"kl": kl}]), is_scaled=False))
 
 
 @pytest.mark.parametrize(
     ("ok", "row"),
     [
-        (True, gpu_check_phases.rises([0.1, 0.2, 0.1, 0.5, 1.0, 1.1, 1.0, 1.2, 1.1])),
-        (False, gpu_check_phases.rises([0.1, 0.9, 0.2, 0.8, 0.1, 0.9, 0.3, 0.9, 0.2])),  # it only trembles
-        (True, gpu_check_phases.first_kl(SOUND)),
-        (False, gpu_check_phases.first_kl([{"kl": 0.013}])),  # completions behind no prompt
-        (False, gpu_check_phases.first_kl([{"kl": math.nan}])),
+        (True, phases.at_most("", 1, 1.0)),
+        (False, phases.at_most("", 1, 1.01)),
+        (False, phases.at_most("", 1, math.nan)),
+        (True, first_kl(0.0)),
+        (False, first_kl(0.013)),  # completions behind no prompt
+        (False, first_kl(math.nan)),
         (True, agreeing(0.01, 0.02, 0.03)),
         (False, agreeing(0.01, 0.04, 0.2)),  # the sampler stays behind
         (False, agreeing(0.01, 0.02, math.nan)),
-        (False, gpu_check_phases.sampler_agrees(SOUND)),  # it was not logged: the correction is off
+        (False, phases.sampler_agrees(ROWS)),  # it was not logged: the correction is off
         (None, agreeing(0.01, 0.02, 0.03, kl=0.001)),  # nothing that a sampler could have missed
-        (True, gpu_check_phases.numbers_hold(SOUND, is_scaled=False)),
-        (True, gpu_check_phases.numbers_hold(SCALED, is_scaled=True)),
-        (False, gpu_check_phases.numbers_hold(SCALED, is_scaled=False)),
-        (False, gpu_check_phases.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
-        (False, gpu_check_phases.numbers_hold([{**SOUND[0], "kl": math.nan}], is_scaled=True)),
-        (False, gpu_check_phases.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
-        (True, gpu_check_phases.follows(SCALED, SCALED, is_exact=False)),
-        (True, gpu_check_phases.follows(SOUND, SOUND, is_exact=True)),
-        (False, gpu_check_phases.follows(SOUND, [{**row, "kl": 0.5} for row in SOUND], is_exact=True)),
-        (False, gpu_check_phases.follows(SOUND, [{**row, "loss": math.nan} for row in SOUND], is_exact=False)),
-        (True, gpu_check_phases.unchanged("", {"a": "1"}, {"a": "1"})),
-        (False, gpu_check_phases.unchanged("", {"a": "1"}, {"a": "2"})),
-        (False, gpu_check_phases.unchanged("", {"a": "1"}, {})),
-        (False, gpu_check_phases.unchanged("", {}, {})),
-        (True, gpu_check_phases.same_answers("", ["x"] * 9 + ["y"], ["x"] * 10, 0.85)),
-        (False, gpu_check_phases.same_answers("", ["x"] * 5, ["y"] * 5, 0.85)),
-        (True, gpu_check_phases.survives(20, ["x"], ["x"], 1.0)),
-        (False, gpu_check_phases.survives(19, ["x"], ["x"], 1.0)),
-        (False, gpu_check_phases.survives(20, ["x"], ["y"], 1.0)),
-        (True, gpu_check_phases.paths_agree(evaluated("a", "b"), evaluated("a", "b"))),
-        (False, gpu_check_phases.paths_agree(evaluated("a", "b"), evaluated("a", "c"))),
-        (True, gpu_check_phases.memory_holds([9.0, 5.0, 5.1])),
-        (False, gpu_check_phases.memory_holds([9.0, 5.0, 5.6])),
-        (True, gpu_check_phases.scores_alike(0.6, 0.65, (0.55, 0.75))),
-        (False, gpu_check_phases.scores_alike(0.5, 0.65, (0.55, 0.75))),
+        (True, phases.numbers_hold(ROWS, is_scaled=False)),
+        (True, phases.numbers_hold(SCALED, is_scaled=True)),
+        (False, phases.numbers_hold(SCALED, is_scaled=False)),
+        (False, phases.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
+        (False, phases.numbers_hold([{**ROWS[0], "kl": math.nan}], is_scaled=True)),
+        (False, phases.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
+        (True, phases.unchanged("", {"a": "1"}, {"a": "1"})),
+        (False, phases.unchanged("", {"a": "1"}, {"a": "2"})),
+        (False, phases.unchanged("", {"a": "1"}, {})),
+        (False, phases.unchanged("", {}, {})),
+        (True, phases.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
+        (False, phases.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
-def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: gpu_check_phases.Row) -> None:
-    assert (None if row.ok is None else bool(row.ok)) is ok, row
+def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: Row) -> None:
+    assert row.ok is ok, row
 
 
 def test_the_difference_to_the_sampler_has_the_name_under_which_trl_and_unsloth_log_it() -> None:
     for package, file in (("trl", "trainer/grpo_trainer.py"), ("unsloth", "models/rl_replacements.py")):
         folder = Path(importlib.util.find_spec(package).origin).parent
-        assert f'"{gpu_check_phases._DIFFERENCE}"' in (folder / file).read_text("utf-8"), package
-
-
-def test_skipped_steps_are_told() -> None:
-    row = gpu_check_phases.numbers_hold(SCALED, is_scaled=True)
-    assert "skipped 2 steps" in row.detail
-    assert "grad_norm of step 1" in gpu_check_phases.numbers_hold(SCALED, is_scaled=False).detail
+        assert f'"{phases._DIFFERENCE}"' in (folder / file).read_text("utf-8"), package
 
 
 def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
     since = time.monotonic()
-    assert gpu_check_phases.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
-    assert not gpu_check_phases.interrupted(lambda: None, 30)
+    assert phases.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
+    assert not phases.interrupted(lambda: None, 30)
     time.sleep(0.1)  # none comes afterwards
 
 
-def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    """An interrupt that leaves other base weights, as a folded LoRA would be."""
+def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Other base weights are left, as a folded LoRA would be."""
     stock = subjects.answers_of_model
 
     def leaving(model: object, *asked: object) -> list:
@@ -162,153 +149,110 @@ def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, mon
             raise
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
-    request = gpu_check_phases.Request(str(tiny_folder), str(tmp_path), 4, "cpu", True, False, True)
-    found = gpu_check_phases.run_phase("hand-over", request)
-    checks = {name: check["ok"] for name, check in found["checks"].items()}
-    assert [name for name, ok in checks.items() if ok is False] == [
+    monkeypatch.setattr(phases, "rewards", lambda: [brevity])
+    checks = gpu_check.run_phase(phases.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
+    assert [row.name for row in checks if row.ok is False] == [
         "generation",
+        "reward rises",
         "sampler agrees with trainer",
         "answers after interrupts",
         "weights after interrupts",
         "base answers in the end, adapter off",
-    ]  # fmt: skip  (without vLLM there is neither its generation nor its difference to the trainer)
-    assert checks["base weights after training"] and checks["base answers after training, adapter off"]
-    assert checks["the LoRA was folded into the weights"] is None, "only vLLM on a GPU folds"
+    ]  # fmt: skip  (four steps show no rise, and without vLLM there is neither its generation nor its difference)
+    verdicts = {row.name: row.ok for row in checks}
+    assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
+    assert verdicts["the LoRA was folded into the weights"] is None, "only vLLM on a GPU folds"
     assert "\ngeneration: the kit's rollout on a CPU; not vLLM: " in f"\n{capsys.readouterr().err}"
-
-
-def test_a_phase_keeps_what_it_found_before_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def phase(request: object):
-        yield {"load_seconds": 1.0}
-        yield gpu_check_phases.Row("a", True, "1", "2")
-        raise ValueError("here")
-
-    monkeypatch.setitem(gpu_check_phases.PHASES, "kit", phase)
-    request, told = gpu_check_phases.Request("m", "w", 4, "gpu", True, True, False), []
-    found = gpu_check_phases.run_phase("kit", request, told.append)
-    assert found["checks"]["ends"]["ok"] is False and found["checks"]["ends"]["detail"] == "ValueError: here"
-    assert found["load_seconds"] == 1.0 and found["seconds"] >= 0
-    assert {k: found["checks"]["a"][k] for k in ("ok", "detail", "bound")} == {"ok": True, "detail": "1", "bound": "2"}
-    assert told[-1] == found and "a" in told[1]["checks"]
-
-
-def test_a_model_that_is_not_to_be_had_is_not_checked(tmp_path: Path) -> None:
-    request = gpu_check_phases.Request("nobody/nothing", str(tmp_path), 4, "gpu", False, True, False)
-    ((name, check),) = gpu_check_phases.run_phase("preset", request)["checks"].items()
-    assert name == "the model is to be had" and check["ok"] is None and "Hub" in check["detail"]
-
-
-def test_the_table_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(report) -> None:
-    shown = gpu_check.table(report)
-    rows = [line for line in shown.splitlines() if line.startswith("|")]
-    for name, verdict in report["checks"].items():
-        (row,) = [line for line in rows if line.startswith(f"| {name} |")]
-        words = {True: "holds", False: "FAILS", None: "not checked"}[verdict["ok"]]
-        assert row.split("|")[2].strip() == words
-    assert "FAILS" in shown.splitlines()[0] and "torch 2." in report["machine"]["packages"]
-    assert report["is_gpu_result"] is False and "no GPU result" in shown
-    for file in gpu_check.RESULTS.glob("gpu_check_*.json"):
-        assert json.loads(file.read_text())["is_gpu_result"] is True
-
-
-def test_with_vllm_all_is_done_twice() -> None:
-    names = [name for name, *_ in gpu_check_phases.plan_of(True)]
-    assert len(names) == len(set(names))
-    assert "kit, with vLLM" in names and "kit, without vLLM" in names and "resume, with vLLM" in names
-    assert names[-1] == "quickstart notebook" and sum(name.startswith("exports") for name in names) == 1
-    asked = [changes for name, _, changes in gpu_check_phases.plan_of(True) if name == "hand-over, 16 bit"]
-    assert asked == [{"use_vllm": True, "load_in_4bit": False}]
-    assert [changes for *_, changes in gpu_check_phases.plan_of(False)] == [{"use_vllm": False}] * 7
-    assert {function for _, function, _ in gpu_check_phases.plan_of(True)} == set(gpu_check_phases.PHASES)
-
-
-def test_a_notebook_that_fails_says_its_last_error() -> None:
-    lines = [
-        "step 3/14  The model",
-        "    Traceback",
-        "    ValueError: one",
-        "    EnvironmentProblem: no Hub. Go on.",
-        "end",
-    ]
-    assert gpu_check_phases.failure_of(lines) == "EnvironmentProblem: no Hub. Go on."
-    assert gpu_check_phases.failure_of(["a", "the kernel died"]) == "a the kernel died"
-
-
-def test_the_notebook_is_small_unless_the_published_one_is_asked_for(tmp_path: Path, monkeypatch) -> None:
-    asked: list[list] = []
-
-    def run_command(command: list, **named: object) -> list[str]:
-        asked.append(command)
-        if len(asked) == 1:
-            return ["step 14/14  Did it work?", "All steps done after 180 s.", "reward 1 to 3"]
-        raise ChildError("ended with 1", 1, ["ValueError: here"])
-
-    monkeypatch.setattr("grpo_nb.core.processes.run_command", run_command)
-    held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
-    run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
-    monkeypatch.setattr(gpu_check_phases.gn, "open_run", lambda path: run)
-    small = gpu_check_phases.Request("", str(tmp_path), 30, "gpu", False, True, True)
-    published = dataclasses.replace(small, is_published=True)
-    requests = (small, published, dataclasses.replace(published, model="m"))
-    checks = [gpu_check_phases.run_phase("quickstart notebook", one)["checks"] for one in requests]
-    found = [one["ends well"] for one in checks]
-    assert checks[0]["it learns"]["ok"] is None, "a model that could do it before has nothing to learn"
-    assert found[0]["ok"] and found[0]["detail"] == "All steps done after 180 s. reward 1 to 3"
-    assert [one["ok"] for one in found[1:]] == [False, False] and found[1]["detail"] == "ValueError: here"
-    given = [[part for part in command if "=" in str(part)] for command in asked]
-    assert given[0][1] == "PRESET='cpu'" and "'load_in_4bit': True, 'fast_inference': True" in given[0][2]
-    assert given[1] == ["RUN_NAME='quickstart'", "CHANGES={}"]
-    assert given[2] == ["RUN_NAME='quickstart'", "CHANGES={'model': 'm'}"]
 
 
 def test_each_export_of_a_trained_model_holds_and_its_score_stands_beside_the_runs(
     tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
-    shutil.copytree(tiny_run.path, tmp_path / "runs" / "plain-16bit")
-    gn.compare(gn.open_run(tmp_path / "runs" / "plain-16bit"))
-    request = gpu_check_phases.Request(tiny_run.settings.model, str(tmp_path), 4, "cpu", True, False, False)
-    found = gpu_check_phases.run_phase("exports", request)["checks"]
-    merged = found["merged model verifies"]
-    assert merged["ok"] and "every weight is base plus adapter" in merged["detail"]
-    assert found["adapter verifies"]["ok"]
-    score = found["merged model scores as the run"]
-    assert score["ok"] and "the run's" in score["detail"]
+    request = rehearsal(tiny_run.settings.model, tmp_path)
+    shutil.copytree(tiny_run.path, request.runs / "whole")
+    gn.compare(gn.open_run(request.runs / "whole"))
+    merged, adapter, gguf, score = gpu_check.run_phase(phases.exporting, request)
+    assert merged.ok and "every weight is base plus adapter" in merged.found and adapter.ok
     # None where the converter is neither here nor to be had.
-    gguf = found["GGUF verifies through llama.cpp"]
-    assert gguf["ok"] or (gguf["ok"] is None and "converter" in gguf["detail"]), gguf
+    assert gguf.ok or (gguf.ok is None and "converter" in gguf.found), gguf
+    assert score.ok and score.name == "merged model scores as the run" and "the run's" in score.found
 
 
-def test_an_export_that_lacks_something_is_not_checked_and_one_that_fails_fails() -> None:
+def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Path) -> None:
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
-    ((_, ok, found, _),) = gpu_check_phases.exported("a", lacks)
-    assert ok is None and found == "no converter"
-    ((_, ok, found, _),) = gpu_check_phases.exported("b", lambda: 1 / 0)
-    assert ok is False and "ZeroDivisionError" in found
+    assert list(phases.done("a", lacks)) == [Row("a", None, "no converter")]
+    assert list(phases.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
+    (preset,) = gpu_check.run_phase(phases.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
+    assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
+
+
+def test_the_notebook_is_small_and_one_that_could_do_it_before_has_nothing_to_learn(
+    tmp_path: Path, monkeypatch
+) -> None:
+    asked: list[list] = []
+
+    def run_command(command: list, **named: object) -> list[str]:
+        asked.append(command)
+        if len(asked) > 1:
+            raise ChildError("ended with 1", 1, ["Stopped during “Train”: ValueError: here"])
+        return ["All steps done"]
+
+    monkeypatch.setattr("grpo_nb.core.processes.run_command", run_command)
+    held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
+    run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
+    monkeypatch.setattr(phases.gn, "open_run", lambda path: run)
+    ends, learns = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))
+    assert ends.ok and learns.ok is None
+    (failed,) = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path), "m"))
+    assert failed.ok is False and "ValueError: here" in failed.found
+    assert "PRESET='cpu'" in asked[0] and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
+    assert "'model': 'm'" in asked[1][-1] and "'model'" not in asked[0][-1]
+
+
+def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
+    names = [name for name, *_ in phases.plan_of(True)]
+    assert len(names) == len(set(names)) == 7 and names[-1] == "quickstart notebook"
+    assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= set(names)
+    asked = [changes for name, _, changes in phases.plan_of(True) if name == "kit, 16 bit"]
+    assert asked == [{"use_vllm": True, "load_in_4bit": False}]
+    assert [changes for *_, changes in phases.plan_of(False)] == [{"use_vllm": False}] * 5
+
+
+def failing(request: object):
+    yield Row("a", True, "1", "2")
+    raise ValueError("here")
+
+
+def test_a_phase_keeps_what_it_found_before_it_failed() -> None:
+    kept: list[list[Row]] = []
+    found = gpu_check.run_phase(failing, Request("f"), lambda rows: kept.append(list(rows)))
+    assert found == [Row("a", True, "1", "2"), Row("ends", False, "ValueError: here")]
+    assert kept == [found[:1], found]
 
 
 def test_a_phase_of_its_own_process_ends_with_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """vLLM and CUDA are not taken down with the interpreter: what crashes or hangs there is no fault of the phase."""
-    request = gpu_check_phases.Request("m", str(tmp_path), 4, "gpu", True, True, False)
-    monkeypatch.setitem(gpu_check_phases.PHASES, "kit", lambda request: iter([{"load_seconds": 1.0}]))
+    monkeypatch.setattr(gpu_check, "plan_of", lambda has_vllm: [("a", failing, {})])
     monkeypatch.setattr(gpu_check.os, "_exit", sys.exit)
-    monkeypatch.setattr(sys, "argv", ["", "--phase", "kit", "--request", json.dumps(dataclasses.asdict(request))])
+    request = json.dumps(dataclasses.asdict(Request(str(tmp_path), "m")))
+    monkeypatch.setattr(sys, "argv", ["", "--phase", "failing", request])
     with pytest.raises(SystemExit) as ended:
         gpu_check.main()
-    assert ended.value.code == 0 and json.loads((tmp_path / "phase.json").read_text())["load_seconds"] == 1.0
+    kept = json.loads((tmp_path / "phase.json").read_text())
+    assert ended.value.code == 0 and [name for name, *_ in kept] == ["a", "ends"]
 
 
 @pytest.mark.parametrize(("end", "said"), [("sys.exit(139)", "ended with 139"), ("time.sleep(60)", "longer than 2 s")])
 def test_a_phase_that_dies_or_hangs_is_a_failed_check_and_keeps_what_it_found(
     end: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = '{"checks": {"a": {}}}'
+    kept = '[["a", true, "1", ""]]'
     (tmp_path / "dies.py").write_text(
         f"import sys, time\nopen({str(tmp_path / 'phase.json')!r}, 'w').write('{kept}')\n{end}"
     )
     monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "dies.py"))
-    monkeypatch.setattr(gpu_check, "_PHASE_SECONDS", 2 if "sleep" in end else 60)
-    request = gpu_check_phases.Request("m", str(tmp_path), 2, "gpu", True, True, False)
-    found = gpu_check._in_a_process("kit", request)
-    assert found["checks"]["a"] == {} and said in found["checks"]["ends"]["detail"] and found["seconds"] > 0
+    monkeypatch.setattr(gpu_check, "SECONDS", 2 if "sleep" in end else 60)
+    first, last = gpu_check.in_a_process(failing, Request(str(tmp_path)))
+    assert first == Row("a", True, "1") and last.name == "ends" and last.ok is False and said in last.found

@@ -51,11 +51,10 @@ def test_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[Path, gn.ru
 def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.runs.Run]) -> None:
     _, run = quickstart
     text = (run.path.parent.parent / "terminal.txt").read_text()
-    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  [\d.]+ s/step", text, re.MULTILINE)
+    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  seconds [\d.]+", text, re.MULTILINE)
     assert [int(s) for s in steps] == list(range(1, run.settings.max_steps + 1))
     for wanted in (
         "Check the machine",
-        "Before and after",
         "The reward rose from",
         "Held-out: better",
         "every weight is base plus adapter",
@@ -74,10 +73,8 @@ def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Pat
     ("verdict", "has_room", "said"),
     [
         ("better", True, "It worked. "),
-        ("better", False, "It worked. "),
         ("no difference shown", False, "the model could do it before. Nothing is left"),
         ("no difference shown", True, "the model did not get better. "),
-        ("worse", True, "the model did not get better. "),
     ],
 )
 def test_the_last_cell_ends_well_whatever_was_learnt(
@@ -97,10 +94,3 @@ def test_the_last_cell_ends_well_whatever_was_learnt(
     exec(cell.source, names | {"has_learnt": False, "exported": None})
     with pytest.raises(AssertionError, match="Not the trained model"):
         exec(cell.source, names | {"exported": SimpleNamespace(verification={"passed": False})})
-
-
-def test_open_run_plots_what_the_notebook_showed(quickstart: tuple[Path, gn.runs.Run]) -> None:
-    _, run = quickstart
-    figure = run.plot()
-    total = next(axis for axis in figure.axes if axis.get_title(loc="left") == "Total reward")
-    assert list(total.get_lines()[0].get_ydata()) == [row["reward"] for row in run.rows]

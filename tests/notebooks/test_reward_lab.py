@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs, text_of
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs, printed, text_of
 
 pytestmark = pytest.mark.begins(100)
 
@@ -18,19 +18,18 @@ def test_no_cell_warns_or_shows_an_error(reward_lab: Path) -> None:
 def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
     notebook = nbformat.read(reward_lab, as_version=4)
     reading = cell_with(notebook, "task.format.extract(text)")
-    printed = "".join(o.text for o in reading.outputs if o.output_type == "stream").splitlines()
-    assert [line.split(" -> ")[1] for line in printed] == ["7", "None", "None"]
+    assert [line.split(" -> ")[1] for line in printed(reading).splitlines()] == ["7", "None", "None"]
     tried = text_of(cell_with(notebook, "first = gn.rewards.correctness("))
     assert re.findall(r"^(\d) +\d +'", tried, re.MULTILINE) == ["1", "1", "0", "0", "0", "0"]
     sound = text_of(cell_with(notebook, "report = gn.check_rewards"))
     assert sound.startswith("Nothing found.")
 
     holed = cell_with(notebook, "def gold_somewhere")
-    assert [o.text for o in holed.outputs if o.output_type == "stream"] == ["[1.0, 1.0, 1.0]\n"]
+    assert printed(holed) == "[1.0, 1.0, 1.0]\n"
     for kind in ("every candidate", "contains the answer", "answer outside the slot"):
         assert f"critical: gold_somewhere: {kind}" in text_of(holed)
     mended = cell_with(notebook, "def gold_in_its_slot")
-    assert [o.text for o in mended.outputs if o.output_type == "stream"] == ["[1.0, 0.0, 0.0]\n"]
+    assert printed(mended) == "[1.0, 0.0, 0.0]\n"
     assert text_of(mended).startswith("Found: 1 note.") and "another form of the same number" in text_of(mended)
     assert "form outweighs being right" in text_of(cell_with(notebook, "formal = {"))
 
@@ -40,10 +39,10 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
     cell = cell_with(notebook, "gn.RewardLab(")
     assert outputs(cell, "application/vnd.jupyter.widget-view+json")
     assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell)
-    for page in (text_of(cell, "text/html"), reward_lab.with_suffix(".html").read_text()):
-        assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page, "what a page without a kernel shows"
+    page = text_of(cell, "text/html")
+    assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page, "what a page without a kernel shows"
     scores = cell_with(notebook, "scores = gn.score(")
-    assert "advantages: [1.04, -0.09, -0.95]" in "".join(o.text for o in scores.outputs if o.output_type == "stream")
+    assert "advantages: [1.04, -0.09, -0.95]" in printed(scores)
     table = text_of(scores, "text/html")
     assert table.count("<tr") == 4 and "It is 2, or one more." in table, "the completions are there as a whole"
 
@@ -61,6 +60,4 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
     differing = "[56]" if size == "small" else "[678]"
     assert re.match(rf"(signal|form only): in {differing} of {groups} groups of 8 the totals differ", with_example)
     assert "example turn" not in with_example and int(re.search(rf"read +(\d+) of {drawn}", with_example)[1]) > 3
-    assert "It worked." in "".join(
-        o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
-    )
+    assert "It worked." in printed(cell_with(notebook, "It worked."))

@@ -7,19 +7,21 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jupytext
 import nbformat
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.machine.installer import CLONE
+from grpo_nb.settings.presets import PRESETS
 from scripts import build_notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+REPOSITORY = build_notebooks.repository()
 # What the Hub, GitHub, OpenAI, Anthropic, Weights & Biases and Google issue.
 SECRETS = re.compile(
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|\b[0-9a-f]{40}\b"
@@ -31,16 +33,8 @@ FIELD_TYPES = {"raw": object, "string": str, "boolean": bool, "integer": int, "n
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 
 
-def read(path: Path) -> nbformat.NotebookNode:
-    return nbformat.read(path, as_version=4)
-
-
-def code_cells(path: Path) -> list[str]:
-    return [cell.source for cell in read(path).cells if cell.cell_type == "code"]
-
-
-def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 3
+def cells_of(path: Path, kind: str = "") -> list[str]:
+    return [cell.source for cell in nbformat.read(path, as_version=4).cells if kind in cell.cell_type]
 
 
 @every_notebook
@@ -71,12 +65,12 @@ def test_links_follow_a_public_remote_and_nothing_else(
     monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
     build_notebooks.follow_remote(remote)
     assert (tmp_path / "README.md").read_text() == f"git clone https://github.com/{path}\n"
-    assert build_notebooks.addresses()["@COLAB@"].endswith(f"/github/{path}/blob/main")
+    assert build_notebooks.repository() == f"https://github.com/{path}"
 
 
 @every_notebook
 def test_it_is_a_clean_file(path: Path) -> None:
-    notebook = read(path)
+    notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
     ids = [cell.id for cell in notebook.cells]
@@ -94,8 +88,7 @@ def test_it_is_a_clean_file(path: Path) -> None:
 
 @every_notebook
 def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
-    text = "\n".join(cell.source for cell in read(path).cells)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", "\n".join(cells_of(path)), re.MULTILINE)
     for needed in ("Install", "Check the machine", "Settings", "Did it work?", "If something went wrong", "Next"):
         assert needed in headings
     assert headings[-1] == "Next" and headings.index("Install") < headings.index("Settings")
@@ -103,9 +96,8 @@ def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
 
 @every_notebook
 def test_the_badge_opens_this_notebook(path: Path) -> None:
-    first = read(path).cells[0].source
-    (link,) = re.findall(r"\[!\[Open in Colab\]\([^)]+\)\]\(([^)]+)\)", first)
-    place = REPOSITORY.removesuffix("/").removeprefix("https://github.com/")
+    (link,) = re.findall(r"\[!\[Open in Colab\]\([^)]+\)\]\(([^)]+)\)", cells_of(path)[0])
+    place = REPOSITORY.removeprefix("https://github.com/")
     assert link == f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name}"
     assert not re.search(r"@[A-Z]+@|@CELLS", path.read_text()), "a mark was not replaced"
 
@@ -113,11 +105,12 @@ def test_the_badge_opens_this_notebook(path: Path) -> None:
 @every_notebook
 def test_it_installs_before_it_imports(path: Path) -> None:
     """One text for all: the cell that fetches the kit if need be, and calls `install`."""
-    cells = code_cells(path)
+    cells = cells_of(path, "code")
     source = jupytext.read(ROOT / "notebooks/src/_install.py", fmt="py:percent")
     (shared,) = [cell.source for cell in source.cells if cell.cell_type == "code"]
-    assert cells[0] == shared.replace("@REPOSITORY@", REPOSITORY.removesuffix("/"))
+    assert cells[0] == shared.replace("@REPOSITORY@", REPOSITORY)
     assert "install(report=print)" in cells[0] and "import grpo_nb as gn" in cells[1]
+    assert f'"{CLONE}"' in cells[0], "the clone is the folder that install links"
     # Nothing but the standard library before it: what is loaded cannot be replaced.
     for node in ast.walk(ast.parse(cells[0])):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -125,16 +118,10 @@ def test_it_installs_before_it_imports(path: Path) -> None:
         assert all(n.partition(".")[0] in sys.stdlib_module_names or n == "grpo_nb.machine" for n in names)
 
 
-def test_the_clone_is_the_folder_that_install_links() -> None:
-    from grpo_nb.machine.installer import CLONE
-
-    assert f'"{CLONE}"' in code_cells(NOTEBOOKS[0])[0]
-
-
 @every_notebook
 def test_every_cell_is_python_3_11_without_magics(path: Path) -> None:
     """Plain Python runs in IPython 7.34 as in 9, in a script, and in Colab with 3.13. A `%pip` under an `if` does not."""
-    for number, source in enumerate(code_cells(path)):
+    for number, source in enumerate(cells_of(path, "code")):
         ast.parse(source, filename=f"{path.stem}, code cell {number}", feature_version=(3, 11))
         assert not re.search(r"^\s*[%!]", source, re.MULTILINE)
         # IPython 7.34 knows top-level await, and its autoawait differs from what a script does.
@@ -143,9 +130,8 @@ def test_every_cell_is_python_3_11_without_magics(path: Path) -> None:
 
 @every_notebook
 def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
-    cells = [c for c in read(path).cells if "parameters" in c.metadata.get("tags", [])]
-    assert len(cells) == 1, "one settings cell"
-    source = cells[0].source
+    notebook = nbformat.read(path, as_version=4)
+    (source,) = [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
     assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
     fields = {name: (value, kind) for name, value, kind in FORM.findall(source)}
     assert {target.id for node in assigned for target in node.targets} == set(fields), "a setting without a form field"
@@ -156,8 +142,6 @@ def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
         else:
             assert isinstance(value, FIELD_TYPES[described["type"]]), name
     if "PRESET" in fields:
-        from grpo_nb.settings.presets import PRESETS
-
         assert json.loads(fields["PRESET"][1]) == ["auto", *PRESETS]
     if "DRIVE" in fields:
         assert fields["DRIVE"][0] == '""', "the Drive is mounted only if somebody asks for it"
@@ -167,7 +151,7 @@ def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
 def test_every_public_name_exists(path: Path) -> None:
     used = {
         node.attr
-        for source in code_cells(path)
+        for source in cells_of(path, "code")
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gn"
     }
@@ -176,8 +160,7 @@ def test_every_public_name_exists(path: Path) -> None:
 
 def facts(path: Path) -> dict[str, str]:
     """The rows of the table under the title."""
-    table = read(path).cells[1].source
-    return dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", table, re.MULTILINE))
+    return dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", cells_of(path)[1], re.MULTILINE))
 
 
 @every_notebook
@@ -195,61 +178,55 @@ def test_the_computed_memory_is_what_the_plan_says(path: Path) -> None:
     assert float(said[1]) == pytest.approx(float(shown[1]), rel=0.05)
 
 
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where Colab's module for the Drive was asked to mount it; a place that begins with "no" is refused."""
+    from grpo_nb.machine import host
+
+    places: list[str] = []
+
+    def mount(place: str) -> None:
+        places.append(place)
+        if Path(place).name.startswith("no"):
+            raise ValueError("mount failed")
+
+    for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(host, "_DRIVE", tmp_path)
+    for name, module in {"google": {}, "google.colab": {"drive": SimpleNamespace(mount=mount)}}.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**module))
+    return places
+
+
 @pytest.mark.parametrize(
     ("host", "drive", "folder", "said"),
     [
-        (None, "", "runs", ""),
-        (None, "grpo_nb/x", "runs", "There is no Google Drive here"),
-        ("COLAB_RELEASE_TAG", "", "runs", ""),
+        ("ANY", "", "runs", ""), ("ANY", "grpo_nb/x", "runs", "There is no Google Drive here"),
+        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"), ("COLAB_RELEASE_TAG", "", "runs", ""),
         ("COLAB_RELEASE_TAG", "grpo_nb/x", "{}/MyDrive/grpo_nb/x", "on your Drive, in grpo_nb/x"),
-        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"),
     ],
-)
+)  # fmt: skip
 def test_the_drive_is_mounted_only_where_it_is_and_if_asked(
-    host: str | None, drive: str, folder: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str, drive: str, folder: str, said: str, tmp_path: Path, mounted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounted = fake_drive(monkeypatch, tmp_path, host)
+    monkeypatch.setenv(host, "1")
+    if host != "COLAB_RELEASE_TAG":
+        monkeypatch.delitem(sys.modules, "google.colab")
     lines: list[str] = []
     assert gn.machine.run_folder(drive, report=lines.append) == folder.format(tmp_path)
     assert said in "".join(lines) and bool(lines) is bool(drive)
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])
 
 
-def fake_drive(
-    monkeypatch: pytest.MonkeyPatch, mount: Path, host: str | None, error: Exception | None = None
-) -> list[str]:
-    """Colab's module for the Drive, which notes where it was mounted."""
-    from types import ModuleType
+def test_a_drive_that_is_refused_is_said_and_a_folder_outside_of_it_is(
+    tmp_path: Path, mounted: list, monkeypatch
+) -> None:
+    from grpo_nb.machine import host
 
-    from grpo_nb.machine import host as place
-
-    mounted: list[str] = []
-
-    def do_mount(place: str) -> None:
-        if error is not None:
-            raise error
-        mounted.append(place)
-
-    for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(place, "_DRIVE", mount)
-    if host is not None:
-        monkeypatch.setenv(host, "1")
-    if host == "COLAB_RELEASE_TAG":
-        google, colab, drive = ModuleType("google"), ModuleType("google.colab"), ModuleType("google.colab.drive")
-        drive.mount, colab.drive, google.colab = do_mount, drive, colab
-        for module in (google, colab, drive):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-    return mounted
-
-
-def test_a_drive_that_is_refused_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_drive(monkeypatch, tmp_path, "COLAB_RELEASE_TAG", ValueError("mount failed"))
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
+    monkeypatch.setattr(host, "_DRIVE", tmp_path / "no")
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"):
         gn.machine.run_folder("grpo_nb/x")
-
-
-@pytest.mark.parametrize("drive", ["/content", "../elsewhere"])
-def test_a_folder_outside_of_the_drive_is_refused(drive: str) -> None:
-    with pytest.raises(ValueError, match="inside your Drive"):
-        gn.machine.run_folder(drive)
+    for drive in ("/content", "../elsewhere"):
+        with pytest.raises(ValueError, match="inside your Drive"):
+            gn.machine.run_folder(drive)

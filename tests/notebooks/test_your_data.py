@@ -5,13 +5,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, only_published, only_small, text_of
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, only_published, only_small, printed, text_of
 
 pytestmark = pytest.mark.begins(20)
-
-
-def printed(cell: nbformat.NotebookNode) -> str:
-    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
 def test_no_cell_warns_or_shows_an_error(your_data: Path) -> None:

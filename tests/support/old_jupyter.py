@@ -1,7 +1,6 @@
 """Execute notebooks in a kernel with the IPython and the ipywidgets that Colab has (7.34 and 7.7.1).
 
-    python -m tests.support.old_jupyter                # every notebook, whole: some minutes each
-    python -m tests.support.old_jupyter 00 02 --head   # two, up to the settings: seconds
+    python -m tests.support.old_jupyter 00 02   # two, whole: some minutes each; without names all
 
 The kernel is that of this environment, with the old packages, in an environment of their own, put before its own.
 """
@@ -16,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from ipykernel.kernelspec import make_ipkernel_cmd
-from nbclient import NotebookClient
+
+from scripts.run_notebook import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
@@ -48,15 +47,6 @@ def old_python() -> Path:
     return python
 
 
-class Client(NotebookClient):
-    """A client whose kernel is this Python, whatever "python3" is called elsewhere."""
-
-    def create_kernel_manager(self):  # type: ignore[no-untyped-def]
-        manager = super().create_kernel_manager()
-        manager.kernel_spec.argv = make_ipkernel_cmd(executable=sys.executable)
-        return manager
-
-
 def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.NotebookNode:
     """Execute a notebook in `folder`; with `head` only up to its settings, which needs no model.
 
@@ -71,10 +61,7 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
     ask = f"import IPython, ipywidgets\nassert {WANTED} == {{m.__name__: m.__version__ for m in (IPython, ipywidgets)}}"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(ask))
     site = next((old_python().parent.parent / "lib").glob("python3*")) / "site-packages"
-    client = Client(
-        notebook, timeout=None, kernel_name="python3", iopub_timeout=120, store_widget_state=False,
-        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--IPKernelApp.log_level=ERROR"],
-    )  # fmt: skip
+    client = Client(notebook, folder)
     client.execute(env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
     del notebook.cells[0]
     return notebook
@@ -85,13 +72,11 @@ def main() -> None:
     parser.add_argument(
         "notebooks", nargs="*", default=[""], help="starts of their names, for example 00; by default all"
     )
-    parser.add_argument("--head", action="store_true", help="only up to the settings")
     arguments = parser.parse_args()
     for file in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         if file.name.startswith(tuple(arguments.notebooks)):
             with tempfile.TemporaryDirectory() as folder:
-                execute(file, Path(folder), head=arguments.head)
-            print(f"{file.stem} ran", flush=True)
+                execute(file, Path(folder))
 
 
 if __name__ == "__main__":
