@@ -35,6 +35,7 @@ _LISTED = 3
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
 _STRETCHES = 256
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
+CALLS, _SCHEDULE = "Calls per completion", "Learning rate"
 
 
 # Panel -> its metric, its unit or how its value is written, and how the names of the rules begin that speak about it, for their
@@ -49,8 +50,9 @@ PANELS = {
     "Cut at the limit": ("completions/clipped_ratio", "{:.0%}", "truncation"),
     "Gradient norm": ("grad_norm", "{:.3g}", "gradient"),
     "Entropy": ("entropy", "{:.2g}", "collapse"),
-    "Learning rate": ("learning_rate", "{:.2g}", "no rule"),
+    _SCHEDULE: ("learning_rate", "{:.2g}", "no rule"),
     "Seconds per step": ("step_time", "{:.3g}", "slow_steps"),
+    CALLS: ("tools/call_frequency", "{:.2f}", "tools"),
 }
 _CARDS = list(PANELS)[5:]
 _MIDDLE = (KL, HOLDOUT, LENGTHS)
@@ -58,8 +60,10 @@ _MIDDLE = (KL, HOLDOUT, LENGTHS)
 _MOSAIC = [
     [TOTAL] * 6 + [EACH] * 4 + ["."] * 2,
     [title for title in _MIDDLE for _ in range(4)],
-    [title for title in _CARDS for _ in range(2)],
+    [title for title in _CARDS[:6] for _ in range(2)],
 ]
+# Calls take the place of what the settings say, where there are tools.
+_WITH_CALLS = [*_MOSAIC[:2], [CALLS if title == _SCHEDULE else title for title in _MOSAIC[2]]]
 _ROWS, _BETWEEN = (2.15, 1.35, 0.55), 0.87
 # In inches: what is above the panels, what they take together, and below them; the foot grows by a line for each that it has.
 _WIDTH, _HEAD, _DRAWN, _FOOT, _LINE = 10.0, 0.36, sum(_ROWS) + 2 * _BETWEEN, 0.49, 0.19
@@ -110,7 +114,8 @@ def training_figure(
         rows = [{key: value for key, value in row.items() if key != "kl"} for row in rows]
     marked, window = worst_first(sorted(alerts, key=lambda alert: -alert.step)), window_of(rows)
     figure = Figure(facecolor="white", label=describe(rows, reference))
-    axes: dict[str, Axes] = figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
+    mosaic = _WITH_CALLS if any(PANELS[CALLS][0] in row for row in rows) else _MOSAIC
+    axes: dict[str, Axes] = figure.subplot_mosaic(mosaic, height_ratios=_ROWS)
     _write_foot(figure, marked, window)
     first, last = (rows[0]["step"], rows[-1]["step"]) if rows else (1, 1)
     for title, axis in axes.items():

@@ -24,6 +24,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.groups import played
 from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
@@ -108,8 +109,12 @@ class Recorder(TrainerCallback):
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         if _GENERATED in row:
-            table = completions_table(self.trainer._logs, row["step"], self.settings.num_generations, self.weights)
-            row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
+            has_tools, size = bool(self.trainer.tools), self.settings.num_generations
+            table = completions_table(self.trainer._logs, row["step"], size, self.weights, has_tools)
+            row |= sameness(list(group) for _, group in played(table).groupby(table["group"]))
+            if has_tools:
+                last = [turns[-1] for turns in map(json.loads, table["turns"])]
+                row["tools/unanswered"] = sum(bool(turn.get("tool_calls")) for turn in last) / len(last)
         for observer in self.observers:
             try:
                 if observer(row, table):
@@ -172,7 +177,9 @@ def best_adapter(run: Run, step: int) -> Path:
     return run.path / "best" / f"step-{step}"
 
 
-def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:
+def completions_table(
+    logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float], has_tools: bool = False
+) -> pandas.DataFrame:
     """Return the last generation batch of a trainer as `Run.completions` has it.
 
     Args:
@@ -180,11 +187,14 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
         step: Of the trainer.
         size: Of a group. Its rows are consecutive: RepeatSampler repeats each prompt `num_generations` times.
         weights: Of the rewards by name.
+        has_tools: Whether a completion is an episode, of which every turn is kept.
     """
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
     table = pandas.DataFrame({"step": step, "group": scores.index // size})
     table["prompt"] = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]
     table["completion"] = list(map(completion_text, logs["completion"]))
+    if has_tools:
+        table["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
     table[list(scores)] = scores
     # Of those that are a number, as TRL has it; NaN where none is.
     table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
