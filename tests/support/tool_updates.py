@@ -130,6 +130,7 @@ def main(folder: Path, place: Path, losses: list[str]) -> dict[str, Any]:
 
     import_unsloth()
     import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's
+
     from trl import GRPOTrainer
 
     assert GRPOTrainer.__name__ == "UnslothGRPOTrainer"

@@ -11,7 +11,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.generation.samples import Samples
 
-PLACES = "barn mill well shop port farm mine hill lake bank gate yard".split()
+PLACES = ["barn", "mill", "well", "shop", "port", "farm", "mine", "hill", "lake", "bank", "gate", "yard"]
 FORM = gn.tasks.AnswerFormat(
     name="answer", answer_open="<answer>", answer_close="</answer>", instruction="Answer as <answer>number</answer>."
 )
@@ -63,11 +63,20 @@ def loaded_village(folder: Path, root: Path, **changes: Any) -> tuple[Any, Any, 
     })  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     gn.models.give_tool_template(tokenizer)
-    return model, tokenizer, village_task(settings, tokenizer), [gn.rewards.correctness(format=FORM), progress], settings
+    return (
+        model,
+        tokenizer,
+        village_task(settings, tokenizer),
+        [gn.rewards.correctness(format=FORM), progress],
+        settings,
+    )
 
 
-def speak_for(monkeypatch: Any, tokenizer: Any) -> None:
-    """Draw what a model says in an episode of the village, with torch's random numbers: right, wrong, or with a bad call."""
+def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
+    """Draw what a model says in an episode of the village, with torch's random numbers: right, wrong, or with a bad call.
+
+    With one way it goes on until it knows.
+    """
 
     def words(prompt: str) -> str:
         asked = prompt.rsplit("<|im_start|>user", 1)[1]
@@ -75,7 +84,7 @@ def speak_for(monkeypatch: Any, tokenizer: Any) -> None:
             return f"<answer>{asked.rsplit('The number is ', 1)[1][:2]}</answer>"
         place = asked.rsplit("Go to the " if "Go to the " in asked else "start at the ", 1)[1].split(".")[0]
         call = f"<call>read(place={place})</call>"
-        return [call, call, "<answer>12</answer>", "<call>fly(to=moon)</call>"][int(torch.randint(4, ()))]
+        return [call, call, "<answer>12</answer>", "<call>fly(to=moon)</call>"][int(torch.randint(ways, ()))]
 
     def sample(model: Any, prompts: Any, config: Any, folded: Any = None) -> Samples:
         said = [words(tokenizer.decode(prompt)) + "<|im_end|>" for prompt in prompts]

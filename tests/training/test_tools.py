@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
+from grpo_nb.evaluation.results import REWARD
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.identity import tokenizer_for
 from tests.support.run_folders import untimed
@@ -105,16 +106,18 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(who
     compared = gn.compare(run, task)
     assert "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
     paid = gn.evaluate(run, task, rewards=rewards)
-    assert 0 < sum(row["reward: progress"] if "reward: progress" in row else 0 for row in paid.rows) or paid.rows
+    assert sum(row[f"{REWARD}progress"] for row in paid.rows) > 0, "environments are those that were played in"
     for ask in (lambda: gn.compare(run), lambda: gn.ask(run, "Where?"), lambda: gn.evaluate(run)):
-        with pytest.raises(ValueError, match=r"was trained with tools, which no file of it has: gn.compare\(run, task\)"):
+        with pytest.raises(
+            ValueError, match=r"was trained with tools, which no file of it has: gn.compare\(run, task\)"
+        ):
             ask()
     with pytest.raises(ValueError, match="has tools, which would not go along"):
         gn.scaleout.write(run, tmp_path / "away")
     with pytest.raises(ValueError, match="priming shows answers"):
         gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: "")
     (tmp_path / "m.gguf").write_bytes(b"")
-    with pytest.raises(ValueError, match="m.gguf is asked through llama.cpp, which runs no tools"):
+    with pytest.raises(ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"):
         gn.evaluate(tmp_path / "m.gguf", task)
     kept = tokenizer_for(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
@@ -134,7 +137,7 @@ def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
         return [1 / (each.seen - 1) for each in environments]
 
     model, tokenizer, task, rewards, settings = whole[0]
-    with pytest.raises(gn.rewards.calls.RewardError, match="'broken' raised ZeroDivisionError.*on row"):
+    with pytest.raises(gn.rewards.calls.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"):
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
@@ -158,14 +161,16 @@ def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.Mo
     pad = tokenizer.pad_token
     tokenizer.pad_token = tokenizer.eos_token
     try:
-        with pytest.raises(ValueError, match="is the token that ends a turn .* train on a wrong gradient"):
+        with pytest.raises(ValueError, match=r"is the token that ends a turn .* train on a wrong gradient"):
             gn.train(model, tokenizer, task, rewards, settings, name="padded")
     finally:
         tokenizer.pad_token = pad
 
 
 def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
-    rows = [{"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6} for step in range(1, 13)]
+    rows = [
+        {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6} for step in range(1, 13)
+    ]
     told = {alert.message: alert.kind for alert in gn.health.check_health(rows).alerts if alert.rule == "tools"}
     assert any("100% of the calls of tools failed" in message for message in told)
     assert any("60% of the episodes ended with a call that nobody answered" in message for message in told)
