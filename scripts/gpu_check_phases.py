@@ -441,9 +441,51 @@ def resuming(request: Request) -> Found:
     yield follows(rows[half:], whole[half:], is_exact=request.device == "cpu")
 
 
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+def playing(request: Request) -> Found:
+    """Sums with a tool that adds, shown once: episodes in training and held out, the engine woken in each round."""
+    extra = {"vllm_importance_sampling_correction": True} if request.use_vllm else {}
+    settings = settings_for(
+        request, max_steps=4, max_completion_length=160, max_prompt_length=640, warmup_steps=0, extra=extra
+    )
+    here = yield from loaded(request, settings)
+    if "tools" not in here.tokenizer.chat_template:
+        gn.models.give_tool_template(here.tokenizer)
+    form, options = here.task.format, {"train_size": 20, "holdout_size": 6, "tokenizer": here.tokenizer}
+    hand = gn.lab.ByHand(here.task.with_tools(add))
+    a, _, b = hand.row["question"].removeprefix("What is ").removesuffix("?").split()
+    hand.say(form.render("", hand.do("add", a=int(a), b=int(b))))
+    task = gn.load_task("arithmetic", settings, example=hand.example(here.tokenizer), **options).with_tools(add)
+    run = gn.train(here.model, here.tokenizer, task, here.rewards, settings, name=f"{request.name}-tools")
+    yield first_kl(run.rows)
+    yield numbers_hold(run.rows, is_scaled=is_scaled(settings))
+    if (
+        request.use_vllm
+    ):  # of the tokens that the model wrote: those of a tool are far from what any sampler would write
+        yield sampler_agrees(run.rows)
+    calls = [row["tools/call_frequency"] for row in run.rows]
+    yield Row("the tool is called", max(calls) > 0 or None, f"{', '.join(f'{one:.2g}' for one in calls)} a completion")
+    failed = [row["tools/failure_frequency"] for row in run.rows]
+    yield Row(
+        "calls are answered", min(failed) < 1, f"{', '.join(f'{one:.0%}' for one in failed)} failed", "some are not"
+    )
+    held_out = gn.compare(run, task)
+    yield {"held_out": held_out.sentence, "used_gb": memory_gb(request.device), **speed(run.rows, settings.batch_size)}
+
+
 PHASES: dict[str, Callable[[Request], Found]] = {
     "kit": through_the_kit, "hand-over": handing_over, "begin": resuming,
     "resume": resuming, "exports": exporting, "preset": of_the_preset, "quickstart notebook": quickstart_notebook,
+    "tools": playing,
 }  # fmt: skip
 
 
@@ -456,6 +498,7 @@ def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, dict[str, bool]]]:
             yield f"{name}, {'with' if use_vllm else 'without'} vLLM", name, {"use_vllm": use_vllm}
     if has_vllm:
         yield "hand-over, 16 bit", "hand-over", {"use_vllm": True, "load_in_4bit": False}
+    yield "tools", "tools", {"use_vllm": has_vllm}
     yield "preset's own model", "preset", {"use_vllm": has_vllm}
     yield "quickstart notebook", "quickstart notebook", {"use_vllm": has_vllm}
 

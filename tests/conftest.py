@@ -233,3 +233,11 @@ def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions in its first lessons."""
     less = {"PROMPTS": 4, "BATCH": 8} if size == "small" else {}
     return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), **less)
+
+
+@pytest.fixture(scope="session")
+def tools(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/08_tools`, executed; small, with two steps and few episodes before and after."""
+    changes = {"max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
+    less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
+    return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), **less)
