@@ -273,4 +273,4 @@ print(f"Chains of three: {three.sentence}")
 #
 # * A tool of your own is a function with types and a docstring: `task.with_tools(search, calculator)`.
 # * Tools run in this process, with your rights. For code that a model wrote there is `gn.sandbox`: docs/guide/tools.md.
-# * How sure is this? Eight seeds: docs/evidence/tools.md.
+# * How sure is this, and what was not measured: docs/evidence/tools.md.

@@ -65,11 +65,12 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
 
     if "ref" in model.peft_config:
         model.delete_adapter("ref")
-    draw = torch.Generator().manual_seed(1)
     adapter = [(name, weight) for name, weight in sorted(model.named_parameters()) if ".lora_" in name]
-    for _, weight in adapter:
-        weight.data, weight.grad = torch.randn(weight.shape, generator=draw) * 0.1, None
+    for name, weight in adapter:
         weight.requires_grad_(True)
+        weight.grad = None
+        if ".lora_B" in name:
+            weight.data.zero_()  # what TRL copies as the reference, and Unsloth takes the model without it
     at, waiting = [0] * len(_SAID), list(range(len(_SAID)))
 
     def written(prompts: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
@@ -92,6 +93,9 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
         model=model, processing_class=tokenizer, reward_funcs=won, args=GRPOConfig(**{**values, **config}),
         train_dataset=Dataset.from_list(rows), environment_factory=Guess,
     )  # fmt: skip
+    draw = torch.Generator().manual_seed(1)
+    for _, weight in adapter:
+        weight.data = torch.randn(weight.shape, generator=draw) * 0.05
     trainer._generate_single_turn = written
     gradients: list[torch.Tensor] = []
 
