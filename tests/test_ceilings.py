@@ -28,6 +28,7 @@ CEILINGS = {
 #: What tools and environments came to, beyond these.
 TOOLS = {
     "core": 14,
+    "settings": 1,
     "tasks": 167,
     "models": 33,
     "generation": 97,

@@ -52,14 +52,6 @@ class Talking(Village):
         return f" You begin at {random.random()}."
 
 
-class Told(Village):
-    """What `reset` returns is put behind the question."""
-
-    def reset(self, chain: list[str], **row: Any) -> str:
-        super().reset(chain, **row)
-        return " Read the notes."
-
-
 def untyped(place):
     """Read a note.
 
@@ -122,10 +114,10 @@ def test_an_episode_begins_with_nothing_left_of_the_one_before(task: gn.tasks.Ta
     assert played.seen == 0 and not hasattr(played, "seen_before")
 
 
-def test_what_reset_returns_stands_behind_the_question(task: gn.tasks.Task) -> None:
-    prompt, columns = task.with_tools(environment=Told).play.begin(task.train[0])
-    assert prompt[-1]["content"] == task.train[0]["question"] + " Read the notes."
-    assert not task.train[0]["prompt"][-1]["content"].endswith("notes.") and columns["environments"].seen == 0
+@pytest.mark.parametrize("name", ["rollout_func", "environment_factory", "tools", "max_tool_calling_iterations"])
+def test_trls_own_ways_to_tools_are_told_the_one_of_the_task(name: str) -> None:
+    with pytest.raises(ValueError, match=r"task.with_tools\("):
+        gn.preset("cpu", extra={name: 1})
 
 
 def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(task: gn.tasks.Task) -> None:
