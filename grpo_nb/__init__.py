@@ -6,9 +6,12 @@ looked up when they are used, in the order that keeps Unsloth ahead of trl and t
 """
 
 import functools
+import importlib
 from typing import Any
 
 __version__ = "0.1.0"
+# Not in the list, and there all the same: `gn.lab.ByHand`.
+_OTHER_ROOMS = ("lab", "models", "sandbox")
 
 
 @functools.cache
@@ -19,6 +22,8 @@ def _door() -> tuple[Any, Any, list[str]]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OTHER_ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
     return _door()[2] if name == "__all__" else _door()[0](name)
 
 

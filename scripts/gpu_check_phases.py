@@ -315,6 +315,39 @@ def quickstart_notebook(request: Request) -> Found:
     yield Row("it learns", None if could else learnt, told, "the reward rises, and held-out is better")
 
 
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+def playing(request: Request) -> Found:
+    """Sums with a tool that adds, shown once: episodes in training and held out, the engine woken in each round."""
+    extra = {"vllm_importance_sampling_correction": True} if request.use_vllm else {}
+    room = {"max_prompt_length": 640, "max_completion_length": 160}
+    settings = request.settings(max_steps=4, warmup_steps=0, extra=extra, **room)
+    here = yield from loaded(request, settings)
+    if "tools" not in here.tokenizer.chat_template:
+        gn.models.give_tool_template(here.tokenizer)
+    hand = gn.lab.ByHand(here.task.with_tools(add))
+    a, _, b = hand.row["question"].removeprefix("What is ").removesuffix("?").split()
+    hand.say(here.task.format.render("", hand.do("add", a=int(a), b=int(b))))
+    options = {"train_size": 20, "holdout_size": 6, "example": hand.example(here.tokenizer)}
+    task = gn.load_task("arithmetic", settings, tokenizer=here.tokenizer, **options).with_tools(add)
+    run = gn.train(here.model, here.tokenizer, task, here.rewards, settings, name="tools")
+    yield from trained(run, here.is_scaled)
+    if request.use_vllm:  # of the tokens that the model wrote: a tool's are far from what any sampler would write
+        yield sampler_agrees(run.rows)
+    called, failed = (run.metrics[f"tools/{name}_frequency"] for name in ("call", "failure"))
+    yield Row("the tool is called", bool(called.max() > 0) or None, f"{called.max():.2g} a completion at most")
+    yield Row("calls are answered", bool(failed.min() < 1), f"{failed.min():.0%} failed at best", "some are not")
+    yield from done("episodes held out", lambda: gn.compare(run, task))
+
+
 def plan_of(has_vllm: bool) -> Iterator[tuple[str, Callable[[Request], Found], dict[str, bool]]]:
     """The phases in their order: (name, function, what is asked besides)."""
     way, asked = f"{'with' if has_vllm else 'without'} vLLM", {"use_vllm": has_vllm}
@@ -324,5 +357,6 @@ def plan_of(has_vllm: bool) -> Iterator[tuple[str, Callable[[Request], Found], d
     if has_vllm:
         yield "kit, without vLLM", training, {"use_vllm": False}
         yield "kit, 16 bit", training, {"use_vllm": True, "load_in_4bit": False}
+    yield f"tools, {way}", playing, asked
     yield "preset's own model", of_the_preset, asked
     yield "quickstart notebook", quickstart_notebook, asked

@@ -264,3 +264,11 @@ def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return execute_notebook(
         "10_gsm8k", folder, CHANGES=changes, DATA="train.jsonl", TEST="test.jsonl", QUESTIONS=12, EXPORT_TO="merged"
     )
+
+
+@pytest.fixture(scope="session")
+def tools(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/08_tools`, executed; small, with two steps and few episodes before and after."""
+    changes = {"max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
+    less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
+    return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), **less)

@@ -28,6 +28,22 @@ CEILINGS = {
 }
 AROUND = {"tests": 11_500, "scripts": 600}
 
+#: What tools and environments came to, beyond these.
+TOOLS = {
+    "core": 14,
+    "settings": 1,
+    "tasks": 167,
+    "models": 33,
+    "generation": 97,
+    "rewards": 18,
+    "checks": 8,
+    "lab": 56,
+    "health": 5,
+    "evaluation": 17,
+    "training": 34,
+    "runs": 12,
+}
+
 
 def code_lines(source: str) -> int:
     """Count the lines of a module that are neither blank, nor comment, nor a docstring of anything, fields included."""
@@ -53,6 +69,7 @@ def test_what_counts_as_a_line() -> None:
 
 @pytest.mark.parametrize(("room", "ceiling"), CEILINGS.items())
 def test_a_room_is_as_small_as_it_was(room: str, ceiling: int) -> None:
+    ceiling += TOOLS.get(room, 0)
     lines = sum(code_lines(path.read_text()) for path in (PACKAGE / room).rglob("*.py"))
     assert lines <= ceiling, f"grpo_nb/{room} has {lines} code lines of at most {ceiling}: what could go?"
 
@@ -61,6 +78,10 @@ def test_a_room_is_as_small_as_it_was(room: str, ceiling: int) -> None:
 def test_what_stands_around_the_kit_is_small_too(folder: str, ceiling: int) -> None:
     lines = sum(code_lines(path.read_text()) for path in (ROOT / folder).rglob("*.py"))
     assert lines <= ceiling, f"{folder} has {lines} code lines of at most {ceiling}: what could go?"
+
+
+def test_tools_take_no_more_than_was_said() -> None:
+    assert sum(TOOLS.values()) <= 480
 
 
 def test_the_door_only_opens() -> None:

@@ -19,6 +19,7 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number, shorten
+from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
@@ -348,13 +349,13 @@ def baseline(
     chosen = sorted(random.Random(settings.seed).sample(range(len(task.train)), min(prompts, len(task.train))))
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
-    right = score(rewards, golds, rows, tokenizer=tokenizer)
-    empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
+    right = score(rewards, golds, list(map(task.begun, rows)), tokenizer=tokenizer)
+    empty = score(rewards, [""] * len(rows), list(map(task.begun, rows)), tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
-    how = {"chat_template_kwargs": task.chat_template_kwargs}
-    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, **how)
-    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, temperature=0.0, **how)
-    scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
+    how = {"chat_template_kwargs": task.chat_template_kwargs, "play": task.play}
+    sampled = _sample(model, tokenizer, repeated, settings, size, **how)
+    greedy = _sample(model, tokenizer, rows, settings, 1, temperature=0.0, **how)
+    scores = score(rewards, **as_scored(sampled, repeated))
     return Baseline(
         scores=scores,
         num_generations=size,
@@ -371,7 +372,7 @@ def baseline(
     )
 
 
-def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, **changes: Any) -> list[Any]:
+def _sample(model: Any, tokenizer: Any, rows: list[Any], settings: Settings, size: int, **changes: Any) -> list[Any]:
     import torch
 
     from grpo_nb.generation.sampling import generate
@@ -379,7 +380,7 @@ def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, 
     how = {"temperature": settings.temperature, "sampling": settings.sampling, **changes}
     # Whole groups, so that the prompt of each is computed once.
     how |= {"max_completion_length": settings.max_completion_length, "batch_size": size * max(1, 64 // size)}
-    bar = progress_bar(len(prompts), desc="baseline", unit="completion")
+    prompts, bar = [row["prompt"] for row in rows], progress_bar(len(rows), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)
-        return generate(model, tokenizer, prompts, **how, progress=lambda done: bar.update(done - bar.n))
+        return generate(model, tokenizer, prompts, **how, rows=rows, progress=lambda done: bar.update(done - bar.n))

@@ -68,11 +68,12 @@ def check_rewards(
     findings = [finding for check in checks for finding in check.findings()]
     limits = [check.limit for check in checks if check.limit]
     every = [check.seen for check in checks]
-    if all(one.is_judged for one in every):
+    answering = [check.seen for check in checks if not check.is_played]
+    if answering and all(one.is_judged for one in answering):
         gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
         asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
-        findings += judge_set(every, by_weight, asks=asks)
-    else:
+        findings += judge_set(answering, by_weight, asks=asks)
+    elif answering:
         limits.append("the weighted total: each reward has to be mended first")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
         limits.append("token counts: without tokenizer=, rewards that look at completion_ids saw words and marks")
@@ -94,6 +95,7 @@ class _Check:
         self.caller, self.rows, self.layouts = caller, rows, layouts
         self.seen = Seen(caller.name, layouts[0])
         self.failed: dict[make.Probe, Outcome] = {}
+        self.is_played = False
 
     def findings(self) -> Iterator[Finding]:
         """Find the layout that the reward reads, try everything in that one, and judge it."""
@@ -104,7 +106,8 @@ class _Check:
             scored = [p for p in seen.scores if p.layout == seen.layout.name and p not in self.failed]
             pairs = {(p.row, p.kind): p for p in reversed(scored) if p.row in rows}
             broken += check_steadiness(self.caller, self.rows.batch([*pairs.values()])) if pairs else []
-        seen.is_judged = not broken and len(self.failed) < len(seen.scores)
+        self.is_played = "environments" in texts_in(self.caller.reward)
+        seen.is_judged = not broken and not self.is_played and len(self.failed) < len(seen.scores)
         if seen.is_judged:
             self._run(probe for row in rows for probe in self._of_row(row, is_first=row == rows[0]))
             yield from self._try_hostile(rows[0])
@@ -114,6 +117,8 @@ class _Check:
     @property
     def limit(self) -> str:
         """What could not be checked; empty where all was."""
+        if self.is_played:
+            return f"{self.seen.name}: what it pays an episode, which nobody played here: gn.lab.ByHand(task, row) shows it"
         if not self.seen.is_judged:
             return f"{self.seen.name}: what it pays, for it fails on all completions, or scores one differently"
         if self.caller.is_given_up or any(outcome.is_late for outcome in self.failed.values()):

@@ -19,7 +19,7 @@ def texts_in(held: Any, depth: int = 5) -> Iterator[str]:
     elif isinstance(held, dict):
         parts = [*held, *held.values()]
     elif isinstance(held, types.CodeType):
-        parts = [*held.co_varnames[: held.co_argcount], *held.co_consts]
+        parts = [*held.co_varnames[: held.co_argcount + held.co_kwonlyargcount], *held.co_consts]
     elif isinstance(held, functools.partial):
         parts = [held.func, held.args, held.keywords]
     elif isinstance(held, types.FunctionType):

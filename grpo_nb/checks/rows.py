@@ -79,7 +79,8 @@ class Rows:
         lists = {i: [cells[i], *map(_texts, rows[i].values())] for i in chosen}
         accepted = [[text for texts in lists[i] if cells[i][0] in texts for text in texts] for i in chosen]
         golds = [cells[i][0] for i in chosen]
-        return cls([rows[i] for i in chosen], golds, accepted, [cells[i][0] for i in there], tokenizer)
+        begun = task.begun if isinstance(task, Task) else dict
+        return cls([begun(rows[i]) for i in chosen], golds, accepted, [cells[i][0] for i in there], tokenizer)
 
     def wrong(self, row: int) -> list[str]:
         """Wrong answers of a row, only those as long as the gold one where there are enough."""

@@ -38,6 +38,29 @@ def displayable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
 
 
+def last_word(turns: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the model said last in an episode; nothing where a tool had the last word, whose result is no answer."""
+    last = turns[-1] if turns else {}
+    return ("" if last.get("role") == "tool" else last.get("content")) or ""
+
+
+def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
+    """Return an episode as text: what the model said, its calls, and behind an arrow what came back.
+
+    >>> called = {"function": {"name": "read", "arguments": {"place": "mill"}}}
+    >>> transcript([{"role": "assistant", "content": "", "tool_calls": [called]}, {"role": "tool", "content": "7"}])
+    'read(place=mill)\\n→ 7'
+    """
+    lines = []
+    for turn in turns:
+        said = str(turn.get("content") or "")
+        lines += [f"→ {said}"] if turn.get("role") == "tool" else [said] * bool(said)
+        for call in (one["function"] for one in turn.get("tool_calls") or ()):
+            given = ", ".join(f"{name}={value}" for name, value in call["arguments"].items())
+            lines.append(f"{call['name']}({given})")
+    return "\n".join(lines)
+
+
 def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
     """Refuse a tokenizer that cannot put a question to its model.
 
@@ -50,7 +73,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
             "version, or set tokenizer.chat_template to the template of a model of its family."
         )
     for name in chat_template_kwargs or ():
-        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+        if name != "tools" and not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not read: leave it out, "
                 "chat_template_kwargs={}."
@@ -60,7 +83,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
 def prompt_lengths(
     prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any, chat_template_kwargs: Mapping | None = None
 ) -> list[int]:
-    """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
+    """Return the length of each prompt in tokens, with chat template, tools and generation prompt, as training sees it."""
     require_tokenizer(tokenizer, chat_template_kwargs)
     ids = tokenizer.apply_chat_template(
         list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {}),

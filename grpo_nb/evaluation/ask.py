@@ -14,7 +14,7 @@ from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
 from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation
 from grpo_nb.evaluation.subjects import Base, Decoding, Located, located, name_of, open_subject
-from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.judging import answer_reward, judge_in_words
@@ -173,17 +173,18 @@ def ask(run: Run | str | Path, questions: str | Sequence[str], *, max_completion
     ('What is 17 + 25?', 'What is 6 + 7?')
     """
     run, questions = open_run(run), (questions,) if isinstance(questions, str) else tuple(questions)
+    _require_no_tools(run)
     rows = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
     # What all prompts of the run have before their question: the system prompt, an example.
     turns = zip(*(row["prompt"][:-1] for row in rows), strict=False)
     told = [same[0] for same in turns if all(turn == same[0] for turn in same)]
-    prompts = [[*told, {"role": "user", "content": question}] for question in questions]
+    asked = [{"prompt": [*told, {"role": "user", "content": question}]} for question in questions]
     length = max_completion_length or run.settings.max_completion_length
     greedy = Decoding(max_completion_length=length, chat_template_kwargs=run.chat_template_kwargs)
     answers = []
     for what in (Base(run), run):
         with open_subject(what) as subject:
-            answers.append(tuple(subject.ask(prompts, greedy, lambda done: None)))
+            answers.append(tuple(subject.ask(asked, greedy, lambda done: None)))
     return Answers(questions, *answers)
 
 
@@ -196,7 +197,9 @@ class _Asked:
     ) -> None:  # fmt: skip
         if task is None and run is None:
             raise ValueError("which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its own.")
-        own = _format_of(run) if run is not None else None
+        own, play = _format_of(run) if run is not None else None, getattr(task, "play", None)
+        if run is not None and play is None:
+            _require_no_tools(run)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
         self.run, self.task, self.is_memory_fine = run, task, is_memory_fine
@@ -222,6 +225,7 @@ class _Asked:
             sampling=settings.sampling if temperature else {},
             seed=settings.seed,
             chat_template_kwargs=getattr(task, "chat_template_kwargs", {}) or (run.chat_template_kwargs if run else {}),
+            play=play,
         )
         # The reward for the answer among those given, else the one that the run was paid by, else `correctness`.
         is_given = run is None or any(isinstance(reward, correctness) for reward in self.rewards)
@@ -252,8 +256,7 @@ class _Asked:
         for what, label in zip(subjects, labels, strict=True):
             with open_subject(what, run=self.run, tokenizer=tokenizer) as subject:
                 with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
-                    prompts = [row["prompt"] for row in repeated]
-                    completions = subject.ask(prompts, self.decoding, lambda done, bar=bar: bar.update(done - bar.n))
+                    completions = subject.ask(repeated, self.decoding, lambda done, bar=bar: bar.update(done - bar.n))
                 tokenizer, about, format = tokenizer or subject.tokenizer, subject.about, self.format
                 # A task was made for a tokenizer, a set of `load_holdout` never is.
                 if isinstance(self.task, HeldOut) and subject.tokenizer is not None:
@@ -261,13 +264,19 @@ class _Asked:
                 del subject  # or its model would stay in memory while the next one is loaded
             rows = read_answers(repeated, completions, format, self.judge)
             if self.rewards:
-                texts, ids = zip(*((completion.text, list(completion.ids)) for completion in completions), strict=True)
-                values = score(self.rewards, texts, repeated, completion_ids=ids).values
+                values = score(self.rewards, **as_scored(completions, repeated)).values
                 for place, row in enumerate(rows):
                     row |= {f"{REWARD}{name}": scores[place] for name, scores in values.items()}
             how = (self.decoding.samples, self.decoding.to_dict(), about, judged_by, found)
             results.append(Evaluation(label, rows, *how))
         return results
+
+
+def _require_no_tools(run: Run) -> None:
+    if run.info["task"].get("tools"):
+        raise ValueError(
+            f"the run {run.name!r} was trained with tools, which no file of it has: gn.compare(run, task)."
+        )
 
 
 def _format_of(run: Run) -> AnswerFormat:

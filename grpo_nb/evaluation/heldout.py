@@ -100,7 +100,7 @@ def read_answers(
         {
             "question": row["question"],
             "answer": str(row["answer"]),
-            "completion": completion.text,
+            "completion": completion.shown,
             "given": format.extract_last(completion.text),
             "is_correct": is_correct,
             "is_formatted": format.is_exact(completion.text),

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
+from grpo_nb.models.identity import base_identity, require_trained_on, tokenizer_for, with_template_of
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_adapter, load_model, resolve_model
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.number_types import cpu_number_type
 from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.play import Play
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 BASE = "base"
 _BATCH = 48
 Progress = Callable[[int], None]
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +47,25 @@ class Decoding:
     seed: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """What the chat template is given beside the messages, as in the training."""
+    play: Play | None = None
+    """The tools that may be called before the answer."""
 
     def to_dict(self) -> dict[str, Any]:
         """What a reader must know to draw them again; greedy text has no seed."""
         drawn = {"seed": self.seed, **self.sampling} if self.temperature > 0 else {}
         if self.chat_template_kwargs:
             drawn["chat_template_kwargs"] = dict(self.chat_template_kwargs)
+        if self.play is not None:
+            drawn |= {"tools": [tool["function"]["name"] for tool in self.play.schemas], "rounds": self.play.rounds}
         return {"temperature": self.temperature, "max_completion_length": self.max_completion_length, **drawn}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One that answers: `ask` is given each prompt once for each of its samples, and keeps their order."""
+    """One that answers: `ask` is given each row once for each of its samples, and keeps their order."""
 
     about: str
-    ask: Callable[[Sequence[list[dict[str, str]]], Decoding, Progress], list[Completion]]
+    ask: Callable[[Sequence[Row], Decoding, Progress], list[Completion]]
     tokenizer: PreTrainedTokenizerBase | None
     """None for a GGUF file, which has its own inside."""
 
@@ -176,7 +182,7 @@ def model_of(run: Run) -> tuple[Any, Any]:
         raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first.")
     if run.model is None:
         run.model, run.tokenizer = load_model(_settings_to_load(run))
-        run.tokenizer.chat_template = template_of(run.path) or run.tokenizer.chat_template
+        with_template_of(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     elif not _holds_adapter_of(run):
         raise ValueError(
@@ -238,11 +244,11 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
 def answers_of_model(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[list[dict[str, str]]],
+    rows: Sequence[Row],
     decoding: Decoding,
     progress: Progress | None = None,
 ) -> list[Completion]:
-    """Answer chats with a model in memory, and leave it and the random state as they were."""
+    """Answer the prompts of rows with a model in memory, and leave it and the random state as they were."""
     import torch
 
     from grpo_nb.generation.sampling import generate
@@ -252,7 +258,7 @@ def answers_of_model(
         return generate(
             model,
             tokenizer,
-            prompts,
+            [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
@@ -260,6 +266,8 @@ def answers_of_model(
             batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
+            play=decoding.play,
+            rows=rows,
         )
 
 
@@ -288,10 +296,14 @@ def _no_habits(model: Any) -> Iterator[None]:
 
 
 def _gguf_subject(file: Path) -> Subject:
-    def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
+    def ask(rows: Sequence[Row], decoding: Decoding, progress: Progress) -> list[Completion]:
+        if decoding.play is not None:
+            raise ValueError(
+                f"{file.name} is asked through llama.cpp, which runs no tools here: compare the merged folder."
+            )
         return generate_with_llama_cpp(
             file,
-            prompts,
+            [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,

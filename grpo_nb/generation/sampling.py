@@ -22,6 +22,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.generation.attention import grouped_attention
+from grpo_nb.generation.episodes import play_on, playing_trainer
 from grpo_nb.generation.folded_lora import FoldedLora
 from grpo_nb.generation.samples import Completion, Samples
 from grpo_nb.generation.shared_prompts import distinct, left_padded, prompt_cache, shared_prompt_obstacle
@@ -29,6 +30,8 @@ from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rol
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grpo_nb.tasks.play import Play
 
 
 class _GrowingLayer(DynamicLayer):
@@ -182,6 +185,8 @@ def generate(
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
+    play: Play | None = None,
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> list[Completion]:
     """Complete chat prompts, greedily at temperature 0, in the order given.
 
@@ -189,15 +194,22 @@ def generate(
         model: As it is: with its adapter on or off.
         tokenizer: Its tokenizer.
         prompts: Chat messages; the chat template and the generation prompt are applied here.
-        max_completion_length: Tokens.
+        max_completion_length: Tokens; of a whole episode, what tools say included, where there are tools.
         temperature: Above 0, tokens are drawn from the whole vocabulary.
         sampling: With a temperature above 0, further parameters of `GenerationConfig`, such as `top_p`.
         batch_size: Prompts at a time.
         chat_template_kwargs: What the chat template is given beside the messages.
         progress: Called with the number of prompts done after each batch.
+        play: The tools of the task: an episode is played for each prompt.
+        rows: With tools, the row of each prompt, with which its environment is reset.
     """
+    how, columns, trainer = dict(chat_template_kwargs or {}), [], None
+    if play is not None:
+        prompts, columns = zip(*map(play.begin, rows), strict=True)
+        trainer = playing_trainer(model, tokenizer, play, max_completion_length, how)
+        how |= {"tools": play.schemas, "chat_template": trainer.chat_template}
     encoded = tokenizer.apply_chat_template(
-        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **how
     )
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id
@@ -219,20 +231,31 @@ def generate(
         run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, 256)
     elif shared_prompt_obstacle(model, longest) is None:
         run = functools.partial(sample, folded=FoldedLora.of(model))
+
+    def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
+        return run(model, asked, config).tokens
+
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     with engine:
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            samples = run(model, [ids[row] for row in batch], config)
-            for row, tokens in zip(batch, samples.tokens, strict=True):
-                text = tokenizer.decode(tokens, skip_special_tokens=True)
-                is_cut = not tokens or tokens[-1] not in end_tokens
-                completions[row] = Completion(text, len(tokens), is_cut, tuple(tokens))
+            asked = [ids[row] for row in batch]
+            if play is None:
+                made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
+            else:
+                begun = ([prompts[row] for row in batch], asked, [columns[row] for row in batch])
+                made = play_on(trainer, *begun, write, end_tokens)
+            completions |= zip(batch, made, strict=True)
             if progress is not None:
                 progress(len(completions))
     return [completions[row] for row in range(len(ids))]
+
+
+def _completion(tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]) -> Completion:
+    is_cut = not tokens or tokens[-1] not in end_tokens
+    return Completion(tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), is_cut, tuple(tokens))
 
 
 @torch.no_grad()

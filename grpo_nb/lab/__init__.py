@@ -3,4 +3,5 @@
 Not here: the checks that the machine makes (`checks`), and the viewer of a run (`runs`).
 """
 
+from grpo_nb.lab.by_hand import ByHand
 from grpo_nb.lab.numbers import prompt_text, sample_group

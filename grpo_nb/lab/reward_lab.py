@@ -95,6 +95,7 @@ class RewardLab(Panel):
         """The rewards in use; `update` takes up others."""
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
+        self.play = task.play if isinstance(task, Task) else None
         self.chat_template_kwargs = task.chat_template_kwargs if isinstance(task, Task) else {}
         self.seconds_per_call = seconds_per_call
         self.scores: Scores | None = None
@@ -141,7 +142,8 @@ class RewardLab(Panel):
     @property
     def row(self) -> dict[str, Any]:
         """The row shown, with all its columns."""
-        return dict(self._rows[self.row_number])
+        row = dict(self._rows[self.row_number])
+        return row if self.play is None else self.task.begun(row)
 
     @property
     def completions(self) -> list[str]:
@@ -291,7 +293,9 @@ class RewardLab(Panel):
         gold = self.row.get(self.answer, f"(no column {self.answer!r})")
         shown = functools.partial(views.row_view, self.row.get("question", ""), gold, self.tokenizer is not None)
         self._row_view.value = shown("")  # a chat template may raise
-        self._row_view.value = shown(prompt_text(self.row, self.tokenizer, self.chat_template_kwargs))
+        is_played = self.play is not None and self.tokenizer is not None
+        how = self.task.template_kwargs if is_played else self.chat_template_kwargs
+        self._row_view.value = shown(prompt_text(self.row, self.tokenizer, how))
 
     @in_panel
     def _rescore(self) -> None:
@@ -343,6 +347,8 @@ class RewardLab(Panel):
 
     @in_panel
     def _sample(self) -> None:
+        if self.play is not None:
+            raise ValueError("an episode with tools is no text for a box: gn.lab.ByHand(task, row) plays one.")
         size, self._sample_button.disabled = self._size.value, True
         self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
         try:

@@ -2,3 +2,5 @@
 
 Not here: what the model writes (`generation`), and how it changes (`training`).
 """
+
+from grpo_nb.models.tool_calls import give_tool_template

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_FILE, CALLS_FILE = "chat_template.jinja", "response_template.json"
 
 
 def weights_identity(folder: Path) -> str | None:
@@ -98,9 +98,11 @@ def require_trained_on(adapter: Path, base: str, found: str | None) -> None:
 
 
 def keep_template(run_folder: Path, tokenizer: Any) -> None:
-    """Write the chat template that a run is trained with into its folder."""
+    """Write the chat template that a run is trained with into its folder, and how calls of tools are read, where it has any."""
     if isinstance(tokenizer.chat_template, str):
         (run_folder / TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
+    if (calls := getattr(tokenizer, "response_template", None)) is not None:
+        (run_folder / CALLS_FILE).write_text(json.dumps(calls), "utf-8")
 
 
 def template_of(folder: Path) -> str | None:
@@ -109,10 +111,16 @@ def template_of(folder: Path) -> str | None:
     return file.read_text("utf-8") if file.is_file() else None
 
 
+def with_template_of(folder: Path, tokenizer: Any) -> Any:
+    """Give a tokenizer the chat template that a run or an adapter was trained with, if its folder has one, and return it."""
+    tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
+    if (calls := folder / CALLS_FILE).is_file():
+        tokenizer.response_template = json.loads(calls.read_text("utf-8"))
+    return tokenizer
+
+
 def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
     """Return the tokenizer of a run's base, with the chat template that the run was trained with."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.chat_template = template_of(run_folder) or tokenizer.chat_template
-    return tokenizer
+    return with_template_of(run_folder, AutoTokenizer.from_pretrained(base))

@@ -13,7 +13,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.embedded import embedded_model_folder
-from grpo_nb.models.identity import TEMPLATE_FILE, require_trained_on, template_of, weights_here
+from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE, require_trained_on, weights_here, with_template_of
 from grpo_nb.models.import_unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.models.match import SHAPE, note_settings
 from grpo_nb.settings.number_types import number_type
@@ -26,6 +26,7 @@ _WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
 # The attribute of a model that holds what `loader` was when it was loaded.
 LOADED_WITH = "grpo_nb_loader"
 _TENSORS = "adapter_model.safetensors"
+_OF_AN_ADAPTER = ["adapter_config.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
@@ -191,7 +192,7 @@ def load_model(
     tokenizer.clean_up_tokenization_spaces = False
     if adapter is not None:
         load_adapter(model, folder)
-        tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
+        with_template_of(folder, tokenizer)
     if has_engine(model):
         _take_over(model, source)
     elif settings.fast_inference:
@@ -219,7 +220,7 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
 
     folder = Path(adapter).expanduser()
     if not folder.exists():
-        folder = Path(snapshot_download(str(adapter), allow_patterns=["adapter_config.json", _TENSORS, TEMPLATE_FILE]))
+        folder = Path(snapshot_download(str(adapter), allow_patterns=_OF_AN_ADAPTER))
     config = PeftConfig.from_pretrained(str(folder))
     unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name)]
     if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base

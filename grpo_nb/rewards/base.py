@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from grpo_nb.core.words import last_word
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -16,14 +17,26 @@ _XML = xml()
 
 
 def completion_text(completion: Completion) -> str:
-    """Return the text of a completion: a string as it is, chat messages as the content of the last one.
+    """Return the text of a completion: a string as it is, of chat messages the last word, if the model has it and no tool.
 
     >>> completion_text([{"role": "assistant", "content": "7"}])
     '7'
     """
-    if isinstance(completion, str):
-        return completion
-    return (completion[-1].get("content") if completion else None) or ""
+    return completion if isinstance(completion, str) else last_word(completion)
+
+
+def with_last_word(completion: Completion) -> Completion:
+    """Return an episode whose last message is the model's, with a content: what a tool said is never read as its answer.
+
+    >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
+    {'role': 'assistant', 'content': ''}
+    """
+    last = {} if isinstance(completion, str) or not completion else completion[-1]
+    if last.get("role") == "tool":
+        return [*completion, {"role": "assistant", "content": ""}]
+    if last.get("tool_calls") and last.get("content") is None:
+        return [*completion[:-1], {**last, "content": ""}]
+    return completion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,8 @@ What `grpo_nb.rewards.scores` and `grpo_nb.checks` share: the batch, the call, a
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 import inspect
 import math
 import types
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_in_thread
-from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped
+from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped, with_last_word
 
 # What TRL does not hand on as a data column, because it passes its own.
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
@@ -34,6 +36,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.completions)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+        """Lists and messages of its own; environments stay what they are, for they may hold what cannot be copied."""
+        lists = (self.prompts, self.completions, self.completion_ids)
+        prompts, completions, ids = (copy.deepcopy(held, memo) for held in lists)
+        columns = {key: held if key == "environments" else copy.deepcopy(held) for key, held in self.columns.items()}
+        return dataclasses.replace(
+            self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns
+        )  # fmt: skip
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
@@ -63,7 +74,7 @@ def make_batch(
         raise ValueError(
             f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages."
         )
-    completions, count = list(completions), len(completions)
+    completions, count = list(map(with_last_word, completions)), len(completions)
     listed = [dict(rows or {})] * count if isinstance(rows, Mapping | None) else [dict(row) for row in rows]
     name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
     if prompts is None and name is not None:

@@ -38,6 +38,7 @@ _MARKS = {"withdrawn": ("#999", "1"), "info": ("#546E7A", "o"), "warning": ("#B2
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
 _STRETCHES = 256
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
+CALLS, _SCHEDULE = "Calls per completion", "Learning rate"
 
 
 # Panel -> its metric, its unit or how its value is written, and how the names of the rules begin that speak about it, for their
@@ -52,8 +53,9 @@ PANELS = {
     "Cut at the limit": ("completions/clipped_ratio", "{:.0%}", "truncation"),
     "Gradient norm": ("grad_norm", "{:.3g}", "gradient"),
     "Entropy": ("entropy", "{:.2g}", "collapse"),
-    "Learning rate": ("learning_rate", "{:.2g}", "no rule"),
+    _SCHEDULE: ("learning_rate", "{:.2g}", "no rule"),
     "Seconds per step": ("step_time", "{:.3g}", "slow_steps"),
+    CALLS: ("tools/call_frequency", "{:.2f}", "tools"),
 }
 _CARDS = list(PANELS)[5:]
 _MIDDLE = (KL, HOLDOUT, LENGTHS)
@@ -116,17 +118,22 @@ def training_figure(
     """
     marked, window = worst_first(sorted(alerts, key=lambda alert: -alert.step)), window_of(rows)
     figure = Figure(facecolor="white", label=describe(rows, reference))
+    # Calls take the place of what the settings say, where there are tools.
+    hidden = _SCHEDULE if any(PANELS[CALLS][0] in row for row in rows) else CALLS
+    cards = [title for title in _CARDS if title != hidden]
     axes: dict[str, Axes] = figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
     _write_foot(figure, marked, window)
-    axes[_STRIP].set(xlim=(0, len(_CARDS) - 1 + _CARD), ylim=(0, 1))
+    axes[_STRIP].set(xlim=(0, len(cards) - 1 + _CARD), ylim=(0, 1))
     axes[_STRIP].set_axis_off()
-    axes[_STRIP].bar(range(len(_CARDS)), 1, _CARD, align="edge", color=_GROUND, zorder=0)
+    axes[_STRIP].bar(range(len(cards)), 1, _CARD, align="edge", color=_GROUND, zorder=0)
     first, last = (rows[0]["step"], rows[-1]["step"]) if rows else (1, 1)
     span = min(1, first), max(last, first + 1)
     for title, (_, unit, rules) in PANELS.items():
         axis = axes.get(title, axes[_STRIP])
-        if title in _CARDS:
-            edge = _draw_card(axis, title, rows, window, span)
+        if title == hidden:
+            continue
+        if title in cards:
+            edge = _draw_card(axis, cards.index(title), title, rows, window, span)
         else:
             axis.set_xlim(*span)
             edge = axis.get_xaxis_transform()
@@ -195,14 +202,16 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
         axis.fill_between(low.index, low, high, color=COLOURS[0], alpha=0.12, linewidth=0)
 
 
-def _draw_card(axis: Axes, title: str, rows: Sequence[Row], window: int, span: tuple[float, float]) -> Transform:
+def _draw_card(
+    axis: Axes, left: int, title: str, rows: Sequence[Row], window: int, span: tuple[float, float]
+) -> Transform:
     """Draw a small curve, with the number that it ends at above it, and below how high it was, or that it was no number.
 
     Returns:
         Steps and shares of the card's height -> where they are drawn.
     """
     metric, written, _ = PANELS[title]
-    left, (values, no_numbers) = _CARDS.index(title), curve(rows, metric)
+    values, no_numbers = curve(rows, metric)
     card = Bbox.from_bounds(left, 0, _CARD, 1)
     edge = BboxTransform(Bbox.from_extents(span[0], 0, span[1], 1), card) + axis.transData
     broken = _mark_broken(axis, no_numbers, edge)

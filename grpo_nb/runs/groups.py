@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style
-from grpo_nb.core.words import as_score, shorten
+from grpo_nb.core.words import as_score, shorten, transcript
 from grpo_nb.lab.views import push
 
 if TYPE_CHECKING:
     import pandas
 
-OWN_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
+OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
+
+
+def played(table: pandas.DataFrame) -> pandas.Series:
+    """Of each completion in a record all that was said and done; without tools its text."""
+    return table["turns"].map(json.loads).map(transcript) if "turns" in table else table["completion"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,11 @@ class GroupScores:
     """One row per completion as in `Run.completions`, from the highest advantage to the lowest."""
     weights: Mapping[str, float]
     """Of each reward by name; 0 where it is not known."""
+
+    @property
+    def played(self) -> pandas.Series:
+        """Of each completion all that was said and done."""
+        return played(self.table)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -53,7 +63,7 @@ class GroupScores:
 
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
-        for advantage, total, text in self.table[["advantage", "total", "completion"]].itertuples(index=False):
+        for advantage, total, text in zip(self.table["advantage"], self.table["total"], self.played, strict=True):
             lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {' '.join(text.split())[:80]!r}")
         return "\n".join(lines)
 

@@ -96,6 +96,10 @@ def write(
     >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
     """
     run, target = open_run(run), target_of(folder)
+    if run.info["task"].get("tools"):
+        raise ValueError(
+            f"the run {run.name!r} has tools, which would not go along: train it where they are, gn.train(...)."
+        )
     base = None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
     check_target(target, overwrite, [run.path, *([base] if base else [])])
     if lost := [name for name in ("adapter_model.safetensors", *_ROWS) if not (run.start_path / name).is_file()]:

@@ -43,6 +43,7 @@ _OWNED = {
     **dict.fromkeys(("eval_strategy", "eval_on_start"), "the setting is holdout_every, a held-out curve"),
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "logging_strategy": "a run is recorded by steps: set logging_steps",
+    "max_tool_calling_iterations": "tools belong to the task: task.with_tools(..., rounds=8)",
     **dict.fromkeys(("fsdp", "deepspeed"), "a run is trained in one process; gn.scaleout is for several"),
 }
 
@@ -56,6 +57,8 @@ _REPLACED = {
     "epochs": "a run is counted in steps: set max_steps",
     "kl_coef": "the setting is beta",
     "lora_r": "the setting is lora_rank",
+    **dict.fromkeys(("tools", "environment_factory"), "they belong to the task: task.with_tools(...)"),
+    "rollout_func": "held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL",
 }
 
 # The words of an annotation that a value can be held against.

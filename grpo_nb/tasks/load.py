@@ -5,7 +5,7 @@ import itertools
 import operator
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.settings.arguments import check_choice
@@ -18,7 +18,7 @@ from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.read_rows import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
-Example = tuple[str, str, str]
+Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
 TaskRows = list[dict[str, Any]]
 _HELD_OUT, _LISTED = 0.2, 101
 _OPTION = re.compile(r"^\w\) ")
@@ -71,7 +71,8 @@ def load_task(
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the kind does.
         system: The system prompt, instead of the one that the format makes, `gn.tasks.xml().system_prompt()`.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
-            produces a tag, so that no completion differs from another and nothing is learnt.
+            produces a tag, so that no completion differs from another and nothing is learnt. Or chat messages, such as an
+            episode that was played by hand, `gn.lab.ByHand(task, row).example(tokenizer)`.
         holdout: Share (below 1) or number of rows kept for evaluation; of `arithmetic` it is the option `holdout_size`.
         contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first`
             keeps the first.
@@ -124,14 +125,16 @@ def load_task(
     format = format.for_template(tokenizer, chat) if tokenizer is not None else format
     rows = with_prompts(cleaned.rows, format, example, system is not None)
     train, held = map(Dataset.from_list, _split(rows, holdout, seed, cleaned.sentence))
-    if example is not None and normalized_question(example[0]) in map(normalized_question, held["question"]):
-        raise ValueError(f"the example's question {example[0]!r:.80} is held out: write another.")
+    shown = _turns_of(example, format)
+    asked = {normalized_question(turn["content"]) for turn in shown if turn["role"] == "user"}
+    if found := asked.intersection(map(normalized_question, held["question"])):
+        raise ValueError(f"the example's question {min(found)!r:.80} is held out: write another.")
     mark, told = format.answer_open.strip(), [turn["content"] for turn in rows[0]["prompt"][:-1]]
     if mark not in "".join(told):
         notes.append(f"nothing in the prompt names {mark}: say it in system=, or in an example turn")
     if tokenizer is not None and settings is not None:
-        right = [("", gold) for gold in golds] + ([example[1:]] if example is not None else [])
-        rendered = [format.render(*map(str, said)) for said in right]
+        rendered = [format.render("", str(gold)) for gold in golds]
+        rendered += [turn["content"] for turn in shown if turn["role"] == "assistant"]
         notes += too_long_to_end(rendered, tokenizer, settings.max_completion_length)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=tuple(notes), answers=answers,
@@ -160,13 +163,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, 
     Raises:
         ValueError: An example whose answer the format cannot read back.
     """
-    system, shown = [{"role": "system", "content": format.system_prompt()}], []
-    if example is not None:
-        asked, reasoning, answer = map(str, example)
-        reply = format.render(reasoning, answer)
-        if format.extract(reply) != answer.strip():
-            raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
-        shown = [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
+    system, shown = [{"role": "system", "content": format.system_prompt()}], _turns_of(example, format)
 
     def prompt(row: dict[str, Any]) -> list[dict[str, str]]:
         own = row.get("prompt")
@@ -176,6 +173,17 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, 
         return [*(system if is_told else told), *shown, *(turn for turn in own if turn not in told)]
 
     return [{**row, "prompt": prompt(row)} for row in rows]
+
+
+def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
+    """The chat messages of an example."""
+    if example is None or isinstance(example[0], Mapping):
+        return [dict(turn) for turn in example or ()]
+    asked, reasoning, answer = map(str, example)
+    reply = format.render(reasoning, answer)
+    if format.extract(reply) != answer.strip():
+        raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
 
 
 def _arithmetic(

@@ -21,6 +21,7 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.play import Play, Tool
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,12 +53,47 @@ class Task(Shown):
     """What the chat template is given beside the messages, wherever a prompt is rendered: `{"enable_thinking": False}`."""
     tokenizer: Any = dataclasses.field(default=None, compare=False)
     """Of the model, to show the first prompt as it sees it."""
+    play: Play | None = None
+    """What the model may do before it answers."""
+
+    def with_tools(
+        self, *functions: Tool, environment: type | None = None, rounds: int = 8, seconds_per_call: float = 10.0
+    ) -> Task:
+        """Return the task with functions that a model may call before it answers; what they return or raise is told to it.
+
+        All that it knows of one are its name, the types of its arguments and its docstring, in which each argument has a line
+        below `Args:`. They run in the process of the training (docs/guide/tools.md).
+
+        Args:
+            functions: Tools that are the same for all.
+            environment: A class whose public methods are tools; each completion plays in an object of its own.
+                `reset(self, **row)` begins an episode with the columns of the row; what it returns is put behind the question.
+                Rewards get the objects as the column `environments`.
+            rounds: How often in an episode calls may follow the results of those before.
+            seconds_per_call: A call that takes longer is stopped and told as a failure; on the main thread of a POSIX system.
+
+        Raises:
+            TypeError, ValueError: What cannot be described to a model, or would not begin alike for a whole group.
+        """
+        play = Play(functions, environment, rounds, seconds_per_call)
+        play.require_repeatable(self.train[0])
+        return dataclasses.replace(self, play=play)
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
+        return {**self.chat_template_kwargs, **({"tools": self.play.schemas} if self.play is not None else {})}
+
+    def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
+        return {**row, **(self.play.begin(row)[1] if self.play is not None else {})}
 
     @property
     def fingerprint(self) -> str:
         """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
         digest = hashlib.sha256()
         more = [dict(self.chat_template_kwargs)] if self.chat_template_kwargs else []
+        more += [self.play.identity] if self.play is not None else []
         for row in (*self.train, *self.holdout, *more):
             digest.update(json.dumps(row, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
@@ -83,7 +119,7 @@ class Task(Shown):
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
-            lengths = prompt_lengths(rows["prompt"], tokenizer, self.chat_template_kwargs)
+            lengths = prompt_lengths(rows["prompt"], tokenizer, self.template_kwargs)
             kept[part] = rows.select([i for i, length in enumerate(lengths) if length <= max_prompt_length])
             if len(kept[part]) == 0:
                 all_longer = (
@@ -178,6 +214,8 @@ class Task(Shown):
             "answers": self.answers.sentence,
             "answer format": self.format.name,
         }
+        if self.play is not None:
+            shown["tools"] = ", ".join(tool.__name__ for tool in self.play.of(self.play.limited_environment))
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
@@ -193,6 +231,6 @@ class Task(Shown):
         if self.tokenizer is None:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
             return
-        how = {"tokenize": False, "add_generation_prompt": True, **self.chat_template_kwargs}
+        how = {"tokenize": False, "add_generation_prompt": True, **self.template_kwargs}
         rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")

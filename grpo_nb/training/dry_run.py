@@ -17,6 +17,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
 
 import_unsloth()
@@ -60,12 +61,12 @@ def dry_run(
             trainer = build_trainer(prepared, _Dry)
             trainer.beta = 0.0  # only a loss would look at the reference
             trainer.args.output_dir = nowhere
-            with contextlib.suppress(_Sampled):
+            with contextlib.suppress(_Sampled), refusing():
                 trainer.train()
     finally:
         for name, reward in memory.items():
             reward.load_state_dict(known[name])
-    table = completions_table(trainer._logs, 1, settings.num_generations, prepared.weights)
+    table = completions_table(trainer._logs, 1, settings.num_generations, prepared.weights, bool(trainer.tools))
     return StepGroups.of("A dry run", table, prepared.weights)
 
 

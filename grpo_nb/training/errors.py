@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
-from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
+from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name, with_last_word
 from grpo_nb.rewards.calls import RewardError, is_async, to_floats
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.checkpoints import is_disk_full
@@ -18,7 +18,7 @@ from grpo_nb.settings.settings import Settings
 # What a reward raised may tell of memory or GPU; the words of other errors may be those of a completion.
 _OF_THE_MACHINE = (RuntimeError, MemoryError)
 # What TRL hands to a reward beside the columns of the data.
-_NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+_NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 
 
 def guarded(reward: RewardFunction) -> RewardFunction:
@@ -28,11 +28,13 @@ def guarded(reward: RewardFunction) -> RewardFunction:
     """
     name = reward_name(reward)
 
-    def guard(**keywords: Any) -> list[Any]:
+    def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
+        keywords = {"completions": list(map(with_last_word, completions)), **others}
         with _located(reward, keywords):
             return _usable(name, list(reward(**keywords)), keywords["completions"])
 
-    async def async_guard(**keywords: Any) -> list[Any]:
+    async def async_guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
+        keywords = {"completions": list(map(with_last_word, completions)), **others}
         with _located(reward, keywords):
             return _usable(name, list(await reward(**keywords)), keywords["completions"])
 

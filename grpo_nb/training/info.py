@@ -42,6 +42,7 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
             "fingerprint": task.fingerprint,
             "is_ordered": task.is_ordered,
             "floor": task.answers.floor,
+            "tools": task.play.schemas if task.play is not None else [],
         },
         "rewards": [
             {"name": name, "weight": weight, **_described(reward)}

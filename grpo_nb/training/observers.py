@@ -32,12 +32,13 @@ class HoldoutScore:
 
     def score(self) -> dict[str, float]:
         """Answer the questions with the model as it is, and return the measurements."""
-        training, prompts = self._prepared, [row["prompt"] for row in self._questions]
+        training = self._prepared
         greedy = Decoding(
             max_completion_length=training.settings.max_completion_length,
             chat_template_kwargs=training.task.chat_template_kwargs,
+            play=training.task.play,
         )
-        completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
+        completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
         paid_by = answer_reward(training.rewards)
         found = Evaluation("", read_answers(self._questions, completions, training.task.format, reward=paid_by))
         return {

@@ -5,6 +5,7 @@ the one that Unsloth made of TRL's; nothing else differs.
 """
 
 import contextlib
+import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
@@ -66,6 +68,9 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
     if settings.holdout_every and not len(task.holdout):
         raise ValueError("holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2).")
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
+    if task.play is not None:
+        tool_template(tokenizer)
+        task.play.require_repeatable(task.train[-1])  # `with_tools` has tried the first
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
     if left_out:
@@ -91,11 +96,12 @@ def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> 
         raise ValueError(f"{taken} is a column of the record of completions already: give the reward another name.")
     row = task.train[0]
     check_rows(rewards, task.train)
+    tried_on = task.begun(row)
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for reward in rewards:
         answer = [{"role": "assistant", "content": task.format.render("reasoning", row["answer"])}]
-        call_reward(guarded(reward), make_batch([answer], row, completion_ids=[[0]], trainer_state=state))
+        call_reward(guarded(reward), make_batch([answer], tried_on, completion_ids=[[0]], trainer_state=state))
     return weights
 
 
@@ -125,12 +131,20 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
+        play, playing = prepared.task.play, {}
+        if play is not None:
+            os.environ.setdefault(
+                "TRL_EXPERIMENTAL_SILENCE", "1"
+            )  # a warning that its interface may change: trl is pinned
+            arguments["max_tool_calling_iterations"] = play.rounds
+            playing = {"tools": play.limited_tools, "environment_factory": play.limited_environment}
         trainer = type(kind.__name__, (kind, base), {})(
             model=prepared.model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
+            **playing,
         )
     silence(trainer)
     return trainer

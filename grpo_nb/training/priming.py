@@ -76,6 +76,8 @@ def prime(
     """
     require_same_settings(model, tokenizer, settings)
     settings = task.rendered_by(settings)
+    if task.play is not None:
+        raise ValueError("priming shows answers, and no calls of tools: show an episode, load_task(..., example=...).")
     if not len(task.holdout):
         raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     chosen = random.Random(settings.seed).sample(range(len(task.train)), min(examples, len(task.train)))
@@ -84,7 +86,7 @@ def prime(
     turns, measured = (
         Dataset.from_list([_tokens(tokenizer, task, row, reasoning(row)) for row in rows]) for rows in (shown, asked)
     )
-    gpu, prompts = find_gpu(), [row["prompt"] for row in asked]
+    gpu = find_gpu()
     number_type = number_type_of(model, settings, gpu).name
     # Sampled as in training, with the same random numbers before and after.
     drawn = Decoding(
@@ -93,7 +95,7 @@ def prime(
     )  # fmt: skip
 
     def format_share() -> float:
-        answers = answers_of_model(model, tokenizer, prompts, drawn)
+        answers = answers_of_model(model, tokenizer, asked, drawn)
         return sum(task.format.is_exact(answer.text) for answer in answers) / len(answers)
 
     found = {"format_before": format_share()}

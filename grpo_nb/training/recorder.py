@@ -25,6 +25,7 @@ from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import LivePlot
+from grpo_nb.runs.groups import played
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import Settings
@@ -108,9 +109,13 @@ class Recorder(TrainerCallback):
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         if _GENERATED in row:
-            table = completions_table(self.trainer._logs, row["step"], self.settings.num_generations, self.weights)
-            texts, size = list(table["completion"]), self.settings.num_generations
+            has_tools, size = bool(self.trainer.tools), self.settings.num_generations
+            table = completions_table(self.trainer._logs, row["step"], size, self.weights, has_tools)
+            texts = list(played(table))
             row |= sameness(texts[first : first + size] for first in range(0, len(texts), size))
+            if has_tools:
+                last = [turns[-1] for turns in map(json.loads, table["turns"])]
+                row["tools/unanswered"] = sum(bool(turn.get("tool_calls")) for turn in last) / len(last)
         for observer in self.observers:
             try:
                 if observer(row, table):
@@ -173,7 +178,9 @@ def best_adapter(run: Run, step: int) -> Path:
     return run.path / "best" / f"step-{step}"
 
 
-def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:
+def completions_table(
+    logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float], has_tools: bool = False
+) -> pandas.DataFrame:
     """Return the last generation batch of a trainer as `Run.completions` has it.
 
     Args:
@@ -181,6 +188,7 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
         step: Of the trainer.
         size: Of a group. Its rows are consecutive: RepeatSampler repeats each prompt `num_generations` times.
         weights: Of the rewards by name.
+        has_tools: Whether a completion is an episode, of which every turn is kept.
     """
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
     prompts = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]
@@ -188,5 +196,7 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
     # Of those that are a number, as TRL has it; NaN where none is.
     total = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
     first = {"step": step, "group": scores.index // size, "prompt": prompts, "completion": texts}
+    if has_tools:
+        first["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
     # At once: a table that grows by columns takes twice as long.
     return pandas.DataFrame({**first, **scores, "total": total, "advantage": list(logs["advantages"])})

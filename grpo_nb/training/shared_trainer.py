@@ -80,7 +80,8 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         if self._scored is not None and not self._scored.all():
             # TRL's mean counted the skipped rows as zeros; what is left to say is the entropy of the rows that ran.
             metrics = self._metrics["train" if self.model.training else "eval"]
-            lengths = inputs["completion_mask"].sum(1)
+            # Of the tokens that the model wrote: neither padding nor what a tool said.
+            lengths = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum(1)
             tokens = lengths[self._scored].sum()
             entropy = metrics["entropy"].pop()
             if tokens:

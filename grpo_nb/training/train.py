@@ -24,6 +24,7 @@ from grpo_nb.runs.run_folder import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.effective import configurations, effective_settings
@@ -154,7 +155,7 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
     trainer.keep = partial(keep_generation, run, size=settings.num_generations)
     info["status"] = "failed"  # until something better is known; run.json says running meanwhile
     try:
-        with explained(settings, run.path), recorder.stop_button():
+        with explained(settings, run.path), recorder.stop_button(), refusing():
             _settle_reference(trainer, run, info)
             # Ended after its last step, before the adapter was left, it has none to do; transformers would do one more.
             if before is None or before.checkpoint.step < settings.max_steps:

@@ -1,0 +1,165 @@
+"""Tools of a task: what is refused and why, what limits a call, what makes them others."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from tests.support.village import Village, village_rows
+
+
+@pytest.fixture(scope="module")
+def task() -> gn.tasks.Task:
+    return gn.load_task(village_rows(), holdout=4)
+
+
+def read(place: str) -> str:
+    """Read a note.
+
+    Args:
+        place: Where.
+    """
+    return place
+
+
+class Named(Village):
+    def get_reward(self) -> float:
+        return 1.0
+
+
+class Late(Village):
+    async def wait(self) -> None:
+        """Wait."""
+
+
+class Dice(Village):
+    def reset(self, **row: Any) -> None:
+        self.number = random.random()
+
+
+class Loose(Village):
+    def reset(self, **row: Any) -> None:
+        self.drawn = random.Random()  # says nothing of itself, and is another each time
+
+
+class Talking(Village):
+    def reset(self, **row: Any) -> str:
+        return f" You begin at {random.random()}."
+
+
+def untyped(place):
+    """Read a note.
+
+    Args:
+        place: Where.
+    """
+
+
+def undescribed(place: str) -> str:
+    """Read a note."""
+
+
+def bare(place: str) -> str:
+    return place
+
+
+@pytest.mark.parametrize(
+    ("functions", "options", "told"),
+    [
+        ([], {}, "there is no tool, or one that is async"),
+        ([], {"environment": Village()}, "must be a class, as each completion plays in an object of its own"),
+        ([], {"environment": {"a": Village}}, "several environments in one task are not supported"),
+        ([], {"environment": Named}, "Named.get_reward would be paid without weight, check or column"),
+        ([], {"environment": Late}, "or one that is async"),
+        ([], {"environment": Dice}, "Dice.reset began one row twice, and number was 0.* different games"),
+        ([], {"environment": Loose}, "and drawn was"),
+        ([], {"environment": Talking}, "and what it says was"),
+        ([read], {"environment": Village}, "two tools are called 'read'"),
+        ([untyped], {}, "untyped has no type for place. Write types"),
+        ([undescribed], {}, "undescribed has no line for place below 'Args:'"),
+        ([bare], {}, "bare has no docstring"),
+        ([read], {"rounds": 0}, "rounds = 0 must be at least 1"),
+    ],
+)
+def test_what_is_refused(task: gn.tasks.Task, functions: list, options: dict, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        task.with_tools(*functions, **options)
+
+
+def test_an_episode_begins_with_nothing_left_of_the_one_before(task: gn.tasks.Task) -> None:
+    class Hoarding(Village):
+        def reset(self, **row: Any) -> None:
+            super().reset(**row)
+            self.seen = getattr(self, "seen_before", 0)
+
+        def read(self, place: str) -> str:
+            """Read the note at a place.
+
+            Args:
+                place: Where the note is.
+            """
+            self.seen_before = 1
+            return super().read(place)
+
+    played = task.with_tools(environment=Hoarding).play.limited_environment()
+    row = task.train[0]
+    played.reset(**row)
+    played.read(place=row["chain"][0])
+    played.reset(**row)  # as TRL takes an object again
+    assert played.seen == 0 and not hasattr(played, "seen_before")
+
+
+@pytest.mark.parametrize("name", ["rollout_func", "environment_factory", "tools", "max_tool_calling_iterations"])
+def test_trls_own_ways_to_tools_are_told_the_one_of_the_task(name: str) -> None:
+    with pytest.raises(ValueError, match=r"task.with_tools\("):
+        gn.preset("cpu", extra={name: 1})
+
+
+def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(task: gn.tasks.Task) -> None:
+    def slow(place: str) -> str:
+        """Read a note.
+
+        Args:
+            place: Where.
+        """
+        time.sleep(30)
+        return place
+
+    (limited,) = task.with_tools(slow, seconds_per_call=0.05).play.of()
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"stopped after 0.05 s"):
+        limited(place="mill")
+    assert time.monotonic() - began < 5
+    (reading,) = task.with_tools(read).play.of()
+    assert reading(place=7) == "7", "a template may read the text as a number"
+
+
+def test_the_fingerprint_knows_the_tools(task: gn.tasks.Task) -> None:
+    class Other(Village):
+        def _helper(self) -> int:
+            return 2
+
+    kinds = [{}, {"environment": Village}, {"environment": Village, "rounds": 2}, {"environment": Other}]
+    found = [(task.with_tools(**kind) if kind else task).fingerprint for kind in kinds]
+    found.append(task.with_tools(read).fingerprint)
+    assert len(set(found)) == 5 and found[1] == task.with_tools(environment=Village).fingerprint
+
+
+def test_rewards_are_checked_on_an_environment_that_has_begun(task: gn.tasks.Task) -> None:
+    def progress(environments: list[Village], **columns: Any) -> list[float]:
+        return [each.seen / len(each.chain) for each in environments]
+
+    played = task.with_tools(environment=Village)
+    report = gn.check_rewards([gn.rewards.correctness(), progress], played)
+    assert report.ok, report
+    assert any("progress: what it pays an episode, which nobody played here" in limit for limit in report.limits)
+
+    def broken(environments: list[Village], **columns: Any) -> list[float]:
+        return [each.nothing for each in environments]
+
+    assert "raises" in {finding.kind for finding in gn.check_rewards(functools.partial(broken), played).findings}

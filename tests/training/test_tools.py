@@ -1,0 +1,192 @@
+"""A training with tools: its record, its resume, what is shown of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import grpo_nb as gn
+from grpo_nb.evaluation.results import REWARD
+from grpo_nb.generation.samples import Completion
+from grpo_nb.models.identity import tokenizer_for
+from tests.support.run_folders import untimed
+from tests.support.village import FORM, Village, loaded_village, progress, speak_for
+
+pytestmark = pytest.mark.begins(85)
+
+
+def trained(parts: tuple, name: str, **options: Any) -> gn.runs.Run:
+    return gn.train(*parts, name=name, **options)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple, gn.runs.Run]:
+    """A run of four steps with scripted words, and what it was made of."""
+    with pytest.MonkeyPatch.context() as patch:
+        parts = loaded_village(tiny_folder, tmp_path_factory.mktemp("runs"))
+        speak_for(patch, parts[1])
+        return parts, trained(parts, "whole")
+
+
+@pytest.fixture(autouse=True)
+def spoken(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    speak_for(monkeypatch, whole[0][1])
+
+
+def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> None:
+    run = whole[1]
+    table = run.completions(1)
+    for line in table.itertuples():
+        turns = json.loads(line.turns)
+        assert [turn["role"] for turn in turns] == (["assistant", "tool"] * len(turns))[: len(turns)]
+        last = turns[-1]
+        assert line.completion == (last["content"] if last["role"] == "assistant" else "")
+        said = json.dumps(turns)
+        assert (line.progress > 0) == ("Go to the" in said or "The number is" in said)
+        assert line.correctness in (0.0, 1.0) and (not line.correctness or "<answer>" in line.completion)
+    assert table["correctness"].sum() > 0 and table["turns"].str.contains("Tool fly not found").any()
+    row = run.rows[0]
+    calls = [sum(len(turn.get("tool_calls") or ()) for turn in json.loads(turns)) for turns in table["turns"]]
+    assert row["tools/call_frequency"] == pytest.approx(sum(calls) / len(calls))
+    unanswered = sum("tool_calls" in json.loads(turns)[-1] for turns in table["turns"]) / len(table)
+    assert 0 < row["tools/failure_frequency"] < 1 and row["tools/unanswered"] == unanswered
+    shown = run.step(1)
+    assert "read(place=" in repr(shown) and "→" in shown._repr_html_() and "Tool fly" in shown._repr_html_()
+    assert [axis for axis in run.plot().axes if axis.get_title(loc="left") == "Total reward"]
+    assert any("Calls per completion" in text.get_text() for axis in run.plot().axes for text in axis.texts)
+    assert run.info["task"]["tools"][0]["function"]["name"] == "read"
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
+    beta: float, whole: tuple, tiny_folder: Path, tmp_path: Path
+) -> None:
+    run = whole[1]
+    if beta:
+        run = trained(loaded_village(tiny_folder, tmp_path, beta=beta), "whole")
+
+    def stop(row: dict, completions: Any) -> None:
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    trained(loaded_village(tiny_folder, tmp_path, beta=beta), "cut", observers=[stop])
+    resumed = trained(loaded_village(tiny_folder, tmp_path, beta=beta), "cut", resume="auto")
+    assert len(resumed.rows) == 4 and untimed(resumed.rows) == untimed(run.rows)
+    assert all(resumed.completions(step).equals(run.completions(step)) for step in run.steps)
+    one, other = (load_file(each.adapter_path / "adapter_model.safetensors") for each in (run, resumed))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Deeper(Village):
+    """Another environment."""
+
+    def look(self, at: str) -> str:
+        """Look at something.
+
+        Args:
+            at: What.
+        """
+        return "nothing"
+
+
+def test_other_tools_are_another_training(whole: tuple) -> None:
+    (model, tokenizer, task, rewards, settings), run = whole
+    for other in (task.with_tools(environment=Deeper), task.with_tools(environment=Village, rounds=2)):
+        with pytest.raises(ValueError, match="was another training: fingerprint was"):
+            gn.train(model, tokenizer, other, rewards, settings.replace(max_steps=6), resume=str(run.path))
+
+
+def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(whole: tuple, tmp_path: Path) -> None:
+    (model, tokenizer, task, rewards, settings), run = whole
+    compared = gn.compare(run, task)
+    assert "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
+    paid = gn.evaluate(run, task, rewards=rewards)
+    assert sum(row[f"{REWARD}progress"] for row in paid.rows) > 0, "environments are those that were played in"
+    for ask in (lambda: gn.compare(run), lambda: gn.ask(run, "Where?"), lambda: gn.evaluate(run)):
+        with pytest.raises(
+            ValueError, match=r"was trained with tools, which no file of it has: gn.compare\(run, task\)"
+        ):
+            ask()
+    with pytest.raises(ValueError, match="has tools, which would not go along"):
+        gn.scaleout.write(run, tmp_path / "away")
+    with pytest.raises(ValueError, match="priming shows answers"):
+        gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: "")
+    (tmp_path / "m.gguf").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"):
+        gn.evaluate(tmp_path / "m.gguf", task)
+    kept = tokenizer_for(run.path, settings.model)
+    assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
+
+
+def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
+    model, tokenizer, task, rewards, settings = whole[0]
+    gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=3)
+    assert gate.scores.values["progress"] != (0.0,) * len(gate.scores) and gate.verdict != "no signal"
+    assert gate.right.values["progress"] == (0.0,) * 3
+    trial = gn.dry_run(model, tokenizer, task, rewards, settings)
+    assert "read(place=" in repr(trial)
+
+
+def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
+    def broken(environments: list, **columns: Any) -> list[float]:
+        return [1 / (each.seen - 1) for each in environments]
+
+    model, tokenizer, task, rewards, settings = whole[0]
+    with pytest.raises(gn.rewards.calls.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"):
+        gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
+
+
+def test_an_image_ends_the_training_in_words(whole: tuple) -> None:
+    class Camera(Village):
+        def read(self, place: str) -> list:
+            """Read the note at a place.
+
+            Args:
+                place: Where the note is.
+            """
+            return [{"type": "image", "image": "x"}]
+
+    model, tokenizer, task, rewards, settings = whole[0]
+    with pytest.raises(ValueError, match="the tool read gives an image: tools of this kit give text"):
+        gn.train(model, tokenizer, task.with_tools(environment=Camera), rewards, settings, name="camera")
+
+
+def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer, task, rewards, settings = whole[0]
+    pad = tokenizer.pad_token
+    tokenizer.pad_token = tokenizer.eos_token
+    try:
+        with pytest.raises(ValueError, match=r"is the token that ends a turn .* train on a wrong gradient"):
+            gn.train(model, tokenizer, task, rewards, settings, name="padded")
+    finally:
+        tokenizer.pad_token = pad
+
+
+def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
+    rows = [
+        {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6} for step in range(1, 13)
+    ]
+    told = {alert.message: alert.kind for alert in gn.health.check_health(rows).alerts if alert.rule == "tools"}
+    assert any("100% of the calls of tools failed" in message for message in told)
+    assert any("60% of the episodes ended with a call that nobody answered" in message for message in told)
+
+
+def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": {}}}]}
+    said = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
+    assert Completion.of_episode([call], [1], 1, True, {}).is_cut
+    told = Completion.of_episode([call, said], [1, 2], 1, True, {})
+    assert told.is_cut and told.text == "" and told.shown == "read()\n→ <answer>7</answer>"
+    paid = gn.score(gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"})
+    assert paid.totals == (0.0,), "what a tool says is no answer"
+
+    def naive(completions: list, **columns: Any) -> list[float]:
+        return [float("7" in completion[-1]["content"]) for completion in completions]
+
+    assert gn.score(naive, [list(told.turns)], {"prompt": []}).totals == (0.0,)
+    assert progress([type("E", (), {"seen": 1, "chain": "ab"})()]) == [0.5]
