@@ -140,6 +140,8 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout_size=request.questions)
     return SimpleNamespace(
         model=model,
+        tokenizer=tokenizer,
+        task=task,
         train=functools.partial(gn.train, model, tokenizer, task, rewards()),
         evaluate=functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings),
         is_scaled=number_type(settings, gpu).name == "float16",  # trains with loss scaling
@@ -338,7 +340,7 @@ def playing(request: Request) -> Found:
     hand.say(here.task.format.render("", hand.do("add", a=int(a), b=int(b))))
     options = {"train_size": 20, "holdout_size": 6, "example": hand.example(here.tokenizer)}
     task = gn.load_task("arithmetic", settings, tokenizer=here.tokenizer, **options).with_tools(add)
-    run = gn.train(here.model, here.tokenizer, task, here.rewards, settings, name="tools")
+    run = gn.train(here.model, here.tokenizer, task, rewards(), settings, name="tools")
     yield from trained(run, here.is_scaled)
     if request.use_vllm:  # of the tokens that the model wrote: a tool's are far from what any sampler would write
         yield sampler_agrees(run.rows)

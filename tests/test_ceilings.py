@@ -41,7 +41,7 @@ TOOLS = {
     "health": 5,
     "evaluation": 17,
     "training": 34,
-    "runs": 12,
+    "runs": 13,
 }
 
 
