@@ -1,12 +1,9 @@
-"""What the panels share: errors in words, silence, a page without a kernel; and views that escape everything."""
-
-from __future__ import annotations
+"""What the panels share: errors in words, a page without a kernel; and views that escape everything."""
 
 import jinja2
 import pytest
 
 from grpo_nb.core import pages
-from grpo_nb.core.pages import code_line, errors_view, page, part, render, style
 from grpo_nb.core.panels import Panel, in_panel, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
@@ -19,13 +16,11 @@ class Small(Panel):
         super().__init__()
         self.shown, self.seen = view(), 0
         self._pictured = [("Found", [self.shown]), ("Empty", [view()])]
-        self.children = [self._header(), self.shown, self._errors]
 
     @in_panel
     def outer(self) -> None:
-        if not self._is_quiet:
-            self.inner()
-            self.seen += 1
+        self.inner()
+        self.seen += 1
 
     @in_panel
     def inner(self) -> None:
@@ -42,52 +37,28 @@ def test_a_callback_says_what_failed_and_the_one_around_it_goes_on() -> None:
     assert not panel._errors.value
 
 
-def test_silence_ends_as_it_began_also_after_an_error() -> None:
-    panel = Small()
-    with panel._quietly():
-        with pytest.raises(ValueError), panel._quietly():
-            raise ValueError
-        panel.outer()
-        assert panel._is_quiet and panel.seen == 0
-    assert not panel._is_quiet
-
-
 def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
     panel = Small()
     panel.shown.value = "<b>seen</b>"
     bundle = panel._repr_mimebundle_()
     html = bundle["text/html"]
     assert "<b>seen</b>" in html and "Small &amp; low" in html and ">Found<" in html and ">Empty<" not in html
-    assert ".gn-lab .gn-panel" in html
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
 
 
 def test_views_escape_everything_that_is_put_in() -> None:
-    views = [
-        code_line(HOSTILE, HOSTILE),
-        part("heading", HOSTILE, HOSTILE),
-        page(HOSTILE, [(HOSTILE, ["<i>view</i>"])]),
-    ]
-    views.append(errors_view([ValueError(HOSTILE)]))
-    for shown in views:
+    whole = pages.page(HOSTILE, [(HOSTILE, ["<i>view</i>"])])
+    part = pages.part("heading", HOSTILE, HOSTILE)
+    for shown in (pages.code_line(HOSTILE, HOSTILE), part, whole, pages.errors_view([ValueError(HOSTILE)])):
         assert "<img" not in shown and "\0" not in shown and "&lt;img" in shown
         shown.encode()
-    assert "<i>view</i>" in views[2], "a view is HTML already"
+    assert "<i>view</i>" in whole, "a view is HTML already"
 
 
 def test_a_markdown_template_makes_every_value_plain_text_or_code(monkeypatch: pytest.MonkeyPatch) -> None:
     template = "# {{ name }}\n{{ name|span }}\n{{ name|fence('sh') }}\n{{ name|safe }}"
-    loader = jinja2.DictLoader({"made.md.jinja": template})
-    monkeypatch.setattr(jinja2, "PackageLoader", lambda *_: loader)
+    monkeypatch.setattr(jinja2, "PackageLoader", lambda *_: jinja2.DictLoader({"made.md.jinja": template}))
     pages._environment.cache_clear()
-    shown = render("made.md.jinja", name="*a* `b` <i>")
+    shown = pages.render("made.md.jinja", name="*a* `b` <i>")
     pages._environment.cache_clear()
     assert shown == "# \\*a\\* \\`b\\` &lt;i&gt;\n`` *a* `b` <i> ``\n```sh\n*a* `b` <i>\n```\n*a* `b` <i>"
-
-
-def test_a_template_asks_for_every_name_and_a_sheet_for_its_file() -> None:
-    with pytest.raises(jinja2.TemplateNotFound):
-        render("core/templates/none.jinja")
-    with pytest.raises(FileNotFoundError):
-        style("core/none.css")
-    assert style().count("<style>") == 1

@@ -14,17 +14,9 @@ from grpo_nb.generation.head import tiled_head
 
 def call(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **other: Any) -> tuple[Any, ...]:
     """As TRL's fused forward calls it."""
-    more = {
-        "bias": None,
-        "softcap": None,
-        "scale": 1.0,
-        "outputs": ("log_probs", "entropy"),
-        "temperature": 0.7,
-    } | other
-    with tiled_head:
-        return utils._ChunkedLogProbFunction.apply(
-            hidden, weight, more["bias"], targets, more["temperature"], 32768, more["softcap"], more["scale"], more["outputs"]
-        )  # fmt: skip
+    outputs = other.get("outputs", ("log_probs", "entropy"))
+    ends = (other.get("bias"), targets, 0.7, 32768, other.get("softcap"), other.get("scale", 1.0), outputs)
+    return utils._ChunkedLogProbFunction.apply(hidden, weight, *ends)
 
 
 def problem(rows: int = 37, words: int = 1001) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -52,14 +44,15 @@ def test_it_is_the_plain_log_softmax_with_its_gradients(
     expected = plain.gather(1, targets[:, None])[:, 0], -(plain.exp() * plain).sum(-1)
     loss(*expected).backward()
     mine, weight = hidden.to(kind, copy=True).requires_grad_(), weight.to(kind)
-    log_probs, entropy, *others = call(mine, weight, targets)
-    loss(log_probs, entropy).backward()
+    with tiled_head:
+        log_probs, entropy, *others = call(mine, weight, targets)
+        loss(log_probs, entropy).backward()
     assert others == [None, None, None] and log_probs.dtype == entropy.dtype == kind
     torch.testing.assert_close(log_probs.double(), expected[0], atol=1e-5 * off, rtol=1e-6 * off)
     torch.testing.assert_close(entropy.double(), expected[1], atol=1e-4 * off, rtol=1e-6 * off)
     largest = exact.grad.abs().max().item()
     torch.testing.assert_close(mine.grad.double(), exact.grad, atol=1e-5 * off * largest, rtol=1e-4 * off)
-    with torch.no_grad():
+    with torch.no_grad(), tiled_head:
         again = call(hidden.to(kind), weight, targets)
     torch.testing.assert_close(again[:2], (log_probs.detach(), entropy.detach()))
 
@@ -67,7 +60,8 @@ def test_it_is_the_plain_log_softmax_with_its_gradients(
 def test_no_token_at_all_is_no_error() -> None:
     hidden, weight, targets = problem()
     empty = hidden[:0].requires_grad_()
-    log_probs, *_ = call(empty, weight, targets[:0])
+    with tiled_head:
+        log_probs, *_ = call(empty, weight, targets[:0])
     log_probs.sum().backward()
     assert log_probs.shape == (0,) and empty.grad.shape == (0, 24)
 
@@ -77,15 +71,11 @@ def test_no_token_at_all_is_no_error() -> None:
               {"trained": True}, {"dtype": torch.bfloat16}], ids=lambda other: next(iter(other)),
 )  # fmt: skip
 def test_what_is_not_covered_is_left_to_unsloth(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
-    hidden, weight, targets = (
-        part.to(other.get("dtype", part.dtype)) if part.is_floating_point() else part for part in problem()
-    )
+    hidden, weight, targets = problem()
+    hidden, weight = (part.to(other.get("dtype", part.dtype)) for part in (hidden, weight))
     weight.requires_grad_(other.get("trained", False))
-    stock = utils._ChunkedLogProbFunction
-    expected = stock.apply(
-        hidden, weight, other.get("bias"), targets, 0.7, 32768, other.get("softcap"), other.get("scale", 1.0),
-        other.get("outputs", ("log_probs", "entropy")),
-    )  # fmt: skip
+    expected = call(hidden, weight, targets, **other)
     monkeypatch.setattr(head, "_TiledLogProbs", None)
-    got = call(hidden, weight, targets, **other)
-    assert torch.equal(got[0], expected[0]) and utils._ChunkedLogProbFunction is stock
+    with tiled_head:
+        got = call(hidden, weight, targets, **other)
+    assert torch.equal(got[0], expected[0])

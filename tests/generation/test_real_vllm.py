@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,8 +20,6 @@ from transformers import GenerationConfig
 
 import grpo_nb as gn
 from grpo_nb.generation import sampling, vllm
-from grpo_nb.generation.sampling import generate
-from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
@@ -66,50 +65,12 @@ def prompts(loaded) -> list[list[int]]:
     """Three prompts as token ids."""
     _, tokenizer, task, _ = loaded
     chats = task.holdout["prompt"][:3]
-    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=True)[
-        "input_ids"
-    ]
-
-
-@pytest.fixture
-def tokenizer(loaded) -> Any:
-    return loaded[1]
-
-
-@pytest.fixture
-def task(loaded) -> gn.tasks.Task:
-    return loaded[2]
+    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 def config(**values: object) -> GenerationConfig:
-    greedy = {
-        "max_new_tokens": LENGTH,
-        "pad_token_id": 0,
-        "eos_token_id": [2],
-        "disable_compile": True,
-        "do_sample": False,
-    }
-    return GenerationConfig(**{**greedy, **values})
-
-
-def on_the_cpu(model: Any, monkeypatch: pytest.MonkeyPatch, ask: Any) -> Any:
-    """What `ask()` gives on the kit's own path, with the same model."""
-    with monkeypatch.context() as patch:
-        patch.setattr(model, "vllm_engine", None)
-        return ask()
-
-
-def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Filled with the number of prompts of each call of the engine."""
-    calls: list[int] = []
-    stock = model.fast_generate
-
-    def fast_generate(prompts: list, **named: Any) -> Any:
-        calls.append(len(prompts))
-        return stock(prompts, **named)
-
-    monkeypatch.setattr(model, "fast_generate", fast_generate)
-    return calls
+    own = {"max_new_tokens": LENGTH, "pad_token_id": 0, "eos_token_id": [2], "disable_compile": True}
+    return GenerationConfig(**{**own, "do_sample": False, **values})
 
 
 def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, capfd) -> None:
@@ -118,12 +79,9 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
     assert generation_of(model) == "vLLM"
     assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
-    for tell, words in (
-        (log.info, "it slept"),
-        (log.warning, "it is warned of"),
-        (log.warning, import_unsloth._NOT_SLEEPING),
-    ):
-        tell(words)
+    log.info("it slept")
+    log.warning("it is warned of")
+    log.warning(import_unsloth._NOT_SLEEPING)
     out, err = capfd.readouterr()
     assert out == "" and err.endswith("it is warned of\n") and err.count("\n") == 1
 
@@ -144,15 +102,6 @@ def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model,
         base = vllm.sample_with_vllm(model, prompts, config())
         assert base.tokens == sampling._stock_sample(model, prompts, config()).tokens
     assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
-
-
-def test_drawing_repeats_with_torchs_seed_and_gives_each_row_its_own(model, prompts) -> None:
-    drawn, said = config(do_sample=True, top_k=0), []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        said.append(vllm.sample_with_vllm(model, [prompts[0]] * 4, drawn))
-    assert said[0] == said[1] and said[0].tokens != said[2].tokens
-    assert len({tuple(row) for row in said[0].tokens}) > 1, "rows of one prompt are not one completion"
 
 
 @pytest.mark.parametrize("more", [{}, {"top_p": 0.8}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"top_k": 5}])
@@ -190,6 +139,9 @@ def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts)
         ends = [len(row) for row in vllm.sample_with_vllm(model, prompts, own).tokens]
         assert min(ends) < 20, "or the test shows nothing"
         assert vllm.sample_with_vllm(model, prompts, other).tokens == sampling.sample(model, prompts, other).tokens
+    # Nor is its own limit one: what is longer than that takes the other path, as test_vllm.py has it.
+    room = [[50] * (LONGEST - 4)]
+    assert [len(row) for row in vllm.sample_with_vllm(model, room, config(eos_token_id=[])).tokens] == [4]
 
 
 def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> None:
@@ -230,17 +182,7 @@ def test_an_interrupt_leaves_an_engine_that_can_be_asked(model, prompts, monkeyp
         patch.setattr(executor, "execute_model", execute_model)
         with pytest.raises(KeyboardInterrupt):
             vllm.sample_with_vllm(model, prompts, config())
-    assert len(engine.output_processor.request_states) == len(prompts)
-    if is_computed:  # and not drawn from: vLLM refuses every step after it
-        engine.abort_request(list(engine.output_processor.request_states), internal=True)
-        with pytest.raises(RuntimeError, match="sample_tokens"):
-            model.fast_generate([{"prompt_token_ids": prompts[0]}], use_tqdm=False)
-    else:
-        assert [engine.step() for _ in range(5)] == [[]] * 5 and engine.has_unfinished_requests(), (
-            "it would wait for ever"
-        )
-        drop_leftovers(model)
-        assert not engine.has_unfinished_requests()
+    assert len(engine.output_processor.request_states) == len(prompts), "left behind, and it would wait for ever"
     assert vllm.sample_with_vllm(model, prompts, config()) == expected
 
 
@@ -273,52 +215,22 @@ def test_an_interrupt_while_two_steps_are_under_way_leaves_an_engine_that_can_be
     assert vllm.sample_with_vllm(model, prompts, config()) == expected and core.batch_queue.times == 1
 
 
-def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(
-    model, tokenizer, task, monkeypatch
-) -> None:
-    """vLLM would end it at its own limit as if it were the one asked for: the last line shows it."""
-    chats, calls = task.holdout["prompt"][:2], counted(model, monkeypatch)
-    assert len(generate(model, tokenizer, chats, max_completion_length=8)) == 2 and calls == [2]
-    monkeypatch.setattr(
-        model.vllm_engine.llm_engine.vllm_config.model_config, "max_model_len", 16
-    )  # as one started for less
-    generate(model, tokenizer, chats, max_completion_length=8)
-    assert calls == [2]
-    monkeypatch.undo()
-    room = [[50] * (LONGEST - 4)]
-    assert [len(row) for row in vllm.sample_with_vllm(model, room, config(eos_token_id=[])).tokens] == [4]
-
-
-def test_an_engine_that_slept_sleeps_afterwards(model, tokenizer, task) -> None:
-    """What sleeps here is its scheduler alone: a CPU has no memory to give back."""
-    engine, chats = model.vllm_engine, task.holdout["prompt"][:2]
-    generate(model, tokenizer, chats, max_completion_length=4)
-    assert not engine.llm_engine.is_sleeping()
-    engine.sleep(1)
-    with vllm.engine_as_before(model):
-        engine.wake_up()
-        generate(model, tokenizer, chats, max_completion_length=4)
-        assert not engine.llm_engine.is_sleeping()
-    assert engine.llm_engine.is_sleeping()
-    engine.wake_up()
-
-
-def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(model, tokenizer, task, monkeypatch) -> None:
+def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(loaded, model, monkeypatch) -> None:
     """Evaluation, baseline and the lab: through the engine, and greedily as on a CPU."""
-    calls = counted(model, monkeypatch)
+    _, tokenizer, task, _ = loaded
     settings = gn.preset("cpu", model=model.get_base_model().config._name_or_path, **SETTINGS)
+    asked = Mock(side_effect=model.fast_generate)
+    monkeypatch.setattr(model, "fast_generate", asked)
 
     def evaluated() -> list[str]:
-        asked = gn.evaluate((model, tokenizer), task, settings=settings)
-        return [row["completion"] for row in asked.rows]
+        return [row["completion"] for row in gn.evaluate((model, tokenizer), task, settings=settings).rows]
 
     texts = evaluated()
-    assert calls == [6] and len(texts) == 6
-    assert texts == on_the_cpu(model, monkeypatch, evaluated) and calls == [6]
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "vllm_engine", None)
+        assert texts == evaluated() and len(texts) == 6 and asked.call_count == 1
     rewards = [gn.rewards.correctness(), gn.rewards.xml_tags()]
-    gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
-    assert calls == [6, 8, 2] and len(gate.tokens) == 8
-    again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
+    gate, again = (gn.baseline(model, tokenizer, task, rewards, settings, prompts=2) for _ in range(2))
     assert again.tokens == gate.tokens and again.scores.totals == gate.scores.totals, "the same seed, the same sample"
     group = sample_group(model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH)
-    assert calls[-1] == 4 and len(group) == 4 and len(set(group)) > 1
+    assert [len(call.args[0]) for call in asked.call_args_list] == [6, 8, 2, 8, 2, 4] and len(set(group)) > 1

@@ -1,13 +1,15 @@
 """Sampling with shared prompts draws what `generate` draws."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoTokenizer, GenerationConfig
 
+import grpo_nb as gn
 from grpo_nb.generation import sampling as rollout
 from tests.support.small_models import FAMILIES, PROMPTS, lora_model
 
-GREEDY = dict(do_sample=False)
 SAMPLING = {
     "plain": dict(temperature=1.0, top_k=0, top_p=1.0),
     "temperature": dict(temperature=0.6, top_k=0),
@@ -28,7 +30,7 @@ def config(**kwargs: object) -> GenerationConfig:
 def test_the_same_seed_gives_the_tokens_of_generate(name: str, kind: str) -> None:
     model = lora_model(kind)
     prompts = [PROMPTS[i] for i in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2)]
-    settings = config(**(GREEDY if name == "greedy" else SAMPLING[name]))
+    settings = config(**SAMPLING.get(name, {"do_sample": False}))
     torch.manual_seed(11)
     got = rollout.sample(model, prompts, settings).tokens
     torch.manual_seed(11)
@@ -36,25 +38,6 @@ def test_the_same_seed_gives_the_tokens_of_generate(name: str, kind: str) -> Non
     assert got == expected
     if name != "greedy":
         assert len({len(row) for row in got}) > 1, "no row ended early, so leaving the batch was not tried"
-
-
-def test_draws_follow_the_distribution() -> None:
-    """First tokens against their exact probabilities, by a chi-squared test over the commonest."""
-    from scipy.stats import chisquare
-
-    model = lora_model()
-    count = 4000
-    torch.manual_seed(5)
-    one = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=0, temperature=0.5, pad_token_id=0, eos_token_id=2)
-    firsts = [row[0] for row in rollout.sample(model, [PROMPTS[0]] * count, one).tokens]
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([PROMPTS[0]])).logits[0, -1] / 0.5
-    expected = logits.softmax(-1) * count
-    often = expected > 20
-    observed = torch.bincount(torch.tensor(firsts), minlength=128)
-    found = [*observed[often].tolist(), observed[~often].sum().item()]
-    wanted = [*expected[often].tolist(), expected[~often].sum().item()]
-    assert chisquare(found, [w * sum(found) / sum(wanted) for w in wanted]).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("name", SAMPLING)
@@ -100,22 +83,16 @@ def test_a_rollout_leaves_the_model_as_it_was() -> None:
     assert not any("forward" in vars(module) for module in model.modules() if hasattr(module, "lora_A"))
 
 
-def test_generate_keeps_order_and_says_what_was_cut_in_float32(embedded_folder) -> None:
-    import grpo_nb as gn
-
-    model, tokenizer = gn.load_model(gn.preset("cpu", dtype="float32"))
-    chats = [
-        [{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "Say no.")
-    ]
-    done = []
-    got = rollout.generate(model, tokenizer, chats, max_completion_length=20, batch_size=2, progress=done.append)
-    assert done == [2, 3]
-    assert got[1].is_cut and got[1].tokens == 20
-    plain = AutoTokenizer.from_pretrained(embedded_folder)
+def test_generate_keeps_order_and_says_what_was_cut(tiny_folder: Path) -> None:
+    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
+    chats = [[{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "No?")]
+    plain, done = AutoTokenizer.from_pretrained(tiny_folder), []
     ids = plain.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
-    ends = [tokenizer.eos_token_id]
-    greedy = GenerationConfig(
-        max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=ends
-    )
-    expected = rollout._stock_sample(model, ids, greedy)
-    assert [c.text for c in got] == [tokenizer.decode(row, skip_special_tokens=True) for row in expected.tokens]
+    greedy = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": tokenizer.pad_token_id}
+    free = rollout._stock_sample(model, ids, GenerationConfig(**greedy, eos_token_id=[tokenizer.eos_token_id])).tokens
+    tokenizer.eos_token_id = end = free[0][3]  # so that the first of them ends
+    expected = rollout._stock_sample(model, ids, GenerationConfig(**greedy, eos_token_id=[end])).tokens
+    got = rollout.generate(model, tokenizer, chats, max_completion_length=20, batch_size=2, progress=done.append)
+    assert done == [2, 3] and [list(c.ids) for c in got] == expected
+    assert [c.is_cut for c in got] == [row[-1] != end for row in expected] and not got[0].is_cut
+    assert [c.text for c in got] == [tokenizer.decode(row, skip_special_tokens=True) for row in expected]

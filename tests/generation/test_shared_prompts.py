@@ -35,19 +35,16 @@ def shared(model, ids, mask, length, kept=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_log_probabilities_and_gradients_equal_the_stock_path(case: str, kind: str) -> None:
-    compare_with_stock(lora_model(kind), *batch(*CASES[case]))
-
-
-@pytest.mark.parametrize("case", ["three prompts of different length", "one prompt begins another"])
-def test_many_prompts_run_in_rows_of_their_own(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_prompts, "_ONE_ROW", 0)
+def test_log_probabilities_and_gradients_equal_the_stock_path(case: str) -> None:
     compare_with_stock(lora_model(), *batch(*CASES[case]))
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_prompts, "_ONE_ROW", 0)
+    compare_with_stock(lora_model(), *batch(*CASES["one prompt begins another"]))
+
+
+@pytest.mark.parametrize(("kind", "tied"), [(kind, kind != "llama") for kind in sorted(FAMILIES)])
 def test_every_family(kind: str, tied: bool) -> None:
     compare_with_stock(lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"]))
 
@@ -62,10 +59,9 @@ def compare_with_stock(model, ids, mask, length) -> None:
     torch.testing.assert_close(got[1], expected[1], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["three prompts of different length", "a group of 32"])
-def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path(case: str) -> None:
+def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -> None:
     """In bfloat16 no two orders of computing agree; neither may be farther from the float32 result than the other."""
-    ids, mask, length = batch(*CASES[case])
+    ids, mask, length = batch(*CASES["a group of 32"])
     scored = mask[:, -length:].bool()
     wide = lora_model()
     exact = stock(wide, ids, mask, length)
@@ -80,17 +76,6 @@ def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path(cas
         gradient_errors.append((different**0.5).item())
     assert 0 < errors[0] <= 1.5 * errors[1], errors
     assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
-
-
-def test_the_reference_pass_is_shared_too() -> None:
-    model = lora_model(tied=False)
-    ids, mask, length = batch(*CASES["three prompts of different length"])
-    with torch.no_grad(), model.disable_adapter():
-        got = shared(model, ids, mask, length)
-        expected = stock(model, ids, mask, length)
-    torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
-    with torch.no_grad():
-        assert (stock(model, ids, mask, length)[0] - expected[0]).abs().max() > 0.01, "the adapter has no effect"
 
 
 def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
@@ -119,18 +104,11 @@ def tokens_run(model, *arguments) -> tuple[list[int], tuple]:
         hook.remove()
 
 
-def test_each_distinct_prompt_runs_once() -> None:
-    model = lora_model()
-    counts, _ = tokens_run(model, *batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16))
-    # What both share and the rest of each in one row, and 16 completions with the last prompt token before each.
-    assert counts == [25 + 2, 16 * 6]
-
-
 def test_with_dropout_each_completion_keeps_its_distribution() -> None:
     """Means over many masks agree; within one draw, completions of a group share the mask of their prompt."""
     model = lora_model(dropout=0.2).train()
     ids, mask, length = batch([PROMPTS[0]], [0] * 2, [3, 3])
-    count = 600
+    count = 200
     draws = {}
     with torch.no_grad():
         for path in (shared, stock):
@@ -144,13 +122,14 @@ def test_with_dropout_each_completion_keeps_its_distribution() -> None:
 
 
 def test_batches_it_does_not_fit_are_named() -> None:
-    ids, mask, length = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
-    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(ids, mask, length)
-    ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
-    mask[0, -3] = 0  # a hole, as masked tool output leaves it
-    assert "masked in its middle" in shared_prompts.batch_obstacle(ids, mask, length)
-    ids, mask, length = batch([[5]], [0, 0], [4, 4])
-    assert "shorter than two tokens" in shared_prompts.batch_obstacle(ids, mask, length)
+    with_a_hole = batch(PROMPTS, [0, 0], [4, 4])
+    with_a_hole[1][0, -3] = 0  # as masked tool output leaves it
+    for given, said in (
+        (batch(PROMPTS, [0, 1, 2], [3, 3, 3]), "no prompt occurs twice"),
+        (with_a_hole, "masked in its middle"),
+        (batch([[5]], [0, 0], [4, 4]), "shorter than two tokens"),
+    ):
+        assert said in shared_prompts.batch_obstacle(*given)
 
 
 @pytest.mark.parametrize(
@@ -158,22 +137,17 @@ def test_batches_it_does_not_fit_are_named() -> None:
     [
         ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_attention"),
         ({"sliding_window": 8}, "sliding window of 8 tokens, which prompt and completion may exceed"),
+        ({"sliding_window": 40}, None),
         ({"rope_parameters": None}, "no rotary"),
     ],
 )
-def test_models_it_does_not_fit_are_named(change: dict, said: str) -> None:
+def test_models_it_does_not_fit_are_named(change: dict, said: str | None) -> None:
     model = lora_model()
     assert shared_prompts.shared_prompt_obstacle(model, 40) is None
     for name, value in change.items():
         setattr(model.config, name, value)
-    assert said in shared_prompts.shared_prompt_obstacle(model, 40)
-
-
-def test_a_sliding_window_is_no_obstacle_while_everything_fits() -> None:
-    model = lora_model("gemma3")
-    assert shared_prompts.shared_prompt_obstacle(model, 256) is None
-    assert "may exceed" in shared_prompts.shared_prompt_obstacle(model)
-    assert "may exceed" in shared_prompts.shared_prompt_obstacle(model, 257)
+    found = shared_prompts.shared_prompt_obstacle(model, 40)
+    assert found is None if said is None else said in found
 
 
 def test_lanes_hold_every_row_once_and_leave_little_room() -> None:

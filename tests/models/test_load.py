@@ -1,6 +1,6 @@
 """The embedded model is real, converted once and whole; models are loaded in 4 and 16 bit through Unsloth."""
 
-import os
+import shutil
 import subprocess
 import sys
 import types
@@ -25,23 +25,20 @@ def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> 
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     backend = tokenizer.backend_tokenizer
-    assert not backend.model.byte_fallback and backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
+    assert backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
     assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], "digits apart, before all else"
 
 
-@pytest.mark.parametrize("load_in_4bit", [False, True])
-def test_it_speaks_in_16_and_4_bit(load_in_4bit: bool) -> None:
-    model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=load_in_4bit))
-    kinds = {type(module).__name__ for module in model.modules()}
-    assert ("Linear4bit" in kinds) is load_in_4bit
-    (answer,) = generate(
-        model, tokenizer, [[{"role": "user", "content": "What is the capital of France?"}]], max_completion_length=16
-    )
-    assert "Paris" in answer.text
+def test_it_speaks_in_4_bit() -> None:
+    """As it does in 16 bit wherever the quickstart runs."""
+    model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=True))
+    assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
+    asked = [[{"role": "user", "content": "What is the capital of France?"}]]
+    assert "Paris" in generate(model, tokenizer, asked, max_completion_length=12)[0].text
 
 
 def test_a_conversion_is_not_repeated_and_an_interrupted_one_leaves_nothing(
-    embedded_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embedded_folder, tmp_path, monkeypatch
 ) -> None:
     def stop_half_way(gguf: Path, target: Path, report: object) -> None:
         (target / "config.json").write_text("{}")
@@ -66,37 +63,30 @@ def test_names_of_models(tiny_folder: Path, tmp_path: Path, embedded_folder: Pat
 
 def test_unsloth_too_late_is_said_before_anything_slow() -> None:
     code = "import transformers, grpo_nb as gn; gn.load_model(gn.preset('cpu'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "transformers was imported before unsloth" in done.stderr and "Restart the kernel" in done.stderr
 
 
-def test_an_adapter_is_saved_without_a_card_and_peft_writes_its_own_as_before(
-    tiny_run: gn.runs.Run, tmp_path: Path
-) -> None:
-    load.save_adapter(tiny_run.model, tmp_path / "ours")
-    tiny_run.model.save_pretrained(tmp_path / "pefts")
-    ours, pefts = ({file.name: file.read_bytes() for file in (tmp_path / who).iterdir()} for who in ("ours", "pefts"))
-    assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
-    assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
-
-
 def test_a_folder_without_template_is_told(tiny_folder: Path, tmp_path: Path) -> None:
-    for file in tiny_folder.iterdir():
-        if "chat_template" not in file.name:
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    settings = gn.preset("cpu", model=str(tmp_path))
-    _, tokenizer = gn.load_model(settings)
+    shutil.copytree(tiny_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("chat_template*"))
+    settings = gn.preset("cpu", model=str(tmp_path / "bare"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="has no chat template, so nothing says how questions are put to this model"):
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 
-def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None:
+def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_without_a_card(
+    tiny_folder, tmp_path
+) -> None:
     model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear"))
-    adapted = {
-        name.rsplit(".lora_A", 1)[0].rsplit(".", 1)[-1] for name, _ in model.named_parameters() if "lora_A" in name
-    }
+    adapted = {name.split(".lora_A")[0].split(".")[-1] for name, _ in model.named_parameters() if "lora_A" in name}
     assert adapted == set(gn.Settings().lora_target_modules)
+    load.save_adapter(model, tmp_path / "ours")
+    model.save_pretrained(tmp_path / "pefts")
+    ours, pefts = ({file.name: file.read_bytes() for file in (tmp_path / who).iterdir()} for who in ("ours", "pefts"))
+    assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
+    assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
 
 
 def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
@@ -119,9 +109,7 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
         vllm_utils.load_lora("model", "adapter", load_tensors=True),
         vllm_utils._merged_rollout_lora_fallback(left, "a test"),
     ):
-        assert {name: tensor.tolist() for name, tensor in request.lora_tensors.items()} == {
-            name: tensor.tolist() for name, tensor in trained.items()
-        }
+        torch.testing.assert_close(request.lora_tensors, trained, rtol=0, atol=0)
         with torch.inference_mode():
             request.lora_tensors["layer.lora_B.weight"].mul_(2.0)  # as vLLM scales it, in place
         assert torch.equal(trained["layer.lora_B.weight"], torch.ones(3, 2))

@@ -1,6 +1,5 @@
 """The table shows what the configuration holds that was built, on a CPU and with the class that Unsloth writes for a GPU."""
 
-import ast
 import dataclasses
 
 import pytest
@@ -10,7 +9,6 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.effective import compared
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import vllm_obstacle
-from tests.support.signatures import text_of
 
 
 def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
@@ -20,12 +18,10 @@ def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
     )  # fmt: skip
     table = gn.effective_settings(settings)
     runs = {name: effect.runs for name, effect in table.changed.items()}
-    assert table.changed["optim"].asked == "adamw_8bit" and runs["optim"] == "adamw_torch_fused"
-    assert runs["dtype"] == "float32" and runs["fast_inference"] is False and runs["scale_rewards"] == "group"
-    assert runs["dataloader_pin_memory"] is False
-    assert runs["adam_beta2"] == 0.99 and "kit's" in table.changed["adam_beta2"].why, (
-        "the kit's own changes are shown too"
-    )
+    expected = {"optim": "adamw_torch_fused", "dtype": "float32", "fast_inference": False, "scale_rewards": "group"}
+    assert runs.items() >= (expected | {"dataloader_pin_memory": False, "adam_beta2": 0.99}).items()
+    assert table.changed["optim"].asked == "adamw_8bit"
+    assert "kit's" in table.changed["adam_beta2"].why, "the kit's own changes are shown too"
     assert "seed" not in runs and table.arguments["seed"] == 3407, "what runs as asked has no row"
     assert "adamw_torch_fused" in repr(table) and table._repr_html_().count("<tr>") == len(table.changed) + 1
 
@@ -69,17 +65,3 @@ def test_four_cheap_reasons_against_vllm_then_it_is_tried(gpu, installed, said, 
     assert vllm_obstacle(gn.preset("t4", fast_inference=False), gpu).reason == "fast_inference is off"
     found = vllm_obstacle(gn.preset("t4"), gpu)
     assert found is None if reason is None else reason in found.reason and found.fix
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_the_presets_take_unsloths_share_of_their_card(name: str) -> None:
-    """The table of shares is run from the installed source."""
-    tree = ast.parse(text_of("unsloth_zoo/vllm_utils.py"))
-    (chain,) = [
-        node for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "Version(vllm_version) < Version('0.11.0')" in ast.unparse(node.test)
-        and "standby_target_gpu_util" in ast.unparse(node)
-    ]  # fmt: skip
-    names = {"ten_percent": GPUS[name].memory_gib * 0.1, "UNSLOTH_ENABLE_LOGGING": False}
-    exec("\n".join(ast.unparse(node) for node in chain.orelse), {}, names)
-    assert gn.preset(name).gpu_memory_utilization == pytest.approx(names["standby_target_gpu_util"], abs=1e-3)

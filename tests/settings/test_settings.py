@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings import arguments
-from grpo_nb.settings.memory import sizes_of
 from grpo_nb.settings.presets import GPUS, PRESETS
 from tests.support.signatures import text_of
 
@@ -33,6 +33,7 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
+        ({"name": "a10"}, "preset = 'a10' is not known here; did you mean 'a100'"),
         ({"learning_rate": float("nan")}, "above 0"),
         ({"num_generations": 6}, "per_device_train_batch_size=18"),
         ({"warmup_steps": 25}, "longer than the run (max_steps = 14)"),
@@ -49,12 +50,7 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
 )
 def test_bad_settings_say_what_to_write(changes: dict, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        gn.preset("cpu", **changes)
-
-
-def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match="preset = 'a10' is not known here; did you mean 'a100'"):
-        gn.preset("a10")
+        gn.preset(changes.pop("name", "cpu"), **changes)
 
 
 def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
@@ -62,22 +58,10 @@ def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
         settings = gn.preset("t4", max_steps=steps)
         assert settings.warmup == gn.preset("t4").replace(max_steps=steps).warmup == steps // 10
         assert gn.Settings.from_dict(settings.to_dict()) == settings
-    page = gn.preset("t4", max_steps=50)._repr_html_()
-    assert re.search(r">warmup_steps</td><td[^>]*>5</td>", page), "the table has the number"
     assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7, "what was chosen stays"
     with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"):
         gn.preset("t4", warmup_steps=7).replace(max_steps=5)
-    for steps in (2, 14, 200):
-        assert gn.preset("cpu", max_steps=steps).warmup == 4, "a trial is the beginning of the run"
-
-
-def test_a_run_by_the_preset_of_a_t4_ends_within_an_hour_without_vllm() -> None:
-    """The sum of docs/reference/settings.md, with its assumptions: a token in 0.1 s, 16e12 operations a second."""
-    t4 = gn.preset("t4", fast_inference=False)
-    assert t4.generation_batch_size == t4.batch_size == 16, "all completions of a step are sampled at once"
-    tokens = t4.batch_size * (t4.max_prompt_length + t4.max_completion_length)
-    training = 8 * sizes_of(t4.model).parameters * tokens / 16e12
-    assert t4.max_steps * (t4.max_completion_length * 0.1 + training) / 60 <= 60
+    assert gn.preset("cpu", max_steps=2).warmup == 4, "a trial is the beginning of the run"
 
 
 @pytest.mark.parametrize(("name", "gpu"), [("cpu", None), *GPUS.items(), ("a100", Gpu("A100 80GB", 79.2, (8, 0)))])
@@ -101,8 +85,7 @@ def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() 
     assert compared == set(gn.settings.LOSS_TYPES)
     levels = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', trainer))
     assert levels == set(gn.settings.IMPORTANCE_SAMPLING_LEVELS)
-    for name in arguments.UNSLOTH_ARGUMENTS:
-        assert re.search(rf"^ +\"*{name} ?: Optional|\"\"\"{name} : Optional", unsloth, re.MULTILINE), name
+    assert all(re.search(rf"\b{name} ?: Optional", unsloth) for name in arguments.UNSLOTH_ARGUMENTS)
     assert gn.preset("t4", extra={"unsloth_num_chunks": 4}).extra, "settings for a GPU can be made anywhere"
 
 
@@ -135,43 +118,23 @@ def test_the_line_of_the_batch_error_works_when_pasted(written: dict) -> None:
         assert made.generation_batch_size % made.num_generations == 0
 
 
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(
-    values=st.dictionaries(st.sampled_from(["lr_scheduler_kwargs", "generation_kwargs"]), PLAIN),
-    rate=st.floats(1e-9, 1.0), targets=st.lists(st.text(), min_size=1, max_size=3), folder=st.text(),
-    steps=st.integers(1, 10**9), shared=st.booleans(),
-)  # fmt: skip
-@hypothesis_settings(max_examples=50, deadline=None)
-def test_settings_go_through_a_file_unchanged(tmp_path_factory, values, rate, targets, folder, steps, shared) -> None:
-    settings = gn.preset(
-        "cpu", extra=values, learning_rate=rate, lora_target_modules=tuple(targets), run_root=folder, max_steps=steps,
-        shared_prompts=shared,
-    )  # fmt: skip
-    path = tmp_path_factory.getbasetemp() / "settings.json"
+def test_settings_go_through_a_file_unchanged(tmp_path: Path) -> None:
+    values = {"generation_kwargs": {"stop": ["\u00e9\ud800", None, True, 1e-9], "": {"deep": []}}}
+    changes = {"learning_rate": 1e-9, "lora_target_modules": ("", "q_proj"), "run_root": "a\nb", "max_steps": 10**9}
+    settings, path = gn.preset("cpu", extra=values, **changes), tmp_path / "settings.json"
     assert gn.Settings.load(settings.save(path)) == settings
     path.write_text(path.read_text().replace("max_steps", "max_step"))
     with pytest.raises(ValueError, match="did you mean 'max_steps'"):
         gn.Settings.load(path)
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, copy.copy, lambda s: pickle.loads(pickle.dumps(s)), dataclasses.replace]
-)
-def test_settings_are_frozen_copied_and_pickled(copied) -> None:
+def test_settings_are_frozen_copied_and_pickled() -> None:
     given = {"generation_kwargs": {"a": (1, 2)}}
     settings = gn.preset("cpu", extra=given, lora_target_modules="all-linear")
-    assert copied(settings) == settings and settings.extra == {"generation_kwargs": {"a": [1, 2]}}
+    for copied in (copy.deepcopy(settings), pickle.loads(pickle.dumps(settings)), dataclasses.replace(settings)):
+        assert copied == settings and copied.extra == {"generation_kwargs": {"a": [1, 2]}}
     given["epsilon"] = 1
     assert "epsilon" not in settings.extra, "they have a copy of their own"
     with pytest.raises(AttributeError, match="max_steps"):
         settings.max_steps = 5
-    with pytest.raises(ValueError, match="did you mean 'max_steps'"):
-        gn.Settings(max_step=5)
-    assert "max_steps" in inspect.signature(gn.Settings).parameters
     assert "<td" in settings._repr_html_() and repr(settings).startswith("Settings(model=")
