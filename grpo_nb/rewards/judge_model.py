@@ -180,7 +180,7 @@ class judge(Reward):
 
 def _question(row: Mapping[str, Any]) -> str:
     """What an answer is an answer to: the row's question, or the last turn of its prompt."""
-    prompt = row.get("prompts", "")
+    prompt = row.get("prompts", row.get("prompt", ""))
     return str(row.get("question") or (prompt if isinstance(prompt, str) else prompt[-1]["content"]))
 
 
