@@ -99,6 +99,8 @@ class Recorder(TrainerCallback):
         self._plot = LivePlot(self.weights, self.settings.beta, self.run.reference) if is_notebook() else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A judge without the calls for another step ends the training as the stop button does.
+        self.is_interrupted |= any(getattr(reward, "is_spent", False) for reward in self.run.rewards)
         # With more `logging_steps`, too: a checkpoint comes after a row.
         control.should_log |= self.is_interrupted or control.should_training_stop
 
@@ -117,8 +119,7 @@ class Recorder(TrainerCallback):
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
         fresh = self.health.update(row)
-        if fresh:
-            row["alerts"] = [alert.to_dict() for alert in fresh]
+        row |= {"alerts": [alert.to_dict() for alert in fresh]} if fresh else {}
         if self.health.should_stop:
             self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
         self.run.write_step(row, table)
@@ -188,4 +189,6 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
     table[list(scores)] = scores
     # Of those that are a number, as TRL has it; NaN where none is.
     table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
-    return table.assign(advantage=list(logs["advantages"]))
+    # What rewards log of each completion (TRL's `log_extra`), such as a judge's words.
+    said = {name: list(map(str, texts)) for name, texts in logs.get("extra", {}).items() if name not in table}
+    return table.assign(advantage=list(logs["advantages"]), **said)
