@@ -325,9 +325,13 @@ def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
     seen = {mark.args[1][i][1] for mark in test_broken_rewards_are_found.pytestmark if mark.name == "parametrize"
             for i in range(len(mark.args[1]))}  # fmt: skip
     seen |= {case[0] for mark in test_what_shows_in_the_set.pytestmark for case in mark.args[1]}
-    assert KINDS.keys() - seen == {"near miss", "number form refused", "format refused"}, (
-        "these stand in tests of their own"
-    )
+    assert KINDS.keys() - seen == {
+        "near miss",
+        "number form refused",
+        "format refused",
+        "never measured",
+        "refused by its measure",
+    }, "these stand in tests of their own"
 
 
 def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
