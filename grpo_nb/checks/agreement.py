@@ -48,14 +48,18 @@ class Agreement(Shown):
     probes: pandas.DataFrame
     """By what was done to the answers: mean score `before` and `after`, `change`, and whether it `fools` the judge."""
 
+    def side_by_side(self, count: int | None = None) -> Table:
+        """Return person and judge side by side, on so many of the answers, or all."""
+        cells = [(*map(as_score, row[:3]), *map(as_written, row[3:])) for row in self.table[:count].to_numpy()]
+        return Table(cells, list(self.table), wide=(3, 4, 5))
+
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
         if len(self.probes):
             cells = [(row[0], *map(as_score, row[1:4]), "yes" if row[4] else "no") for row in self.probes.to_numpy()]
             yield Table(cells, ("the same answer", "before", "after", "change", "fools it"), right=(1, 2, 3))
         yield "Where they differ most (all: .table):"
-        cells = [(*map(as_score, row[:3]), *map(as_written, row[3:])) for row in self.table.head(_SHOWN).to_numpy()]
-        yield Table(cells, list(self.table), wide=(3, 4, 5))
+        yield self.side_by_side(_SHOWN)
 
 
 def agreement(judge: judge, labelled: Source, *, probe: bool = True, enough: float = ENOUGH) -> Agreement:
@@ -98,7 +102,7 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True, enough: flo
     probes = _probed(judge, table, rows) if probe else pandas.DataFrame({"fools": []}, dtype=bool)
     verdict, why = _verdict(table, correlation, interval, probes, enough)
     sentence = (
-        f"{reward_name(judge)} {verdict}: on {len(known)} answers its scores follow those by hand with a rank correlation of "
+        f"{reward_name(judge)}: {verdict}; on {len(known)} answers its scores follow those by hand with a rank correlation of "
         f"{correlation:.2f} (95 % interval {interval[0]:.2f} to {interval[1]:.2f}), and {enough:g} is asked for; {why}."
     )
     if probe:

@@ -34,7 +34,7 @@ def test_a_judge_that_agrees_may_pay_and_the_table_shows_where_it_does_not(tmp_p
     assert found.verdict == "may pay" and 0.85 < found.interval[0] < found.correlation < found.interval[1] < 1
     assert len(found.table) == 41 and found.table.iloc[0][["person", "judge", "question"]].to_list() == [1, 4, "Off?"]
     assert not found.probes["fools"].any() and len(found.probes) == 6
-    assert "judge may pay: on 41 answers" in repr(found) and "Off?" in found._repr_html_()
+    assert "judge: may pay; on 41 answers" in repr(found) and "Off?" in found._repr_html_()
 
 
 @pytest.mark.parametrize(
