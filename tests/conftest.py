@@ -233,3 +233,10 @@ def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions in its first lessons."""
     less = {"PROMPTS": 4, "BATCH": 8} if size == "small" else {}
     return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), **less)
+
+
+@pytest.fixture(scope="session")
+def judge(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_judge`, executed; small, with two steps of training."""
+    less = {"STEPS": 2, "CHANGES": {"per_device_train_batch_size": 8}} if size == "small" else {}
+    return execute_notebook("09_judge", tmp_path_factory.mktemp("judge"), **less)
