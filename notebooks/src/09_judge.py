@@ -173,7 +173,11 @@ report
 settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=48, holdout_every=0).replace(**CHANGES)
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
-    labels[["question", "answer"]].to_dict("records"), settings, tokenizer=tokenizer, holdout=8, format=gn.tasks.bare(),
+    labels[["question", "answer"]].to_dict("records"),
+    settings,
+    tokenizer=tokenizer,
+    holdout=8,
+    format=gn.tasks.bare(),
     system="Summarize the note in one short sentence.",
 )
 run = gn.train(model, tokenizer, task, [plain], settings)
@@ -191,10 +195,15 @@ held_out = list(task.holdout)
 answers = gn.ask(run, [row["question"] for row in held_out])
 before, after = ([one.text for one in side] for side in (answers.before, answers.after))
 cut = [" ".join(old.split()[: len(new.split())]) for old, new in zip(before, after, strict=True)]
-table = pd.DataFrame(index=["before", "before, cut to the new length", "after"], columns=["plain_checks", "small_model", "words"])
+table = pd.DataFrame(
+    index=["before", "before, cut to the new length", "after"], columns=["plain_checks", "small_model", "words"]
+)
 for name, texts in zip(table.index, (before, cut, after), strict=True):
     scores = gn.score([plain, small], texts, held_out).table
-    table.loc[name] = [*scores[["plain_checks", "small_model"]].mean(), scores["completion"].str.split().str.len().mean()]
+    table.loc[name] = [
+        *scores[["plain_checks", "small_model"]].mean(),
+        scores["completion"].str.split().str.len().mean(),
+    ]
 answers
 
 # %%
