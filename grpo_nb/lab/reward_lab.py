@@ -373,7 +373,8 @@ class RewardLab(Panel):
     def _show_beside(self) -> None:
         judged = [agreement(one, self.labels, probe=False) for one in self.rewards if isinstance(one, judge)]
         parts = [part for found in judged for part in (bold(found.sentence), found.side_by_side())]
-        self._labels_view.value = html_of(parts or ["No reward here is a judge."])
+        shown = html_of(parts or ["No reward here is a judge."])
+        self._labels_view.value = f'<div class="gn-scroll gn-report">{shown}</div>'
 
     def _show_scores(self) -> None:
         self._show_labels()
