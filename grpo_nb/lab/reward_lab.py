@@ -244,9 +244,8 @@ class RewardLab(Panel):
             control.disabled = self.model is None
         self._weights = line([])
         self._label_view, self._labels_view = view(), view()
-        self._key = above(widgets.Text(description="Or press its key here"), "150px")
+        self._key, (low, high) = above(widgets.Text(description="Or press its key here"), "150px"), self._scale
         self._answers(self._key, self._press)
-        low, high = self._scale
         given = [self._button(str(n), functools.partial(self._give, n)) for n in range(low, high + 1)]
         given += [self._button("Take the last one back", functools.partial(self._give, None)), self._key]
         given += [self._button("Person and judge side by side", self._show_beside, "primary")]
@@ -373,7 +372,7 @@ class RewardLab(Panel):
     def _show_beside(self) -> None:
         judged = [agreement(one, self.labels, probe=False) for one in self.rewards if isinstance(one, judge)]
         parts = [part for found in judged for part in (bold(found.sentence), found.side_by_side())]
-        shown = html_of(parts or ["No reward here is a judge."])
+        shown = html_of(parts) or "No reward here is a judge."
         self._labels_view.value = f'<div class="gn-scroll gn-report">{shown}</div>'
 
     def _show_scores(self) -> None:
