@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import threading
 import time
 from pathlib import Path
 
@@ -119,25 +118,25 @@ def test_a_budget_is_an_error_by_hand_and_an_interrupt_in_a_training() -> None:
     assert judge.desk.calls == 3
 
 
-def test_a_server_that_is_down_is_told_without_its_address_and_one_lost_answer_is_none() -> None:
-    down = gn.rewards.judge(
-        Asked(fails=99, said="https://host/?key=sk-secret").function, "?", cache=None, retries=1, pause=0
-    )
-    with pytest.raises(EnvironmentProblem, match=r"none of 3 answers, 2 tries each \(ConnectionError\)") as told:
-        call(down)
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        (Asked(fails=99, said="https://host/?key=sk-secret"), "ConnectionError"),
+        (Asked(kind="async", seconds=60), "TimeoutError"),
+    ],
+)
+def test_a_server_that_is_down_or_hangs_is_told_without_its_address(asked: Asked, kind: str) -> None:
+    judge = gn.rewards.judge(asked.function, "?", cache=None, retries=1, pause=0, seconds=0.05)
+    with pytest.raises(EnvironmentProblem, match=rf"none of 3 answers, 2 tries each \({kind}\)") as told:
+        call(judge)
     assert "secret" not in str(told.value)
-    said = {}
-    shaky = gn.rewards.judge(
-        Asked(fails=2, said="sk-secret").function, "?", cache=None, retries=1, pause=0, concurrent=1
-    )
+
+
+def test_one_answer_that_is_lost_is_none_and_its_words_hold_no_address() -> None:
+    said, asked = {}, Asked(fails=2, said="sk-secret")
+    shaky = gn.rewards.judge(asked.function, "?", cache=None, retries=1, pause=0, concurrent=1)
     assert call(shaky, log_extra=said.__setitem__, log_metric=print) == [None, 0.5, 1.0]
     assert said["judge says"][0] == "(no reply: ConnectionError)"
-
-
-def test_a_call_that_hangs_is_given_up() -> None:
-    judge = gn.rewards.judge(Asked(kind="async", seconds=60).function, "?", cache=None, retries=0, seconds=0.05)
-    with pytest.raises(EnvironmentProblem, match="TimeoutError"):
-        call(judge)
 
 
 def test_nothing_of_how_it_is_asked_is_written_anywhere(tmp_path: Path) -> None:
@@ -167,11 +166,3 @@ def test_it_is_picklable_and_refuses_what_cannot_be(tmp_path: Path) -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             gn.rewards.judge(**{"ask": by_length, "rubric": "?", **given})
-
-
-def test_calls_of_another_thread_are_served_too() -> None:
-    found, judge = [], gn.rewards.judge(by_length, "?", cache=None)
-    thread = threading.Thread(target=lambda: found.append(call(judge)))
-    thread.start()
-    thread.join(10)
-    assert found == [[0.0, 0.5, 1.0]]
