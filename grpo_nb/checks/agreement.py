@@ -115,7 +115,8 @@ def _rank_correlation(person: pandas.Series, judge: pandas.Series) -> tuple[floa
     """Spearman's correlation, and Bonett and Wright's 95 % interval of it, with the variance (1 + r^2 / 2) / (n - 3)."""
     r = person.rank().corr(judge.rank())
     r = 0.0 if math.isnan(r) else max(-0.999, min(float(r), 0.999))
-    middle, half = math.atanh(r), _Z * math.sqrt((1 + r * r / 2) / max(len(person) - 3, 1))
+    middle, more = math.atanh(r), len(person) - 3
+    half = _Z * math.sqrt((1 + r * r / 2) / more) if more > 0 else math.inf
     return r, (math.tanh(middle - half), math.tanh(middle + half))
 
 

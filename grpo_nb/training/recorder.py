@@ -190,5 +190,5 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
     # Of those that are a number, as TRL has it; NaN where none is.
     table["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
     # What rewards log of each completion (TRL's `log_extra`), such as a judge's words.
-    said = {name: list(map(str, texts)) for name, texts in logs.get("extra", {}).items() if name not in table}
+    said = {name: pandas.Series(map(str, texts)) for name, texts in logs.get("extra", {}).items() if name not in table}
     return table.assign(advantage=list(logs["advantages"]), **said)
