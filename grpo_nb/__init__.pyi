@@ -1,5 +1,6 @@
 """What `gn.` offers: at most thirty names. The loader, `dir(gn)` and editors read this list."""
 
+from . import checks as checks
 from . import evaluation as evaluation
 from . import export as export
 from . import health as health
@@ -28,7 +29,6 @@ from .settings.presets import preset as preset
 from .settings.settings import Settings as Settings
 from .tasks.load import load_task as load_task
 from .training.dry_run import dry_run as dry_run
-from .training.effective import effective_settings as effective_settings
 from .training.train import train as train
 
 __version__: str

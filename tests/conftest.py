@@ -272,3 +272,10 @@ def tools(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {"max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
     return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), **less)
+
+
+@pytest.fixture(scope="session")
+def judge(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_judge`, executed; small, with two steps of training."""
+    less = {"STEPS": 2, "CHANGES": {"per_device_train_batch_size": 8}} if size == "small" else {}
+    return execute_notebook("09_judge", tmp_path_factory.mktemp("judge"), **less)

@@ -28,21 +28,12 @@ CEILINGS = {
 }
 AROUND = {"tests": 11_500, "scripts": 600}
 
-#: What tools and environments came to, beyond these.
+#: What came on top of these: tools and environments, and judges.
 TOOLS = {
-    "core": 14,
-    "settings": 1,
-    "tasks": 167,
-    "models": 33,
-    "generation": 97,
-    "rewards": 18,
-    "checks": 8,
-    "lab": 56,
-    "health": 5,
-    "evaluation": 17,
-    "training": 34,
-    "runs": 13,
-}
+    "core": 2, "settings": 1, "tasks": 167, "models": 33, "generation": 97, "rewards": 18, "checks": 8, "lab": 56,
+    "health": 5, "evaluation": 17, "training": 34, "runs": 15, "scaleout": 4,
+}  # fmt: skip
+JUDGES = {"rewards": 180, "checks": 120, "lab": 60}
 
 
 def code_lines(source: str) -> int:
@@ -69,7 +60,7 @@ def test_what_counts_as_a_line() -> None:
 
 @pytest.mark.parametrize(("room", "ceiling"), CEILINGS.items())
 def test_a_room_is_as_small_as_it_was(room: str, ceiling: int) -> None:
-    ceiling += TOOLS.get(room, 0)
+    ceiling += TOOLS.get(room, 0) + JUDGES.get(room, 0)
     lines = sum(code_lines(path.read_text()) for path in (PACKAGE / room).rglob("*.py"))
     assert lines <= ceiling, f"grpo_nb/{room} has {lines} code lines of at most {ceiling}: what could go?"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.checks import probes as make
+from grpo_nb.checks.agreement import measured
 from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
 from grpo_nb.checks.findings import Finding, found
 from grpo_nb.checks.judge import FORM, Seen, judge, judge_set, take_role
@@ -18,7 +19,7 @@ from grpo_nb.checks.phrases import phrases_of, texts_in
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
 from grpo_nb.core.words import require_number
-from grpo_nb.rewards import base
+from grpo_nb.rewards import base, judge_model
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -62,14 +63,19 @@ def check_rewards(
     rewards = base.reward_list(rewards)
     by_weight = base.changed_weights(base.weights_by_name(rewards), weights or {})
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
+    judges = {base.reward_name(one): one for one in rewards if isinstance(one, judge_model.judge)}
+    rewards = [reward for reward in rewards if base.reward_name(reward) not in judges]
     layouts = layouts_of(format or (task.format if isinstance(task, Task) else xml()))
-    rows = Rows.take(task, answer, tokenizer)
+    rows = Rows.take(task, answer, tokenizer) if rewards else Rows([], [], [], [])
     checks = [_Check(Caller(reward, base.reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]
     findings = [finding for check in checks for finding in check.findings()]
+    findings += [finding for one in judges.values() for finding in measured(one)]
     limits = [check.limit for check in checks if check.limit]
     every = [check.seen for check in checks]
     answering = [check.seen for check in checks if not check.is_played]
-    if answering and all(one.is_judged for one in answering):
+    if judges:
+        limits.append("what judges pay, which would take a thousand calls: gn.checks.agreement measures that")
+    elif answering and all(one.is_judged for one in answering):
         gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
         asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
         findings += judge_set(answering, by_weight, asks=asks)
@@ -80,7 +86,8 @@ def check_rewards(
     completions = sum(check.caller.completions for check in checks)
     return RewardReport(
         findings=in_order(findings),
-        roles={one.name: one.role if one.is_judged else "not judged" for one in every},
+        roles={one.name: one.role if one.is_judged else "not judged" for one in every}
+        | dict.fromkeys(judges, "judges"),
         checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions.",
         limits=tuple(limits),
         weights=by_weight,

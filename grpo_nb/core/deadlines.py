@@ -8,7 +8,6 @@ Elsewhere there is no limit.
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 
@@ -42,17 +41,3 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
 
 def _interrupt(*_: Any) -> None:
     raise _TimeIsUp
-
-
-def run_in_thread(call: Callable[[], Any]) -> Any:
-    """Return `call()` as computed in a daemon thread, which nothing waits for at the end; it raises here."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # handed to the caller's thread, which raises it
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="reward in a thread", daemon=True).start()
-    return future.result()

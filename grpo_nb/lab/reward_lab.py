@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
 
+from grpo_nb.checks.agreement import agreement
 from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.core.files import write_text
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
-from grpo_nb.core.words import as_score, displayable
+from grpo_nb.core.tables import bold, html_of
+from grpo_nb.core.words import as_score, displayable, require_number
 from grpo_nb.lab import views
 from grpo_nb.lab.numbers import example_completions, prompt_text, sample_group
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.rewards.judge_model import judge
 from grpo_nb.rewards.scores import Scores, reweight, score
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.task import Task
 
 _EVERY_REWARD = "every reward"
@@ -63,6 +69,8 @@ class RewardLab(Panel):
         answer: The column with the gold answer.
         format: Where rows are given: the format of the answer; `xml()` if not given.
         seconds_per_call: After so long a scoring is stopped, and says so.
+        labels: The .csv file that scores by hand are kept in, and read from where it is there; if not given, one beside you
+            that is named after the task.
 
     Raises:
         ValueError, TypeError: No rows, something that is no function, two rewards of one name, a model without its tokenizer.
@@ -86,6 +94,7 @@ class RewardLab(Panel):
         answer: str = "answer",
         format: AnswerFormat | None = None,
         seconds_per_call: float = 20.0,
+        labels: str | Path | None = None,
     ) -> None:
         if model is not None and tokenizer is None:
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
@@ -102,6 +111,11 @@ class RewardLab(Panel):
         """The scores shown, under the weights shown; None where scoring itself failed."""
         self.report: RewardReport | None = None
         """What `check_rewards` last said of the row."""
+        named = task.name.replace("/", "_") if isinstance(task, Task) else "rows"
+        self.labels_file = Path(labels or f"{named}.labels.csv")
+        """Where scores by hand are kept."""
+        self.labels: list[dict[str, Any]] = read_rows(self.labels_file).rows if self.labels_file.is_file() else []
+        """Scores by hand, the oldest first, as `gn.checks.agreement` takes them: `question`, `completion`, `score`."""
         self._are_examples = False
         self._lay_out(settings or Settings())
         self._show_weights(weights_by_name(listed))
@@ -166,6 +180,34 @@ class RewardLab(Panel):
         for name, weight in weights.items():
             self._boxes[name].value = weight
 
+    def label(self, score: float | None) -> None:
+        """Give a score by hand to the first completion shown that has none, and save it; None takes the last one back."""
+        import pandas
+
+        waiting = [text for text, given in zip(self.completions, self._given, strict=True) if given is None]
+        if score is None:
+            del self.labels[-1:]
+        elif waiting:
+            require_number("score", score, *self._scale, is_whole=False)
+            self.labels.append({"question": self._asked, "completion": waiting[0], "score": float(score)})
+        kept = pandas.DataFrame(self.labels, columns=["question", "completion", "score"])
+        write_text(self.labels_file, kept.to_csv(index=False))
+        self._show_labels()
+
+    @property
+    def _scale(self) -> tuple[int, int]:
+        return next((tuple(map(int, one.scale)) for one in self.rewards if isinstance(one, judge)), (1, 5))
+
+    @property
+    def _asked(self) -> str:
+        return str(self.row.get("question") or prompt_text(self.row))
+
+    @property
+    def _given(self) -> list[float | None]:
+        """The scores by hand of the completions shown."""
+        given = {row["completion"]: float(row["score"]) for row in self.labels if row["question"] == self._asked}
+        return list(map(given.get, self.completions))
+
     @property
     def advantages(self) -> list[float]:
         """The advantages shown."""
@@ -203,6 +245,13 @@ class RewardLab(Panel):
         for control in (*sampling, self._sample_button):
             control.disabled = self.model is None
         self._weights = line([])
+        self._label_view, self._labels_view = view(), view()
+        self._key, (low, high) = above(widgets.Text(description="Or press its key here"), "150px"), self._scale
+        self._answers(self._key, self._press)
+        given = [self._button(str(n), functools.partial(self._give, n)) for n in range(low, high + 1)]
+        given += [self._button("Take the last one back", functools.partial(self._give, None)), self._key]
+        given += [self._button("Person and judge side by side", self._show_beside, "primary")]
+        by_hand = section("Scores by hand", "to measure a judge by", self._label_view, line(given), self._labels_view)
         row = section("The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px")
         shown = [self._entries, line([self._add_button, self._example_button]), line([*sampling, self._sample_button])]
         shown += [widgets.HTML(_NO_MODEL)] if self.model is None else []
@@ -217,11 +266,13 @@ class RewardLab(Panel):
             self._errors,
             section("Scores", moving, weights, self._table),
             section("Where it came from", looked, self._marked, self._cards),
+            by_hand,
             section("The check", "what the machine finds on this row", self._check_button, self._report_view),
         ]
         self._pictured = [
             ("The row", [self._row_view]), ("", [self._errors]), ("Scores", [self._table]),
             ("Where it came from", [self._cards]), ("The check", [self._report_view]),
+            ("Scores by hand", [self._label_view, self._labels_view]),
         ]  # fmt: skip
 
     def _button(self, text: str, callback: Callable[..., object], style: str = "") -> widgets.Button:
@@ -308,7 +359,28 @@ class RewardLab(Panel):
             self._show_scores()
         self._status.value = ""
 
+    def _show_labels(self) -> None:
+        self._label_view.value = views.labels_view(self.completions, self._given, self.labels, self.labels_file)
+
+    def _give(self, score: float | None, _: Any = None) -> None:
+        with self.showing_errors():
+            self.label(score)
+
+    def _press(self, change: Any) -> None:
+        with self._quietly():
+            self._key.value = ""
+        if change["new"].strip().isdecimal():
+            self._give(int(change["new"]))
+
+    @in_panel
+    def _show_beside(self) -> None:
+        judged = [agreement(one, self.labels, probe=False) for one in self.rewards if isinstance(one, judge)]
+        parts = [part for found in judged for part in (bold(found.sentence), found.side_by_side())]
+        shown = html_of(parts) or "No reward here is a judge."
+        self._labels_view.value = f'<div class="gn-scroll gn-report">{shown}</div>'
+
     def _show_scores(self) -> None:
+        self._show_labels()
         if self.scores is None:
             self._table.value, self._cards.value = '<p class="gn-fail">Not scored.</p>', ""
         else:

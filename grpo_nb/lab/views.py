@@ -70,6 +70,11 @@ def _group_note(scores: Scores) -> str:
     return ""
 
 
+def labels_view(texts: Sequence[str], given: Sequence[float | None], labels: Sequence[Any], file: object) -> str:
+    """Return the completion that waits for a score by hand, and how many have one."""
+    return render("lab/templates/labels.jinja", texts=texts, given=given, labels=labels, file=file, number=as_score)
+
+
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return what failed: which reward, on which completion, an excerpt, and the end of its traceback. Empty without errors."""
     return "".join(_failure(e) if isinstance(e, RewardError) else any_errors_view([e]) for e in errors)

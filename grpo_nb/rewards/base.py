@@ -39,6 +39,15 @@ def with_last_word(completion: Completion) -> Completion:
     return completion
 
 
+def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Return the columns of a call as one mapping for each of its completions; what is no column of that length is left out."""
+    # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
+    listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
+    is_column = lambda held: isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count  # noqa: E731
+    held_by_row = {key: held for key, held in listed.items() if is_column(held)}
+    return [{key: held[i] for key, held in held_by_row.items()} for i in range(count)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reward:
     """A reward function as TRL calls it: one float per completion, higher is better; None where it has nothing to say.
@@ -85,13 +94,7 @@ class Reward:
         return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
-        listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
-        count = len(completions)
-        is_per_row = lambda held: isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count  # noqa: E731
-        per_row = {key: held for key, held in listed.items() if is_per_row(held)}
-        rows = [{key: held[i] for key, held in per_row.items()} for i in range(count)]
-        return self.score_batch([completion_text(completion) for completion in completions], rows)
+        return self.score_batch(list(map(completion_text, completions)), per_row(columns, len(completions)))
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the row's value of a data column that this reward cannot do without.

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import functools
 import inspect
 import math
+import os
+import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.deadlines import run_in_thread
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped, with_last_word
 
 # What TRL does not hand on as a data column, because it passes its own.
@@ -112,10 +114,31 @@ def is_async(reward: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(getattr(reward, "__call__", None))  # noqa: B004
 
 
+def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return what a coroutine gives, run in a thread that nothing waits for at the end; it raises here.
+
+    Always in the same event loop, as in a training: a client keeps connections that belong to the loop it first ran in. What is
+    no longer waited for, as after a time limit, is cancelled.
+    """
+    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+@functools.cache
+def _event_loop(process: int) -> asyncio.AbstractEventLoop:
+    # By process: a fork has the loop, and not the thread that runs it.
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="async rewards", daemon=True).start()
+    return loop
+
+
 def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     """Call a reward as TRL does and return what it gave for each completion, unconverted.
 
-    An async reward gets an event loop of its own in a thread, because a notebook's thread has one running.
+    An async reward is run as `awaited` does it, because a notebook's thread has an event loop running.
 
     Raises:
         TypeError: It gave something that is no list.
@@ -131,7 +154,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
         trainer_state=state, log_extra=ignored, log_metric=ignored,
     )  # fmt: skip
     if is_async(reward):
-        output = run_in_thread(lambda: asyncio.run(output))
+        output = awaited(output)
     if not isinstance(output, Iterable):
         raise TypeError(f"it returned {output!r:.60}; it must be a list of one float for each completion")
     return list(output)

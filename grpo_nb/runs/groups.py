@@ -57,6 +57,11 @@ class GroupScores:
         return str(asked[-1]["content"])
 
     @property
+    def words(self) -> list[str]:
+        """The columns of what rewards said, such as a judge's reasons."""
+        return [name for name in self.table.columns if name not in (*OWN_COLUMNS, *self.weights)]
+
+    @property
     def has_spread(self) -> bool:
         """Whether its totals differ: otherwise GRPO learns nothing from it."""
         return bool(self.table["total"].max() - self.table["total"].min() > 1e-9)
@@ -82,7 +87,8 @@ class StepGroups:
     def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
         """Cut the completions of a step, as `Run.completions` has them, into its groups."""
         # A reward that run.json does not know, of a run that somebody else wrote, is shown and weighs nothing.
-        known = {name: weights.get(name, 0.0) for name in table.columns if name not in OWN_COLUMNS}
+        scored = table.select_dtypes("number").columns
+        known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
         parts = table.sort_values("advantage", ascending=False, kind="stable").groupby("group", sort=True)
         return cls(title, tuple(GroupScores(int(number), part, known) for number, part in parts))
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from grpo_nb.core.words import in_line
 from grpo_nb.rewards.base import Reward, reward_name
+from grpo_nb.rewards.judge_model import judge
 
 KIT = __name__.partition(".")[0]
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,11 @@ class RewardsCode:
         Raises:
             CannotLeave: It holds something that is only here.
         """
+        if isinstance(reward, judge):
+            what = f"the judge {reward_name(reward)!r} asks through a function that may hold an address or a key"
+            raise CannotLeave(
+                f"{what}, and none of it is written down: train where that function is defined, with gn.train."
+            )
         if isinstance(reward, Reward):
             return self._written(reward)
         if not isinstance(reward, types.FunctionType) or not reward.__name__.isidentifier():

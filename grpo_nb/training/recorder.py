@@ -100,6 +100,8 @@ class Recorder(TrainerCallback):
         self._plot = LivePlot(self.weights, self.settings.beta, self.run.reference) if is_notebook() else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A judge without the calls for another step ends the training as the stop button does.
+        self.is_interrupted |= any(getattr(reward, "is_spent", False) for reward in self.run.rewards)
         # With more `logging_steps`, too: a checkpoint comes after a row.
         control.should_log |= self.is_interrupted or control.should_training_stop
 
@@ -123,8 +125,7 @@ class Recorder(TrainerCallback):
             except (Exception, KeyboardInterrupt) as error:
                 self.error = self.error or error
         fresh = self.health.update(row)
-        if fresh:
-            row["alerts"] = [alert.to_dict() for alert in fresh]
+        row |= {"alerts": [alert.to_dict() for alert in fresh]} if fresh else {}
         if self.health.should_stop:
             self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
         self.run.write_step(row, table)
@@ -198,5 +199,8 @@ def completions_table(
     first = {"step": step, "group": scores.index // size, "prompt": prompts, "completion": texts}
     if has_tools:
         first["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
+    own = {**first, **scores, "total": total, "advantage": list(logs["advantages"])}
+    # What rewards log of each completion (TRL's `log_extra`), such as a judge's words.
+    said = {name: pandas.Series(map(str, words)) for name, words in logs.get("extra", {}).items() if name not in own}
     # At once: a table that grows by columns takes twice as long.
-    return pandas.DataFrame({**first, **scores, "total": total, "advantage": list(logs["advantages"])})
+    return pandas.DataFrame(own | said)

@@ -70,7 +70,7 @@ rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0)
 # The configuration is built here as for the training, and this table shows what it holds, and why.
 
 # %%
-gn.effective_settings(settings, model)
+gn.training.effective_settings(settings, model)
 
 # %% [markdown]
 # ## A plan

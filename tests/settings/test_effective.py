@@ -16,7 +16,7 @@ def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
         "cpu", optim="adamw_8bit", fast_inference=True, dtype="float16", loss_type="dapo",
         extra={"scale_rewards": True, "dataloader_pin_memory": True},
     )  # fmt: skip
-    table = gn.effective_settings(settings)
+    table = gn.training.effective_settings(settings)
     runs = {name: effect.runs for name, effect in table.changed.items()}
     expected = {"optim": "adamw_torch_fused", "dtype": "float32", "fast_inference": False, "scale_rewards": "group"}
     assert runs.items() >= (expected | {"dataloader_pin_memory": False, "adam_beta2": 0.99}).items()

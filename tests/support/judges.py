@@ -1,0 +1,56 @@
+"""What judges ask in tests: functions from chat messages to text that count how they are called."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def answer_in(messages: list[dict[str, str]]) -> str:
+    """The answer that is to be judged."""
+    return messages[0]["content"].partition("<answer ")[2].partition(">\n")[2].rpartition("\n</answer ")[0]
+
+
+def by_length(messages: list[dict[str, str]]) -> str:
+    """A point for each word, up to five; one for none."""
+    return f"It has words.\nScore: {min(max(len(answer_in(messages).split()), 1), 5)}"
+
+
+class Asked:
+    """A function to be asked, which counts its calls and may fail, wait, or be asynchronous.
+
+    Args:
+        fails: How many calls fail first.
+        said: What the error says.
+        kind: `sync`, `async`, or `object`: one whose `__call__` is asynchronous.
+        seconds: How long a call takes.
+    """
+
+    def __init__(self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0) -> None:
+        self.fails, self.said, self.kind, self.seconds = fails, said, kind, seconds
+        self.calls = self.at_once = self.most_at_once = 0
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """What is given to a judge."""
+        return {"sync": self.now, "async": self.later, "object": self}[self.kind]
+
+    def now(self, messages: Any) -> str:
+        self.calls += 1
+        time.sleep(self.seconds)
+        if self.calls <= self.fails:
+            raise ConnectionError(self.said)
+        return by_length(messages)
+
+    async def later(self, messages: Any) -> str:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+            self.calls += 1
+            return by_length(messages)
+        finally:
+            self.at_once -= 1
+
+    async def __call__(self, messages: Any) -> str:
+        return await self.later(messages)
