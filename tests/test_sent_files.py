@@ -110,7 +110,7 @@ def test_a_file_that_is_written_again_is_not_written_through_a_link(theirs: Path
     run = write_run(tmp_path / "runs" / "sent")
     compare_by_hand(run)
     mine = tmp_path / "mine" / "file.txt"
-    (run.path / "README.md").unlink()
+    (run.path / "README.md").unlink(missing_ok=True)
     (run.path / "README.md").symlink_to(mine)
     write_model_card(run)
     assert mine.read_text() == "mine" and "GRPO" in (run.path / "README.md").read_text()
