@@ -29,7 +29,7 @@ CEILINGS = {
 TOOLS = {
     "core": 14,
     "settings": 1,
-    "tasks": 167,
+    "tasks": 173,
     "models": 33,
     "generation": 97,
     "rewards": 18,
