@@ -30,7 +30,7 @@ AROUND = {"tests": 11_500, "scripts": 600}
 
 #: What came on top of these: tools and environments, and judges.
 TOOLS = {
-    "core": 2, "settings": 1, "tasks": 167, "models": 33, "generation": 97, "rewards": 18, "checks": 8, "lab": 56,
+    "core": 2, "settings": 1, "tasks": 173, "models": 33, "generation": 97, "rewards": 18, "checks": 8, "lab": 56,
     "health": 5, "evaluation": 17, "training": 34, "runs": 15, "scaleout": 4,
 }  # fmt: skip
 JUDGES = {"rewards": 180, "checks": 120, "lab": 60}

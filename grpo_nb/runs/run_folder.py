@@ -5,8 +5,8 @@ runs/<name>/
   metrics.jsonl       one JSON object per logged step, appended and flushed, with the alerts that came with it
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
-  chat_template.jinja what prompts were rendered with, for evaluations and exports
-  completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
+  chat_template.jinja what prompts were rendered with, for evaluations and exports; response_template.json how calls were read
+  completions/        per logged step: prompt, completion, turns (with tools), each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
   start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)

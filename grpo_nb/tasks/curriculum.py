@@ -26,8 +26,14 @@ class Sampled(NamedTuple):
     scores: Mapping[str, Sequence[float]]
 
 
-def pass_rates(train: Dataset, measured: Any, reward: str | None) -> dict[int, float]:
+def pass_rates(train: Dataset, measured: Any, reward: str | None, begun: Sequence[Any] = ()) -> dict[int, float]:
     """Return, for each row that was sampled, the share of completions that the reward pays in full.
+
+    Args:
+        train: The training rows.
+        measured: A baseline, a run or several of these.
+        reward: Its name.
+        begun: The prompt of each row with what its environment says at first, as a run has recorded it.
 
     Raises:
         ValueError: No such reward, or nothing measured on these questions.
@@ -39,7 +45,7 @@ def pass_rates(train: Dataset, measured: Any, reward: str | None) -> dict[int, f
     if reward not in names:
         raise ValueError(f"which reward says that an answer is right? Write reward='<name>' with one of {names}.")
     rates = {}
-    for row, seen in enumerate(_by_row(train, sampled)):
+    for row, seen in enumerate(_by_row(train, sampled, begun)):
         scores = [score for one in seen for score in one.scores.get(reward, ()) if not math.isnan(score)]
         if scores:
             rates[row] = sum(score >= _RIGHT for score in scores) / len(scores)
@@ -48,9 +54,9 @@ def pass_rates(train: Dataset, measured: Any, reward: str | None) -> dict[int, f
     return rates
 
 
-def completion_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
+def completion_counts(train: Dataset, runs: Sequence[Any], begun: Sequence[Any] = ()) -> list[int]:
     """Return how many completions of each row these runs have; one without a step has none."""
-    counted = _by_row(train, sampled_in([run for run in runs if run.steps]))
+    counted = _by_row(train, sampled_in([run for run in runs if run.steps]), begun)
     return [sum(len(next(iter(one.scores.values()))) for one in seen) for seen in counted]
 
 
@@ -75,9 +81,9 @@ def _key(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
-def _by_row(rows: Dataset, sampled: Iterable[Sampled]) -> list[list[Sampled]]:
+def _by_row(rows: Dataset, sampled: Iterable[Sampled], begun: Sequence[Any]) -> list[list[Sampled]]:
     """What was sampled of each row."""
-    by_prompt = {_key(prompt): row for row, prompt in enumerate(rows["prompt"])}
+    by_prompt = {_key(prompt): row for prompts in (rows["prompt"], begun) for row, prompt in enumerate(prompts)}
     found: list[list[Sampled]] = [[] for _ in range(len(rows))]
     for one in sampled:
         if one.key in by_prompt:

@@ -84,6 +84,10 @@ class Task(Shown):
         """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
         return {**self.chat_template_kwargs, **({"tools": self.play.schemas} if self.play is not None else {})}
 
+    @property
+    def _begun_prompts(self) -> list[Any]:
+        return [self.play.begin(row)[0] for row in self.train] if self.play is not None else []
+
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
         return {**row, **(self.play.begin(row)[1] if self.play is not None else {})}
@@ -153,7 +157,11 @@ class Task(Shown):
         """
         import pyarrow
 
-        found, train, before = pass_rates(self.train, measured, reward), self.train, [None] * len(self.train)
+        found, train, before = (
+            pass_rates(self.train, measured, reward, self._begun_prompts),
+            self.train,
+            [None] * len(self.train),
+        )
         if "pass_rate" in train.column_names:
             before, train = list(train["pass_rate"]), train.remove_columns("pass_rate")
         rates = [found.get(row, known) for row, known in enumerate(before)]
@@ -197,7 +205,7 @@ class Task(Shown):
         """
         if not runs:
             return self
-        counts, order = completion_counts(self.train, runs), list(range(len(self.train)))
+        counts, order = completion_counts(self.train, runs, self._begun_prompts), list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
         order.sort(key=counts.__getitem__)

@@ -62,7 +62,7 @@ tokens = {"max_completion_length": 72 if is_small else 320, "max_prompt_length":
 taught = {"max_steps": 12, "warmup_steps": 2, "learning_rate": 2e-4, "beta": 0.0, "max_grad_norm": 0.2}
 held_out = {"holdout_every": 6, "holdout_questions": 16}
 root = {"run_root": gn.machine.run_folder(DRIVE, report=print)}
-settings = gn.preset(PRESET, **root, **tokens, **(taught if is_small else {}), **held_out, **CHANGES)
+settings = gn.preset(PRESET, **{**root, **tokens, **held_out, **(taught if is_small else {}), **CHANGES})
 settings
 
 # %% [markdown]

@@ -24,7 +24,7 @@ def read(place: str) -> str:
     Args:
         place: Where.
     """
-    return place
+    return repr(place)
 
 
 class Named(Village):
@@ -136,7 +136,7 @@ def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(ta
         limited(place="mill")
     assert time.monotonic() - began < 5
     (reading,) = task.with_tools(read).play.of()
-    assert reading(place=7) == "7", "a template may read the text as a number"
+    assert reading(place=7) == "'7'", "a template may read the text as a number"
 
 
 def test_the_fingerprint_knows_the_tools(task: gn.tasks.Task) -> None:

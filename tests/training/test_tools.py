@@ -132,6 +132,23 @@ def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
     assert "read(place=" in repr(trial)
 
 
+class Told(Village):
+    """Says something at first."""
+
+    def reset(self, **row: Any) -> str:
+        super().reset(**row)
+        return " Read the notes."
+
+
+def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tuple) -> None:
+    model, tokenizer, task, rewards, settings = whole[0]
+    told = task.with_tools(environment=Told)
+    run = gn.train(model, tokenizer, told, rewards, settings.replace(max_steps=1, holdout_every=0), name="told")
+    assert run.step(1).groups[0].question.endswith("? Read the notes.")
+    rates = [rate for rate in told.with_pass_rates(run).train["pass_rate"] if rate is not None]
+    assert len(rates) == 2 and told.after([run]).train[0] != told.train[0]
+
+
 def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
     def broken(environments: list, **columns: Any) -> list[float]:
         return [1 / (each.seen - 1) for each in environments]
