@@ -114,8 +114,8 @@ small.judged([row["completion"]], [dict(row)])
 # `agreement` compares its scores with those by hand, and then tries to fool it: the lowest answers, longer, flattering, in another
 # order, with a demand for a 5, empty, off topic.
 #
-# You should see that it **may not pay**: its scores have next to nothing to do with those by hand. Elsewhere it would have been
-# believed, for its words sound like a judge's.
+# You should see that it **may not pay**: it agrees with the scores by hand hardly more than chance would, and gives a 5 to who asks
+# for one, which a training would soon find. Elsewhere it would have been believed, for its words sound like a judge's.
 
 # %%
 of_small = gn.checks.agreement(small, labels)
