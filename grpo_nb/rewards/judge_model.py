@@ -28,8 +28,8 @@ Ask = Callable[[Messages], str | Awaitable[str]]
 MayPay = Literal["may pay", "may not pay", "too few labels to tell"]
 _SCORE = re.compile(r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?", re.IGNORECASE)
 _PROMPT = """\
-You grade one answer to a question by the rubric below, and by nothing else. First write one or two sentences: what in the answer
-fits the rubric, and what does not. Then end with one line that holds the score alone, a number from {low:g} (worst) to {high:g} (best):
+You grade one answer to a question by the rubric below, and by nothing else. First write one or two sentences: what in it fits
+the rubric, and what does not. Then end with a line that holds the score alone, from {low:g} (worst) to {high:g} (best):
 Score: N
 
 Rubric:
