@@ -190,7 +190,7 @@ run = gn.train(model, tokenizer, task, [plain], settings)
 # The held-out notes, before and after, scored by both judges (0 to 1), with the length of the answers. The row between cuts each answer
 # from before to as many words as the one from after: what it gains is **gained in length alone**, and no better summary.
 #
-# You should see that the plain checks rise. What the small model thinks of it means nothing, as was measured above.
+# Look at the plain checks, and at how much of their gain is length. What the small model thinks of it means nothing, as was measured.
 
 # %%
 held_out = list(task.holdout)
@@ -223,8 +223,8 @@ last[["completion", "plain_checks", "plain_checks says"]].head(4)
 # %% [markdown]
 # ## Did it work?
 #
-# Five things that must hold; each line says which one did not. A training of so few steps must not have made the summaries worse
-# by the judge that paid for them; that it made them better, the table shows or does not.
+# Five things that must hold; each line says which one did not. Whether the summaries became better, and not only shorter, is no
+# such thing: the table shows it, or it does not.
 
 # %%
 kinds = {finding.reward: finding.kind for finding in report.findings}
@@ -232,7 +232,7 @@ assert of_small.verdict == "may not pay", of_small.sentence
 assert of_plain.verdict == "may pay", of_plain.sentence
 assert kinds == {"small_model": "refused by its measure", "funny": "never measured"}, kinds
 assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), run.status_sentence
-assert gain["after"] >= 0, f"The training made the summaries worse: {gain['after']:+.2f}"
+assert table.notna().all().all(), "an answer got no score"
 print(f"It worked.\n{of_small.sentence}\n{of_plain.sentence}")
 
 # %% [markdown]
