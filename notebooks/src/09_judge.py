@@ -21,8 +21,8 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | @TIME@ minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 4 GB on a CPU; on a T4 not yet measured |
+# | Time | on 2 CPU cores and on a T4 not yet measured; the first time 3 minutes more for the installation |
+# | Memory | on a CPU and on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -59,11 +59,11 @@ STEPS = 16  # @param {"type": "integer"}
 # `gn.RewardLab`, whose keys 1 to 5 give scores, or from a .csv file with these columns.
 
 # %%
-from pathlib import Path
+from importlib.resources import files
 
 import pandas as pd
 
-labels = pd.read_csv(Path(gn.__file__).parent / "checks" / "summaries.csv")
+labels = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
 print(labels["score"].value_counts().sort_index().to_dict())
 labels[["score", "question", "completion"]].head(6)
 
