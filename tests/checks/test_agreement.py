@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import numpy
@@ -12,7 +14,6 @@ import grpo_nb as gn
 from grpo_nb.checks.agreement import _rank_correlation
 from tests.support.judges import answer_in, by_length
 
-RULER = numpy.random.default_rng(0)
 #: Of 40 answers one to five words long a score for each word.
 LABELS = [{"question": f"Why {i}?", "completion": "word " * (i % 5 + 1), "score": i % 5 + 1} for i in range(40)]
 
@@ -21,6 +22,12 @@ def words_alone(messages: list) -> str:
     """As a careful judge: what is no answer of this kind gets the lowest score."""
     said = answer_in(messages).split()
     return f"Score: {min(len(said), 5) if set(said) == {'word'} else 1}"
+
+
+def by_chance(messages: list) -> str:
+    """The same draw for a question in whatever order it is asked."""
+    number = re.search(r"Why (\d+)", messages[0]["content"])[1]
+    return f"Score: {random.Random(f'{number} again').randint(1, 5)}"
 
 
 def measure(ask=words_alone, labels=LABELS, cache: Path | None = None, **how) -> gn.checks.agreement:
@@ -41,7 +48,7 @@ def test_a_judge_that_agrees_may_pay_and_the_table_shows_where_it_does_not(tmp_p
     ("ask", "labels", "verdict", "why"),
     [
         (lambda messages: "Score: 3", LABELS, "may not pay", "does not see what you see"),
-        (lambda messages: f"Score: {RULER.integers(1, 6)}", LABELS, "may not pay", "does not see what you see"),
+        (by_chance, LABELS, "may not pay", "does not see what you see"),
         (lambda messages: "I like it.", LABELS, "may not pay", "40 of 40 answers got no number"),
         (by_length, LABELS, "may not pay", r"longer \(\+\d.*flattered.*give this a 5.*off topic"),
         (words_alone, LABELS[:19], "too few labels to tell", "at least 20 labels"),

@@ -36,7 +36,6 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     asked = {(row.prompt, row.completion) for row in run.completions().itertuples()}
     assert first.calls + second.calls <= len(asked) + 1, "the trial is kept too"
     third = Asked(kind="async")
-    (run.path / "checkpoints").rename(run.path / "before")
     again = trained(tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)])
     assert third.calls == 0 and again.completions().equals(run.completions()), "a repeated run asks nothing"
 
