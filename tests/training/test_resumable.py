@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import re
 import shutil
 import signal
@@ -327,6 +328,26 @@ def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: 
     assert run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
 
 
+def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(fresh, settings, whole, monkeypatch) -> None:
+    model, tokenizer, task = fresh
+
+    def breaks(self: Recorder, args: object, state: object, control: object, **kwargs: object) -> None:
+        if state.global_step == 3:
+            torch.nn.init.ones_(next(p for p in model.parameters() if p.requires_grad))  # half of an update
+            raise RuntimeError("device lost")
+
+    monkeypatch.setattr(Recorder, "on_pre_optimizer_step", breaks)
+    with pytest.raises(RuntimeError, match="device lost"):
+        gn.train(model, tokenizer, task, [brevity], settings, name="lost")
+    monkeypatch.undo()
+    run = gn.open_run(Path(settings.run_root) / "lost")
+    assert run.status == "failed" and run.checkpoint_step == run.info["adapter_step"] == 2
+    left = load_file(run.adapter_path / "adapter_model.safetensors")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
+    assert_same_run(gn.train(model, tokenizer, task, [brevity], settings, resume="lost"), whole)
+
+
 def presses(step: int, times: int = 1):
     """An observer that presses Ctrl-C at a step, when its weights are changed and its row is not written."""
 
@@ -474,3 +495,37 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     assert longer.best["step"] == longer.info["adapter_step"] == 6
     last_6 = load_file(longer.adapter_path / "adapter_model.safetensors")
     assert any(not torch.equal(last_6[name], adapter[name]) for name in adapter)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 4 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = os.geteuid() == 0 and not subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
+    ).returncode  # fmt: skip
+    if not mounted:
+        pytest.skip("a small file system can only be mounted by root, and not in every container")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: a failed writer may still hold its file
+
+
+def test_a_full_disk_loses_nothing_earlier(fresh, back, settings, whole, small_disk: Path, monkeypatch) -> None:
+    settings = settings.replace(run_root=str(small_disk / "runs"))
+    monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)  # there was room when it started
+    filler = small_disk / "filler"
+
+    def fill(row: dict, completions: pandas.DataFrame) -> None:
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while row["step"] == 4:
+                file.write(bytes(4096))
+
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is full.*Free some space.*resume=") as caught:
+        gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
+    assert any("Not saved" in note for note in caught.value.__notes__)
+    run = gn.open_run(small_disk / "runs" / "full")
+    assert run.status in ("failed", "crashed") and run.checkpoint_step == 2 and len(run.rows) >= 3
+    filler.unlink()
+    back()
+    assert_same_run(gn.train(*fresh, [brevity], settings, resume=run.path), whole)
