@@ -81,16 +81,6 @@ def test_the_figure_shows_values_means_and_labels() -> None:
     assert (heights.min(), heights.max()) == (1.25, 2.75)
 
 
-def test_a_card_draws_its_curve_in_its_own_frame() -> None:
-    axis = panels([{**row, "entropy": 2.0 - 0.1 * row["step"]} for row in made_rows(11)])["cards"]
-    points = numpy.concatenate([line.get_transform().transform(line.get_xydata()) for line in axis.get_lines()])
-    boxes = [bar.get_window_extent() for bar in axis.patches]
-    held = [(points[:, 0] >= b.x0 - 1) & (points[:, 0] <= b.x1 + 1) for b in boxes]
-    assert len(boxes) == 6 and sum(map(sum, held)) == len(points), "no curve leaves its card"
-    assert points[:, 1].min() >= boxes[0].y0 - 1 and points[:, 1].max() <= boxes[0].y1 + 1
-    assert card(axis, "Entropy") == ["0.95", "up to 1.9"]
-
-
 def test_what_was_not_measured_is_said_not_drawn() -> None:
     shown = panels([{"step": row["step"], "reward": row["reward"]} for row in made_rows()])
     for name in (EACH, KL, LENGTHS, HOLDOUT):
@@ -130,13 +120,11 @@ def test_alerts_are_marked_where_they_came_and_written_below() -> None:
 
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])
 def test_nothing_is_cut_off_at_an_edge_and_no_words_overlap(count: int) -> None:
-    rows = made_rows(
-        count, **{"holdout/accuracy": 0.5, "rewards/W" + 30 * "W" + "/mean": 0.5, "learning_rate": 1.234e-05}
-    )
+    more = {"holdout/accuracy": 0.5, "rewards/W" + 30 * "W" + "/mean": 0.5, "learning_rate": 1.234e-05}
+    rows = made_rows(count, **more)
     rows[0]["learning_rate"], rows[-1]["grad_norm"] = 1e-4, math.nan
-    told = [
-        alert(count - i, rule=rule, message=f"{20 * 'WWW '}{60 * 'W'}") for i, rule in enumerate(("kl_a", "kl_b", "x"))
-    ]
+    words = f"{20 * 'WWW '}{60 * 'W'}"
+    told = [alert(count - i, rule=rule, message=words) for i, rule in enumerate(("kl_a", "kl_b", "x"))]
     for alerts in ((), told):
         how = {"reference": "the adapter it started from", "alerts": alerts}
         figure = training_figure(rows, {"right": 2.0, "W" + 30 * "W": 0.25}, 0.04, **how)
@@ -152,8 +140,8 @@ def test_nothing_is_cut_off_at_an_edge_and_no_words_overlap(count: int) -> None:
         assert len(boxes) > 40
         for (one, a), (other, b) in itertools.combinations(boxes, 2):
             assert min(a.x1, b.x1) <= max(a.x0, b.x0) or min(a.y1, b.y1) <= max(a.y0, b.y0), (one, other)
-        words = describe(rows, "the adapter it started from")
-        assert " ".join(text.get_text() for text in figure.texts).startswith(words), "all of it is there"
+        sentence = describe(rows, "the adapter it started from")
+        assert " ".join(text.get_text() for text in figure.texts).startswith(sentence), "all of it is there"
 
 
 def test_no_text_of_the_user_s_is_a_formula() -> None:

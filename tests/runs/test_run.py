@@ -80,11 +80,8 @@ def test_a_path_without_a_run_is_refused_in_one_line(tmp_path: Path, path: str) 
     make_run(tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match="is no run") as caught:
         gn.open_run(tmp_path / path)
-    assert (
-        "\n" not in str(caught.value)
-        and len(str(caught.value)) < 700
-        and (path != "yours" or ": mine" in str(caught.value))
-    )
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 700 and (path != "yours" or ": mine" in said)
 
 
 def test_new_names_do_not_collide(tmp_path: Path) -> None:
@@ -101,12 +98,9 @@ def test_new_names_do_not_collide(tmp_path: Path) -> None:
     [
         ([], "No step has been logged yet"),
         (made_rows(1), "The reward of the only step is 1.00; KL"),
-        (made_rows(2), "The reward went from 1.00 (first of 2 steps) to 2.00 (last); KL"),
         ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "did not rise clearly: it went from 2.75 (first 6 of"),
-        ([{"step": i, "reward": 1.0 + i % 4} for i in range(400)], "did not rise clearly: it went from 2.49"),
         (made_rows(20), "rose from 1.25 (first 6 of 20 steps) to 2.65 (last 6); KL to the base model 0.0"),
-        (made_rows(20), "25% of completions cut at the length limit (last 6)."),
-        (made_rows(20, kl=math.nan), "KL not measured; 25%"),
+        (made_rows(20, kl=math.nan), "KL not measured; 25% of completions cut at the length limit (last 6)."),
         ([{"step": 1, "loss": 0.0}] * 3, "No step has a reward: it was NaN, None or infinite"),
         ([*made_rows(6), {"step": 7, "reward": math.nan}], "to 2.50 (last 2); NaN or infinite in 1 more; KL"),
     ],
@@ -131,10 +125,7 @@ READERS = {
     "exports.json": lambda run: run.exports,
     "completions/step_000002.parquet": lambda run: run.step(2),
 }
-DAMAGES = {
-    "zeroed": lambda data: data[:10] + b"\0" * 200 + data[210:],
-    "a number": lambda data: b"7\n" * 3,
-}
+DAMAGES = {"zeroed": lambda data: data[:10] + b"\0" * 200 + data[210:], "a number": lambda data: b"7\n" * 3}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -70,17 +70,6 @@ def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
-    for step in range(31, 60):
-        (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
-    (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
-    assert run.steps[-1] == 59
-    shows = gn.RunViewer(run)
-    assert "step_000059.parquet is damaged" in shows._errors.value
-    shows.step = 30
-    assert shows._errors.value == "" and "Step 30" in shows.logged.title
-
-
 def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
@@ -95,12 +84,15 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
-def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
+def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(run: gn.runs.Run) -> None:
+    (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
+    (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
     shows = gn.RunViewer(run)
+    assert "step_000059.parquet is damaged" in shows._errors.value
     shows._slider.value = 4
     assert shows.step == 4 and "learned nothing" in shows._step_view.value
-    shows.step = 20  # between 4 and 30: the nearest with completions
-    assert shows.step == 30 and "Step 30" in shows.logged.title
+    shows.step = 20
+    assert shows.step == 30 and shows._errors.value == "" and "Step 30" in shows.logged.title
 
 
 def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:

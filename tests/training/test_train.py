@@ -10,7 +10,6 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
 from grpo_nb.rewards.calls import RewardError
-from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.tiny import load_tiny
@@ -24,8 +23,7 @@ def tiny(tiny_folder: Path):
 
 @pytest.fixture
 def fresh(tiny):
-    model, _, _ = tiny
-    back = way_back(model)
+    back = way_back(tiny[0])
     yield tiny
     back()
 
@@ -40,9 +38,8 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 15))
-    assert all(
-        {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"} <= set(row) for row in rows
-    )
+    measured = {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"}
+    assert all(measured <= set(row) for row in rows)
     assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
     assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
@@ -75,13 +72,11 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
 
 
 def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:
-    model, tokenizer, task = fresh
-    back = way_back(model)
-    rows = {}
+    back, rows = way_back(fresh[0]), {}
     for shared in (True, False):
         back()
         settings = tiny_settings.replace(shared_prompts=shared, max_steps=4)
-        run = gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name=f"shared-{shared}")
+        run = gn.train(*fresh, [brevity, gn.rewards.xml_tags()], settings, name=f"shared-{shared}")
         assert run.info["rollout"] == ("shared prompts" if shared else "stock (it is switched off)")
         rows[shared] = run.rows
     for ours, theirs in zip(rows[True], rows[False], strict=True):
@@ -103,10 +98,6 @@ def returning(score: object, name: str = "reward", count: int = 1):
 plain = returning(0.0, "plain")
 
 
-def needs_level(completions: list, level: list, **columns: object) -> list[float]:
-    return [float(x) for x in level]
-
-
 @pytest.mark.parametrize(
     ("rewards", "told"),
     [
@@ -117,7 +108,6 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
             [returning(1e39, "infinite")],
             r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0",
         ),
-        ([needs_level], "'needs_level' raised TypeError: .*'level'"),
         ([returning(0.0, "total")], "'total'} is a column of the record of completions already"),
         ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
     ],
@@ -146,20 +136,11 @@ def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
     assert "KL not measured" in card and "Not measured (`gn.compare(run, task)` does)." in card
 
 
-def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
-    model, tokenizer, task = fresh
-    monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
-    with pytest.warns(UserWarning, match="three times as long: this model is odd"):
-        run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), name="stock")
-    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])
-
-
 def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
-    settings = tiny_settings.replace(
-        per_device_train_batch_size=1, gradient_accumulation_steps=4, num_generations=4, max_steps=1
-    )
+    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "num_generations": 4}
     with pytest.warns(UserWarning, match="slower path .*no prompt occurs twice in a micro-batch"):
-        gn.train(*fresh, [brevity], settings, name="apart")
+        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1, **sizes), name="apart")
+    assert run.info["rollout"].startswith("stock (no prompt") and math.isfinite(run.rows[0]["reward"])
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
