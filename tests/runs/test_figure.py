@@ -154,9 +154,8 @@ def test_no_text_of_the_user_s_is_a_formula() -> None:
 def test_what_is_drawn_is_bounded_and_no_spike_is_lost(count: int) -> None:
     values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
     kept = thinned(values)
-    assert {values.min(), values.max()} <= set(kept) and len(kept) <= 2 * 256 + 1
-    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256 and kept.index[-1] == count - 1
-    assert kept.iloc[-1] == values.iloc[-1] and list(kept.index) == sorted(kept.index)
+    assert {values.min(), values.max(), values.iloc[-1]} <= set(kept) and len(kept) <= 2 * 256 + 1
+    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256 and list(kept.index) == sorted(kept.index)
 
 
 def test_the_live_figure_is_one_display_within_its_share_of_the_time(

@@ -57,6 +57,6 @@ def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise, described = reward_rise(made), describe(made)
         assert described.startswith(f"{rise.claim};") and rise.sentence.startswith(rise.claim)
-        assert ("rose" in described) == rise.is_clear == ("rose" in rise.sentence)
+        assert ("rose" in described) == rise.is_clear
         verbs.add(rise.claim.split()[2])
     assert verbs == {"rose", "did"}

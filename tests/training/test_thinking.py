@@ -127,11 +127,10 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
     assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
     with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
-    for use in (gn.train, gn.dry_run, gn.baseline):
+    prime = lambda *parts: gn.training.prime(*parts[:3], parts[4], reasoning=str)  # noqa: E731
+    for use in (gn.train, gn.dry_run, gn.baseline, prime):
         with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
-    with pytest.raises(ValueError, match="say it where the task is made"):
-        gn.training.prime(model, tokenizer, plain, off, reasoning=str)
     with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
         gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
     assert not list(tmp_path.iterdir())

@@ -40,6 +40,7 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     assert [row["step"] for row in rows] == list(range(1, 15))
     measured = {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"}
     assert all(measured <= set(row) for row in rows)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6) and all(row["kl"] > 0 for row in rows[6:])
     assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
     assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
@@ -47,12 +48,6 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     card = (path / "README.md").read_text()
     assert "brevity" in card and "library_name: peft" in card
     assert "base_model:" not in card, "a folder of this machine is no name on the Hub"
-
-
-def test_the_kl_is_real(tiny_run: gn.runs.Run) -> None:
-    rows = tiny_run.rows
-    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6), "the adapter starts as the base model"
-    assert all(row["kl"] > 0 for row in rows[6:])
 
 
 def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
