@@ -115,5 +115,4 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
     for page in pages:
         assert "<script" not in page and "\x00" not in page
         assert all('src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page))
-        for tag in re.findall(r"<[^>]*>", page):
-            assert "onerror" not in re.sub(r'"[^"]*"', "", tag)
+        assert not any("onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page))

@@ -1,4 +1,4 @@
-"""The code of docs/guide/train.md runs; a fading weight, a reward model and trackers do in a training what they say."""
+"""The code of docs/guide/train.md runs; a fading weight, a reward model and a tracker do in a training what they say."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.settings import presets as config
-from tests.conftest import ROOT, brevity
-from tests.support.tiny import SMALL, load_tiny
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.begins(160)
 
@@ -17,6 +16,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/train.md").read_
 
 
 def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
     torch.manual_seed(1)
@@ -44,17 +44,10 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     expected = [score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)]
     assert faded["fading_tags"].tolist() == pytest.approx(expected)
     assert judged["taste"].between(0, 1).all() and judged["taste"].nunique() > 4
-
-
-def test_tensorboard_files_hold_the_run(tiny_folder: Path, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    more = {"max_steps": 3, "run_root": str(tmp_path), "extra": {"report_to": "tensorboard"}}
-    *parts, settings = load_tiny(tiny_folder, 12, 4, **SMALL, max_completion_length=12, **more)
-    run = gn.train(*parts, [brevity], settings, name="tracked")
+    run = gn.open_run("runs/tracked")
     (events,) = run.path.rglob("events.out.tfevents.*")
     written = EventAccumulator(str(events.parent))
     written.Reload()
-    for key in ("reward", "kl", "rewards/brevity/mean"):
+    for key in ("reward", "kl", "rewards/taste/mean"):
         found = {event.step: event.value for event in written.Scalars(f"train/{key}")}
         assert found == pytest.approx({row["step"]: row[key] for row in run.rows}, abs=1e-6)

@@ -1,4 +1,4 @@
-"""A run writes down everything, equals TRL's own, and starts nothing on bad input."""
+"""A run writes down everything, and starts nothing on bad input."""
 
 import json
 import math
@@ -56,7 +56,6 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
     assert len(table) == 16 and set(table["group"]) == {0, 1}
     for _, group in table.groupby("group"):
         assert group["prompt"].nunique() == 1
-        assert group["advantage"].sum() == pytest.approx(0, abs=1e-3)
         scores = pandas.Series(brevity([[{"content": text}] for text in group["completion"]]), index=group.index)
         assert group["brevity"].tolist() == pytest.approx(scores.tolist(), abs=1e-6)
         expected = (group["total"] - group["total"].mean()) / (group["total"].std() + 1e-4)
@@ -64,20 +63,6 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
     assert table["total"].mean() == pytest.approx(tiny_run.rows[2]["reward"], abs=1e-5)
     with pytest.raises(ValueError, match="no completions of step 99"):
         tiny_run.completions(99)
-
-
-def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:
-    back, rows = way_back(fresh[0]), {}
-    for shared in (True, False):
-        back()
-        settings = tiny_settings.replace(shared_prompts=shared, max_steps=4)
-        run = gn.train(*fresh, [brevity, gn.rewards.xml_tags()], settings, name=f"shared-{shared}")
-        assert run.info["rollout"] == ("shared prompts" if shared else "stock (it is switched off)")
-        rows[shared] = run.rows
-    for ours, theirs in zip(rows[True], rows[False], strict=True):
-        assert ours.keys() == theirs.keys()
-        for key in theirs.keys() - {"step_time"}:
-            assert ours[key] == pytest.approx(theirs[key], rel=2e-3, abs=2e-5), key
 
 
 def returning(score: object, name: str = "reward", count: int = 1):
@@ -99,10 +84,7 @@ plain = returning(0.0, "plain")
         ([], "rewards is empty"),
         ([plain, plain], "two rewards are named 'plain'"),
         ([returning(0.0, "too_few", 0)], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        (
-            [returning(1e39, "infinite")],
-            r"'infinite' raised ValueError: it gave 1e\+39: give a finite number.*on row 0",
-        ),
+        ([returning(1e39, "infinite")], r"'infinite' raised ValueError: it gave 1e\+39: give a finite .*on row 0"),
         ([returning(0.0, "total")], "'total'} is a column of the record of completions already"),
         ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
     ],
