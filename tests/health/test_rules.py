@@ -155,16 +155,13 @@ def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
     assert not check_health(unpaid(9)).alerts, "the others speak from ten on"
 
 
-def test_rows_of_a_batch_used_several_times_and_evaluations_need_no_reward() -> None:
-    rows = [r if i % 12 == 0 else {"step": r["step"], "loss": 0.1} for i, r in enumerate(healthy_log(400))]
-    assert check_health(rows, weights=WEIGHTS).ok
-    assert check_health([{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}], weights=WEIGHTS).ok
-
-
-def test_what_is_learnt_is_no_fault() -> None:
+def test_what_is_learnt_is_no_fault_and_some_rows_need_no_reward() -> None:
     learnt = changed(160, right_std=lambda i, r: 0.1, frac_reward_zero_std=lambda i, r: min(0.9, i / 60),
                      rewards__right__mean=lambda i, r: min(0.96, 0.2 + i / 60))  # fmt: skip
-    assert check_health(learnt, weights=WEIGHTS, ranges=RANGES).ok
+    reused = [r if i % 12 == 0 else {"step": r["step"], "loss": 0.1} for i, r in enumerate(healthy_log(400))]
+    evaluated = [{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}]
+    for rows in (learnt, reused, evaluated):
+        assert check_health(rows, weights=WEIGHTS, ranges=RANGES).ok
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

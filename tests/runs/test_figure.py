@@ -26,9 +26,6 @@ def alert(step: int, severity: str = "critical", rule: str = "kl_spike", message
     return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
-ALERT = alert(12, message="KL went from $0.1$ to <b>2.0</b>.")
-
-
 def made_rows(count: int = 20, **changes: Any) -> list[dict]:
     return [
         {
@@ -59,10 +56,6 @@ def card(axis: Any, title: str) -> list[str]:
 
 def marked(axis: Any, shape: str) -> list[float]:
     return sorted(x for line in axis.get_lines() if line.get_marker() == shape for x in line.get_xdata())
-
-
-def foot(rows: list[dict], **options: Any) -> list[str]:
-    return [text.get_text() for text in training_figure(rows, {}, 0.04, **options).texts]
 
 
 def test_the_figure_shows_values_means_and_labels() -> None:
@@ -105,17 +98,21 @@ def test_values_that_are_no_numbers_are_marked_in_words() -> None:
 def test_alerts_are_marked_where_they_came_and_written_below() -> None:
     others = [alert(i, "warning", "no_spread", f"n{i}") for i in range(1, 5)]
     over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    shown = panels(made_rows(20), alerts=[*others, over, ALERT])
-    assert marked(shown[TOTAL], "v") == marked(shown[KL], "v") == [12], (
-        "on the reward, and on the curve it speaks about"
-    )
+    alerts = [*others, over, alert(12, message="KL went from $0.1$ to <b>2.0</b>.")]
+    shown = panels(made_rows(20), alerts=alerts)
+    # On the reward, and on the curve or card that it speaks about; of a withdrawn one no red triangle is left.
+    assert marked(shown[TOTAL], "v") == marked(shown[KL], "v") == [12]
     assert marked(shown[TOTAL], "D") == marked(shown["cards"], "D") == [1, 2, 3, 4]
-    assert marked(shown["cards"], "1") == [5], "withdrawn: no red triangle is left of it"
+    assert marked(shown["cards"], "1") == [5]
     assert marked(shown[LENGTHS], "v") == marked(shown[LENGTHS], "D") == marked(shown[KL], "D") == []
-    lines = foot(made_rows(20), alerts=[*others, over, ALERT])
-    first = lines.index("critical, step 12: KL went from $0.1$ to <b>2.0</b>.")
-    assert [line[:17] for line in lines[first + 1 : first + 3]] == ["warning, step 4: ", "warning, step 3: "]
-    assert "withdrawn at step 9 (was critical), step 5: cut" in foot(made_rows(20), alerts=[over])
+
+    def foot(*told: Alert) -> str:
+        return "\n".join(text.get_text() for text in training_figure(made_rows(20), {}, 0.04, alerts=told).texts)
+
+    assert "critical, step 12: KL went from $0.1$ to <b>2.0</b>.\nwarning, step 4: n4\nwarning, step 3: n3" in foot(
+        *alerts
+    )
+    assert "withdrawn at step 9 (was critical), step 5: cut" in foot(over)
 
 
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])

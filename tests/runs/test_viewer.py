@@ -77,7 +77,6 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
 
 def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(run: gn.runs.Run) -> None:
     (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
-    (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
     shows = gn.RunViewer(run)
     assert "step_000059.parquet is damaged" in shows._errors.value
     shows._slider.value = 4

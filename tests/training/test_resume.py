@@ -217,7 +217,6 @@ def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Sett
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "manifest.json").unlink(), "its manifest cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text('{"files"'), "its manifest cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),

@@ -79,26 +79,29 @@ plain = returning(0.0, "plain")
 
 
 @pytest.mark.parametrize(
-    ("rewards", "told"),
+    ("rewards", "changes", "told"),
     [
-        ([], "rewards is empty"),
-        ([plain, plain], "two rewards are named 'plain'"),
-        ([returning(0.0, "too_few", 0)], "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        ([returning(1e39, "infinite")], r"'infinite' raised ValueError: it gave 1e\+39: give a finite .*on row 0"),
-        ([returning(0.0, "total")], "'total'} is a column of the record of completions already"),
-        ([gn.rewards.correctness(column="gold")], "needs the data column 'gold'"),
+        ([], {}, "rewards is empty"), ([plain, plain], {}, "two rewards are named 'plain'"),
+        ([returning(0.0, "too_few", 0)], {}, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        ([returning(1e39, "infinite")], {}, r"'infinite' raised ValueError: it gave 1e\+39: give a finite .*on row 0"),
+        ([returning(0.0, "total")], {}, "'total'} is a column of the record of completions already"),
+        ([gn.rewards.correctness(column="gold")], {}, "needs the data column 'gold'"),
+        ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"), ([plain], {"seed": -1}, "(?i)seed"),
+        ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"), ([plain], {"keep": "best"}, "needs held-out scores"),
+        *(([plain], {"extra": {name: value}}, told) for name, value, told in [
+            ("save_strategy", "nope", "save_strategy"), ("eval_strategy", "steps", "eval"), ("report_to", ["wandbb"], "wandbb"),
+            ("hub_strategy", "sometimes", "sometimes"), ("unsloth_num_chunks", 4, "unsloth_num_chunks"),
+        ]),
     ],
-)
-def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, told) -> None:
-    with pytest.raises((ValueError, RewardError), match=told):
-        gn.train(*tiny, rewards, tiny_settings)
+)  # fmt: skip
+def test_what_cannot_be_trained_leaves_nothing_behind(fresh, tiny_settings, rewards, changes: dict, told: str) -> None:
+    with pytest.raises((ValueError, TypeError, RewardError), match=told):
+        gn.train(*fresh, rewards, tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
+    assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
 
 
-def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, tiny_settings) -> None:
-    with pytest.raises(ValueError, match="longer than max_prompt_length = 5"):
-        gn.train(*tiny, [plain], tiny_settings.replace(max_prompt_length=5))
-    assert not Path(tiny_settings.run_root).exists()
+def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
     most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
     said = rf" prompts left out: .*\(max_prompt_length={most}\) keeps all"
@@ -125,19 +128,3 @@ def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, mon
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
         gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"extra": {"logging_steps": 0}}, "logging_steps"), ({"extra": {"save_strategy": "nope"}}, "save_strategy"),
-        ({"extra": {"eval_strategy": "steps"}}, "eval"), ({"extra": {"hub_strategy": "sometimes"}}, "sometimes"),
-        ({"extra": {"unsloth_num_chunks": 4}}, "unsloth_num_chunks"), ({"seed": -1}, "(?i)seed"),
-        ({"keep": "best"}, "needs held-out scores"), ({"extra": {"report_to": ["wandbb"]}}, "wandbb"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_trained_leaves_no_folder(fresh, tiny_settings: gn.Settings, changes: dict, told: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=told):
-        gn.train(*fresh, [brevity], tiny_settings.replace(**changes))
-    assert not Path(tiny_settings.run_root).exists()
-    assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
