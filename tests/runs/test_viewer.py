@@ -15,14 +15,11 @@ from grpo_nb.rewards.scores import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00"
-RIGHT, FLAT = (1.0, 0.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)
-FORM = (0.0, 1.0, 0.0, 1.0)
 
 
-def add_step(
-    run: gn.runs.Run, step: int, right: tuple = RIGHT, form: tuple = FORM, text: str = "", **alert: Any
-) -> None:
+def add_step(run: gn.runs.Run, step: int, text: str = "", is_flat: bool = False, **alert: Any) -> None:
     """Add a step with two groups of the same scores, as a training does."""
+    right, form = ([1.0] * 4, [1.0] * 4) if is_flat else ([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0])
     totals = [2 * a + b for a, b in zip(right, form, strict=True)]
     turns = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}] for n in (1, 2)]
     prompts = [json.dumps(asked) for asked in turns for _ in range(4)]
@@ -44,9 +41,10 @@ def empty(tmp_path: Path) -> gn.runs.Run:
 def run(empty: gn.runs.Run) -> gn.runs.Run:
     """Steps 1 to 30, of which 2, 4 and 30 have completions; of 4, all of a group have the same score."""
     for step in range(1, 31):
-        if step in (2, 4, 30):
-            more = {"right": FLAT, "form": FLAT, "message": HOSTILE} if step == 4 else {}
-            add_step(empty, step, **more)
+        if step in (2, 30):
+            add_step(empty, step)
+        elif step == 4:
+            add_step(empty, step, is_flat=True, message=HOSTILE)
         else:
             empty.write_step({"step": step, "reward": 0.1 * step}, None)
     return empty

@@ -38,18 +38,17 @@ def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(tin
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
-def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
-    tiny, settings, monkeypatch, recwarn, where: str
-) -> None:
+def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, settings, monkeypatch, where: str) -> None:
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
     monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
     broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
     monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
-    run = gn.train(*tiny, [brevity], settings)
+    with pytest.warns(UserWarning, match="Nothing more is shown") as caught:
+        run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
-    told = [str(warning.message) for warning in recwarn if "Nothing more is shown" in str(warning.message)]
+    told = [str(warning.message) for warning in caught if "Nothing more is shown" in str(warning.message)]
     assert len(told) == 1 and "no font" in told[0]
 
 
