@@ -71,7 +71,7 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
         if ".lora_B" in name:
             weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
     asked = GRPOConfig(**{**arguments, **own})
-    trainer = GRPOTrainer(model, [tail], args=asked, train_dataset=data, processing_class=tokenizer)
+    trainer = GRPOTrainer(model=model, reward_funcs=[tail], args=asked, train_dataset=data, processing_class=tokenizer)
     draw = torch.Generator().manual_seed(1)
     named = sorted(model.named_parameters())
     adapter = [weight for name, weight in named if ".lora_" in name and ".ref." not in name]
@@ -96,7 +96,6 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     trainer.train()
     rows = [row for row in trainer.state.log_history if "grad_norm" in row]
     every = max(1, len(gradients[0]) // 200)
-    found = {name: [row[name] for row in rows] for name in ("loss", "grad_norm", *(["kl"] if trainer.beta else []))}
-    return {
-        "kl": [], **found, "advantages": list(trainer._logs["advantages"]), "gradient": gradients[0][::every].tolist(),
-    }  # fmt: skip
+    found = {name: [row[name] for row in rows] for name in ("loss", "grad_norm")}
+    found["kl"] = [row["kl"] for row in rows] if trainer.beta else []
+    return found | {"advantages": list(trainer._logs["advantages"]), "gradient": gradients[0][::every].tolist()}

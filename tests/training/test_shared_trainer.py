@@ -59,7 +59,7 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         report_to="none", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
-    trainer = kind(model, [reward], args=asked, train_dataset=data, processing_class=tokenizer)
+    trainer = kind(model=model, reward_funcs=[reward], args=asked, train_dataset=data, processing_class=tokenizer)
     trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
     callbacks = trainer.callback_handler.callbacks
     trainer.callback_handler.callbacks = [c for c in callbacks if "Printer" not in type(c).__name__]
