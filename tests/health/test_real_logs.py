@@ -9,7 +9,7 @@ import numpy
 import pytest
 from scipy.stats import kendalltau
 
-from grpo_nb.health.monitor import HealthReport, check_health
+from grpo_nb.health.monitor import check_health
 from tests.support.health_logs import Rows, of, real_logs, with_old_names, with_zero_std
 
 LOGS = real_logs()
@@ -42,11 +42,6 @@ def plainly_learns(rows: Rows) -> bool:
 LEARNING = sorted(name for name, rows in LOGS.items() if plainly_learns(rows))
 
 
-def is_left_in_peace(report: HealthReport) -> bool:
-    severities = Counter(alert.severity for alert in report.alerts)
-    return severities["critical"] == 0 and severities["warning"] <= 1
-
-
 def test_the_logs_are_what_the_tests_say_they_are() -> None:
     assert len(LOGS) == 10 and sum(map(len, LOGS.values())) == 2112 and len(LEARNING) == 4
     assert sum(share_without_spread(rows) >= 0.5 for rows in LOGS.values()) == 4
@@ -59,9 +54,8 @@ def test_the_logs_are_what_the_tests_say_they_are() -> None:
 def test_what_a_log_deserves_is_called_out(name: str, has_share: bool) -> None:
     rows = with_zero_std(LOGS[name]) if has_share else LOGS[name]
     report = check_health(rows)
-    found = {
-        rule: {alert.severity for alert in of(report, rule)} for rule in ("no_spread", "truncation", "constant_reward")
-    }
+    rules = ("no_spread", "truncation", "constant_reward")
+    found = {rule: {alert.severity for alert in of(report, rule)} for rule in rules}
     assert found["no_spread"] & LOUD or share_without_spread(rows) < 0.5
     assert found["truncation"] & LOUD or not share_clipped(rows) >= 0.25  # NaN where it was not logged
     assert not found["no_spread"] or share_without_spread(rows) >= 0.25
@@ -69,7 +63,9 @@ def test_what_a_log_deserves_is_called_out(name: str, has_share: bool) -> None:
     if constant_rewards(rows):
         assert found["constant_reward"] & LOUD
         assert all(f"{reward} is " in of(report, "constant_reward")[0].message for reward in constant_rewards(rows))
-    assert name not in LEARNING or is_left_in_peace(report), repr(report)
+    severities = Counter(alert.severity for alert in report.alerts)
+    is_left_in_peace = severities["critical"] == 0 and severities["warning"] <= 1
+    assert name not in LEARNING or is_left_in_peace, repr(report)
 
 
 @pytest.mark.parametrize("name", ["AMD_Qwen3_8B_FP8_GRPO_ec4b5c", "AMD_Qwen3_VL_8B_Vision_GRPO_e4bb5b"])

@@ -40,9 +40,8 @@ def jumps(column: str, height: float, count: float) -> Rows:
 
 def fallen_to(kept: float) -> Rows:
     """Gains 3, then keeps this share of it."""
-    return changed(
-        160, reward=lambda i, r: 0.04 * i if i < 75 else 3.0 if i < 100 else max(3 * kept, 3 - 0.1 * (i - 99))
-    )
+    course = lambda i, r: 0.04 * i if i < 75 else 3.0 if i < 100 else max(3 * kept, 3 - 0.1 * (i - 99))  # noqa: E731
+    return changed(160, reward=course)
 
 
 def still_at(share: float) -> Rows:
@@ -146,10 +145,8 @@ def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None
 def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
     monitor = HealthMonitor()
     rows = [{"reward": 1.0, "loss": NAN}, {"reward": 1.0, "loss": NAN, "kl": NAN}, {"reward": 1.0, "kl": NAN}]
-    assert [(a.subject, a.severity) for row in rows for a in monitor.update(row)] == [
-        ("loss", "critical"),
-        ("kl", "critical"),
-    ]
+    told = [(a.subject, a.severity) for row in rows for a in monitor.update(row)]
+    assert told == [("loss", "critical"), ("kl", "critical")]
     # TRL's row where every reward was NaN or None: the recorder leaves out what is None.
     for row in ({"step": 1, "loss": 0.0}, {"step": 1, "reward": INFINITE}):
         assert not check_health([row]).ok
@@ -158,16 +155,13 @@ def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
     assert not check_health(unpaid(9)).alerts, "the others speak from ten on"
 
 
-def test_rows_of_a_batch_used_several_times_and_evaluations_need_no_reward() -> None:
-    rows = [r if i % 12 == 0 else {"step": r["step"], "loss": 0.1} for i, r in enumerate(healthy_log(400))]
-    assert check_health(rows, weights=WEIGHTS).ok
-    assert check_health([{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}], weights=WEIGHTS).ok
-
-
-def test_what_is_learnt_is_no_fault() -> None:
+def test_what_is_learnt_is_no_fault_and_some_rows_need_no_reward() -> None:
     learnt = changed(160, right_std=lambda i, r: 0.1, frac_reward_zero_std=lambda i, r: min(0.9, i / 60),
                      rewards__right__mean=lambda i, r: min(0.96, 0.2 + i / 60))  # fmt: skip
-    assert check_health(learnt, weights=WEIGHTS, ranges=RANGES).ok
+    reused = [r if i % 12 == 0 else {"step": r["step"], "loss": 0.1} for i, r in enumerate(healthy_log(400))]
+    evaluated = [{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}]
+    for rows in (learnt, reused, evaluated):
+        assert check_health(rows, weights=WEIGHTS, ranges=RANGES).ok
 
 
 def test_what_was_not_measured_is_not_judged() -> None:
@@ -187,16 +181,7 @@ def test_what_was_not_measured_is_not_judged() -> None:
 def test_no_row_makes_it_raise(seed: int) -> None:
     choose = random.Random(seed)
     anything = [None, "", "0.5", True, [], {}, NAN, INFINITE, -INFINITE, 0, -0.0, 1e308, -1e308, 1e-320, 1e25, 3, -2.5]
-    keys = [
-        *healthy_log(1)[0],
-        "clip_ratio",
-        "holdout/accuracy",
-        "max_steps",
-        "rewards/b",
-        "rewards/",
-        "learning_rate",
-        "",
-    ]
+    keys = [*healthy_log(1)[0], "clip_ratio", "holdout/accuracy", "max_steps", "rewards/b", "rewards/", ""]
     monitor = HealthMonitor(weights=choose.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}]))
     for row in healthy_log(80, seed):
         row |= {key: choose.choice(anything) for key in choose.sample(keys, choose.randrange(len(keys) // 2))}
@@ -209,8 +194,8 @@ def test_a_log_is_read_from_wherever_it_is(tmp_path: Path) -> None:
     rows = never_paid(120)
     expected = check_health(rows).alerts
     for step in (9, 120):
-        (tmp_path / f"checkpoint-{step}").mkdir()
         state = {"log_history": [*rows[:step], {"train_runtime": 3.0, "step": step}]}
+        (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
     assert check_health(tmp_path).alerts == expected, "the latest checkpoint's"
     assert check_health(str(tmp_path / "checkpoint-120" / "trainer_state.json")).alerts == expected
@@ -226,8 +211,7 @@ def test_a_log_is_read_from_wherever_it_is(tmp_path: Path) -> None:
 def test_a_run_brings_its_weights_and_settings(tmp_path: Path) -> None:
     run = make_run(tmp_path / "cut", cut(0.6), max_completion_length=40)
     report = check_health(run.path)
-    assert (
-        "max_completion_length=80" in of(report, "truncation")[0].advice and report.alerts == check_health(run).alerts
-    )
+    assert "max_completion_length=80" in of(report, "truncation")[0].advice
+    assert report.alerts == check_health(run).alerts
     assert of(check_health(make_run(tmp_path / "loud", loud(0.9))), "dominating_reward")
     assert "1 warning" in repr(report) and "truncation" in report._repr_html_() and not report.ok

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,28 +27,11 @@ def run(tmp_path: Path) -> gn.runs.Run:
     return write_run(tmp_path / "runs" / "first", learning_rate=3e-5)
 
 
-def change_info(run: gn.runs.Run, **parts: dict) -> None:
-    info = run.info
-    for name, values in parts.items():
-        info[name] = {**info[name], **values} if isinstance(values, dict) else values
-    (run.path / "run.json").write_text(json.dumps(info))
-
-
 def rendered(card: str) -> str:
     """The card as a Markdown reader shows it; the metadata is not part of it."""
     import mistune
 
     return mistune.create_markdown(escape=False, plugins=["table"])(card.split("\n---\n", 1)[1])
-
-
-class Tags(html.parser.HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.found.append(tag)
 
 
 EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
@@ -85,10 +68,8 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
     assert "![Training curves. The reward rose from" in card
     assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
     assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
-    assert (
-        "<td><code>learning_rate</code></td>\n  <td><code>3e-05</code></td>" in page
-        and run.info["versions"]["trl"] in page
-    )
+    assert "<td><code>learning_rate</code></td>\n  <td><code>3e-05</code></td>" in page
+    assert run.info["versions"]["trl"] in page
 
 
 @pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
@@ -121,11 +102,13 @@ def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) 
 
 def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     rewards = [{"name": HOSTILE_NAME, "weight": 1.0, "call": "f(x='a|b`c``d')", "source": HOSTILE_SOURCE, "sha256": ""}]
-    change_info(run, rewards=rewards, task={"name": HOSTILE_NAME + "\n---\nlicense: mit"}, versions={"<b>x</b>": "1|2"})
+    info = run.info | {"rewards": rewards, "versions": {"<b>x</b>": "1|2"}}
+    info["task"]["name"] = HOSTILE_NAME + "\n---\nlicense: mit"
+    (run.path / "run.json").write_text(json.dumps(info))
     compare_by_hand(run, sentence="better <img src=x> [a](javascript:b) | c")
     card = model_card(run)
     page = rendered(card)
-    tags = Tags(page).found
+    tags = re.findall(r"<(\w+)", page)
     # What the card itself uses, and nothing else.
     allowed = {"h1", "h2", "p", "a", "img", "code", "pre", "details", "summary"}
     allowed |= {"table", "thead", "tbody", "tr", "th", "td"}
@@ -142,9 +125,7 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     folder = tmp_path / "export"
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}
-    card = write_export_card(
-        run, folder, "merged", verification={"passed": False, "checks": checks}, said="not verified"
-    )
-    text = card.read_text()
+    verification = {"passed": False, "checks": checks}
+    text = write_export_card(run, folder, "merged", verification=verification, said="not verified").read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
     assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text

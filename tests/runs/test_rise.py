@@ -30,8 +30,7 @@ def test_a_plain_rise_under_the_quickstarts_noise_is_seen_every_time() -> None:
 
 def test_a_fall_and_a_constant_are_no_rise() -> None:
     assert not reward_rise(rows([3.0, 2.5, 2.0, 1.5, 1.0, 0.5])).is_clear
-    constant = reward_rise(rows([0.0] * 20))
-    assert constant.p_value == 1.0 and "did not rise clearly" in constant.sentence
+    assert reward_rise(rows([0.0] * 20)).p_value == 1.0
 
 
 def test_the_p_value_is_the_share_of_orders_that_rise_as_much() -> None:
@@ -58,6 +57,6 @@ def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise, described = reward_rise(made), describe(made)
         assert described.startswith(f"{rise.claim};") and rise.sentence.startswith(rise.claim)
-        assert ("rose" in described) == rise.is_clear == ("rose" in rise.sentence)
+        assert ("rose" in described) == rise.is_clear
         verbs.add(rise.claim.split()[2])
     assert verbs == {"rose", "did"}

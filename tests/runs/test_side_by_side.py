@@ -47,8 +47,13 @@ def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
     assert "<img" in compared._repr_html_() and "beta=0.5, seed=7" in repr(compared)
 
 
-def test_a_run_is_found_by_its_name_and_a_folder_names_those_in_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(root.parent)
     assert gn.open_run("plain").path == Path("runs/plain")
-    with pytest.raises(FileNotFoundError, match="Runs in 'runs': cut, other, plain"):
-        gn.open_run("runs")
+    for path in ("runs", "/dev/null", "a\0b"):
+        with pytest.raises(FileNotFoundError, match="is no run") as caught:
+            gn.open_run(path)
+        said = str(caught.value)
+        assert "\n" not in said and len(said) < 700 and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from pathlib import Path
@@ -16,14 +15,11 @@ from grpo_nb.rewards.scores import group_advantages
 from tests.support.run_folders import info_of, write_run_folder
 
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00"
-RIGHT, FLAT = (1.0, 0.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)
-FORM = (0.0, 1.0, 0.0, 1.0)
 
 
-def add_step(
-    run: gn.runs.Run, step: int, right: tuple = RIGHT, form: tuple = FORM, text: str = "", **alert: Any
-) -> None:
+def add_step(run: gn.runs.Run, step: int, text: str = "", is_flat: bool = False, **alert: Any) -> None:
     """Add a step with two groups of the same scores, as a training does."""
+    right, form = ([1.0] * 4, [1.0] * 4) if is_flat else ([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0])
     totals = [2 * a + b for a, b in zip(right, form, strict=True)]
     turns = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}] for n in (1, 2)]
     prompts = [json.dumps(asked) for asked in turns for _ in range(4)]
@@ -45,18 +41,13 @@ def empty(tmp_path: Path) -> gn.runs.Run:
 def run(empty: gn.runs.Run) -> gn.runs.Run:
     """Steps 1 to 30, of which 2, 4 and 30 have completions; of 4, all of a group have the same score."""
     for step in range(1, 31):
-        if step in (2, 4, 30):
-            more = {"right": FLAT, "form": FLAT, "message": HOSTILE} if step == 4 else {}
-            add_step(empty, step, **more)
+        if step in (2, 30):
+            add_step(empty, step)
+        elif step == 4:
+            add_step(empty, step, is_flat=True, message=HOSTILE)
         else:
             empty.write_step({"step": step, "reward": 0.1 * step}, None)
     return empty
-
-
-def shown(page: str, css: str) -> list[str]:
-    """The cells with a class, as text."""
-    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', page, re.DOTALL)
-    return [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
 
 
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
@@ -70,24 +61,11 @@ def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_only_the_files_needed_are_read(run: gn.runs.Run) -> None:
-    for step in range(31, 60):
-        (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
-    (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
-    assert run.steps[-1] == 59
-    shows = gn.RunViewer(run)
-    assert "step_000059.parquet is damaged" in shows._errors.value
-    shows.step = 30
-    assert shows._errors.value == "" and "Step 30" in shows.logged.title
-
-
 def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
     groups = shows._step_view.value
-    assert shown(groups, "gn-total")[:4] == ["3", "2", "1", "0"] and groups.count("<details open") == 1
-    expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
-    assert shown(groups, "gn-advantage")[:4] == [f"{value:+.3f}" for value in expected]
+    assert groups.count("<details open") == 1 and f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
     assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
     assert "Group 1: 2?" in groups and "run.step(30)" in groups
     curves = shows._curves_view.value
@@ -95,12 +73,14 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
-def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
+def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(run: gn.runs.Run) -> None:
+    (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
     shows = gn.RunViewer(run)
+    assert "step_000059.parquet is damaged" in shows._errors.value
     shows._slider.value = 4
     assert shows.step == 4 and "learned nothing" in shows._step_view.value
-    shows.step = 20  # between 4 and 30: the nearest with completions
-    assert shows.step == 30 and "Step 30" in shows.logged.title
+    shows.step = 20
+    assert shows.step == 30 and shows._errors.value == "" and "Step 30" in shows.logged.title
 
 
 def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
@@ -132,5 +112,4 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
     for page in pages:
         assert "<script" not in page and "\x00" not in page
         assert all('src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page))
-        for tag in re.findall(r"<[^>]*>", page):
-            assert "onerror" not in re.sub(r'"[^"]*"', "", tag)
+        assert not any("onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 
 def way_back(model: Any) -> Callable[[], None]:
     """Return a function that sets the trained parameters back to what they are now, as loading the model anew does."""
@@ -16,3 +18,11 @@ def way_back(model: Any) -> Callable[[], None]:
                 parameter.data.copy_(start[name])
 
     return back
+
+
+def give_effect(model: Any, std: float = 0.05, seed: int = 5) -> None:
+    """Fill the second matrices of a LoRA, which are zero at first: an adapter as in the middle of a training."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=std, generator=draw)

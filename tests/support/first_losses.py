@@ -17,13 +17,9 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"{loss}, beta 0.04": {"loss_type": loss} for loss in ("bnpo", "grpo", "dapo", "dr_grpo")},
     **{f"{loss}, two passes": {"loss_type": loss, "max_steps": 2, "extra": _TWICE} for loss in _OTHERS},
     "two-sided clip": {"max_steps": 2, "extra": _TWICE | {"delta": 1.5}},
-    "by the completion": {
-        "loss_type": "grpo",
-        "max_steps": 2,
-        "extra": _TWICE | {"importance_sampling_level": "sequence"},
-    },
+    "by the completion": {"loss_type": "grpo", "max_steps": 2, "extra": _TWICE | {"importance_sampling_level": "sequence"}},
     "temperature": {"temperature": 0.7},
-}
+}  # fmt: skip
 
 
 def asked(case: str, folder: Path) -> Any:
@@ -74,10 +70,8 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     for name, weight in model.named_parameters():
         if ".lora_B" in name:
             weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
-    trainer = GRPOTrainer(
-        model=model, args=GRPOConfig(**{**arguments, **own}), reward_funcs=[tail], train_dataset=data,
-        processing_class=tokenizer,
-    )  # fmt: skip
+    asked = GRPOConfig(**{**arguments, **own})
+    trainer = GRPOTrainer(model=model, reward_funcs=[tail], args=asked, train_dataset=data, processing_class=tokenizer)
     draw = torch.Generator().manual_seed(1)
     named = sorted(model.named_parameters())
     adapter = [weight for name, weight in named if ".lora_" in name and ".ref." not in name]
@@ -102,10 +96,6 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     trainer.train()
     rows = [row for row in trainer.state.log_history if "grad_norm" in row]
     every = max(1, len(gradients[0]) // 200)
-    return {
-        "advantages": list(trainer._logs["advantages"]),
-        "loss": [row["loss"] for row in rows],
-        "grad_norm": [row["grad_norm"] for row in rows],
-        "kl": [row["kl"] for row in rows] if trainer.beta else [],
-        "gradient": gradients[0][::every].tolist(),
-    }
+    found = {name: [row[name] for row in rows] for name in ("loss", "grad_norm")}
+    found["kl"] = [row["kl"] for row in rows] if trainer.beta else []
+    return found | {"advantages": list(trainer._logs["advantages"]), "gradient": gradients[0][::every].tolist()}

@@ -34,15 +34,10 @@ def with_zero_std(rows: Rows) -> Rows:
 
 
 def healthy_log(
-    steps: int = 200,
-    seed: int | str = 0,
-    *,
-    groups: int = 4,
-    size: int = 8,
-    speed: float = 1.0,
+    steps: int = 200, seed: int | str = 0, *, groups: int = 4, size: int = 8, speed: float = 1.0,
     right: Callable[[float], float] = lambda progress: 0.15 + 0.6 * progress,
     form: Callable[[float], float] = lambda progress: 0.3 + 0.65 * min(1.0, 3 * progress),
-) -> Rows:
+) -> Rows:  # fmt: skip
     """A run that learns: completions are sampled from pass rates that rise, form before correctness, as runs do.
 
     `right` and `form` are those rates at a progress from 0 to 1; other courses make other runs.
@@ -55,9 +50,7 @@ def healthy_log(
     for i in range(steps):
         progress = min(1.0, speed * i / steps)
         form_rate, right_rate = form(progress), right(progress)
-        totals: list[list[float]] = []
-        forms: list[float] = []
-        rights: list[float] = []
+        totals, forms, rights = [], [], []
         for _ in range(groups):
             hardness = choose.uniform(-0.15, 0.15)
             for _ in range(size):
@@ -85,9 +78,8 @@ def with_old_names(rows: Rows) -> Rows:
     old = []
     for row in rows:
         kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
-        if "completions/mean_length" in kept:
-            kept["completion_length"] = kept.pop("completions/mean_length")
-        old.append(kept)
+        length = {"completion_length": kept.pop("completions/mean_length")} if "completions/mean_length" in kept else {}
+        old.append(kept | length)
     return old
 
 

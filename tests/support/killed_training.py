@@ -87,19 +87,19 @@ def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
 def main(model: str, root: str, count: str) -> None:
     Path(root).mkdir(exist_ok=True)
     parts, settings = loaded(model, root)
-    choose = random.Random(7)
-    kills = []
+    choose, kills = random.Random(7), []
     for number in range(int(count)):
-        at_operation = number % 2 == 0
-        # Files are forced to the disk while a checkpoint is written, and at no other time.
-        kinds, most = (("fsync",), 25) if number % 4 == 0 else (_OPERATIONS, 90)
-        operation = (choose.randint(1, most), kinds) if at_operation else None
-        seconds = None if at_operation else choose.uniform(0.0, 0.3)
-        if fork(parts, settings, operation, seconds):
-            at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.2f} s"
-            kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
+        operation = seconds = None
+        if number % 2:
+            seconds = choose.uniform(0.0, 0.3)
         else:
+            # Files are forced to the disk while a checkpoint is written, and at no other time.
+            kinds, most = (("fsync",), 25) if number % 4 == 0 else (_OPERATIONS, 90)
+            operation = (choose.randint(1, most), kinds)
+        if not fork(parts, settings, operation, seconds):
             break
+        at = f"{seconds:.2f} s" if seconds is not None else (Path(root) / "operation.txt").read_text()
+        kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
     assert not in_child(lambda: train(parts, settings, "whole")), "it was not to be killed"
     print(json.dumps(kills))
 

@@ -18,6 +18,12 @@ THINKING_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
 {% endif %}{% endif %}"""
 
 
+# Few completions of one group after the other, and updates that a few steps show.
+SMALL = {
+    "num_generations": 4, "per_device_train_batch_size": 8, "warmup_steps": 0, "learning_rate": 2e-2, "max_grad_norm": 10.0,
+}  # fmt: skip
+
+
 def load_tiny(
     folder: Path | str, train_size: int, holdout_size: int, **changes: Any
 ) -> tuple[Any, Any, gn.tasks.Task, Any]:

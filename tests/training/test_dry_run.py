@@ -12,21 +12,17 @@ import torch
 import grpo_nb as gn
 from grpo_nb.runs.groups import StepGroups
 from tests.conftest import brevity
+from tests.support.adapters import give_effect
 from tests.support.own_rewards import Fading
-from tests.support.tiny import load_tiny
+from tests.support.tiny import SMALL, load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    model, *others = load_tiny(
-        tiny_folder, 16, 6, max_completion_length=10, max_steps=12, warmup_steps=0, learning_rate=2e-2,
-        num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path_factory.mktemp("root") / "runs"),
-    )  # fmt: skip
-    torch.manual_seed(5)
-    for name, parameter in model.named_parameters():  # an adapter that has an effect, as in the middle of a training
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    return model, *others
+    root = str(tmp_path_factory.mktemp("root") / "runs")
+    loaded = load_tiny(tiny_folder, 16, 6, **SMALL, max_completion_length=10, max_steps=12, run_root=root)
+    give_effect(loaded[0])
+    return loaded
 
 
 def table_of(found: StepGroups) -> pandas.DataFrame:
@@ -60,10 +56,12 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     rewards = [fading, counting, gn.rewards.xml_tags()]
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(77)
-    drawn = (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist())
     tensors = {name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]}
-    marks = {name: p.requires_grad for name, p in model.named_parameters()}
-    modes = [module.training for module in model.modules()]
+    as_it_is = lambda: (  # noqa: E731
+        {name: p.requires_grad for name, p in model.named_parameters()}, [part.training for part in model.modules()],
+        torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist(), set(model.peft_config),
+    )  # fmt: skip
+    before = as_it_is()
 
     dry = gn.dry_run(model, tokenizer, task, rewards, settings)
 
@@ -71,9 +69,7 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     assert after.keys() == tensors.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in tensors.items())
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert {name: p.requires_grad for name, p in model.named_parameters()} == marks
-    assert [module.training for module in model.modules()] == modes and set(model.peft_config) == {"default"}
-    assert (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()) == drawn
+    assert as_it_is() == before
     assert not Path(settings.run_root).exists()
     # Rewards see the step of the training, after the trial call, and forget it.
     assert counting.before == [99, (0, 12), (0, 12)] and counting.seen == [99] and fading.mean == 0.0
@@ -87,9 +83,7 @@ def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:
     *_, task, settings = tiny
     settings = settings.replace(load_in_4bit=True, max_steps=1)
     model, tokenizer = gn.load_model(settings)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
+    give_effect(model)
     before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     assert {p.dtype for p in before.values()} == {torch.float32}
     first = gn.dry_run(model, tokenizer, task, [brevity], settings)

@@ -42,10 +42,8 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     table = run.completions(1)
     assert table["judge says"].str.contains(r"It has words\.\nScore: ").all() and table["judge"].between(0, 1).all()
     assert all(row["judge/unscored"] == 0 for row in run.rows)
-    assert (
-        "It has words." in run.step(1)._repr_html_()
-        and "It has words." in Path(gn.RunViewer(run).snapshot()).read_text()
-    )
+    page = Path(gn.RunViewer(run).snapshot()).read_text()
+    assert "It has words." in run.step(1)._repr_html_() and "It has words." in page
     for file in [*run.path.glob("*.json"), run.path / "README.md", run.path / "metrics.jsonl"]:
         assert "secret" not in file.read_text()
     assert json.loads((run.path / "run.json").read_text())["rewards"][0]["parameters"]["rubric"] == "Long is good."
@@ -60,7 +58,7 @@ def test_a_training_on_a_judge_that_was_never_measured_is_warned_of(
 
 async def slow_brevity(completions: list, **columns: object) -> list[float]:
     await asyncio.sleep(0.01)
-    return [1 / (1 + len(completion_text(completion).split())) for completion in completions]
+    return brevity(completions)
 
 
 def brevity(completions: list, **columns: object) -> list[float]:

@@ -1,7 +1,6 @@
 """What a step leaves behind: its row with measurements and alerts, its completions, what is shown."""
 
 import math
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,22 +23,15 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
     return tiny_settings.replace(max_completion_length=6, num_generations=4, per_device_train_batch_size=8)
 
 
-def adds(**values: object):
-    """An observer that adds these to each row."""
-
-    def added(row: dict, completions: object) -> None:
-        row.update(values)
-
-    return added
-
-
 def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(tiny, settings: gn.Settings) -> None:
     def logging(completions: list, log_metric=None, **columns: object) -> list[float]:
         if log_metric is not None:
             log_metric("logged", numpy.float32(0.25))
         return brevity(completions)
 
-    added = adds(single=numpy.float32(0.5), broken=math.inf)
+    def added(row: dict, completions: object) -> None:
+        row.update(single=numpy.float32(0.5), broken=math.inf)
+
     run = gn.train(*tiny, [logging], settings.replace(max_steps=2), observers=[added])
     assert [(row["single"], row["logged"], row["broken"]) for row in run.rows] == [(0.5, 0.25, math.inf)] * 2
     assert [(alert.rule, alert.subject) for alert in run.alerts] == [("not_finite", "broken")]
@@ -53,28 +45,11 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, set
     monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
     broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
     monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with pytest.warns(UserWarning, match="Nothing more is shown") as caught:
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
     told = [str(warning.message) for warning in caught if "Nothing more is shown" in str(warning.message)]
     assert len(told) == 1 and "no font" in told[0]
-
-
-def test_a_notebook_has_a_line_for_each_step_and_one_table_of_alerts(tiny, settings, monkeypatch, displayed) -> None:
-    for module in ("grpo_nb.training.recorder", "grpo_nb.core.progress"):
-        monkeypatch.setattr(f"{module}.is_notebook", lambda: True)
-
-    def breaks(row: dict, completions: object) -> None:
-        row[f"value {row['step']} <b>"] = math.inf
-
-    gn.train(*tiny, [brevity], settings, observers=[breaks])
-    lines = [data["text/plain"] for _, data, _ in displayed if data.keys() == {"text/plain"}]
-    for step in (1, 2, 3):
-        assert any(f"{step}/3" in line and "reward=" in line for line in lines), (step, lines)
-    tables = [(how, data["text/html"]) for how, data, _ in displayed if "value 1" in data.get("text/html", "")]
-    assert [how for how, _ in tables] == ["display", "update", "update"]
-    assert "value 1 &lt;b&gt;" in tables[2][1] and "value 3" in tables[2][1]
 
 
 def nothing(completions: list, **columns: object) -> list[float]:
@@ -88,9 +63,8 @@ def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, 
     assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
     assert ("no_spread", "critical", 20) in told
-    said = capsys.readouterr()
-    for alert in run.alerts:
-        assert f"{alert.severity}: {alert.rule}" in said.out + said.err
+    said = "".join(capsys.readouterr())
+    assert all(f"{severity}: {rule}" in said for rule, severity, _ in told)
 
     # Gone on with without the stop, nothing is told twice and nothing forgotten.
     resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
@@ -111,13 +85,11 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(tiny, sett
 
 def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     """20 questions, 19 of them right."""
-    like = {"is_formatted": True, "tokens": 5, "is_cut": False}
-    answers = [{"is_correct": number > 0, **like} for number in range(20)]
-    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args, **named: [])
+    answers = [{"is_correct": number > 0, "is_formatted": True, "tokens": 5, "is_cut": False} for number in range(20)]
     judges = []
-    monkeypatch.setattr(
-        "grpo_nb.training.observers.read_answers", lambda *args, reward: judges.append(reward) or answers
-    )
+    observers = "grpo_nb.training.observers"
+    monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
+    monkeypatch.setattr(f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers)
     task = SimpleNamespace(holdout=[{"prompt": "q"}] * 30, format=None, chat_template_kwargs={})
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]

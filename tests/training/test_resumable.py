@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import re
 import shutil
 import signal
@@ -18,7 +19,6 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
-from grpo_nb.runs.figure import LivePlot
 from grpo_nb.training import prepare
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.recorder import Recorder
@@ -30,7 +30,6 @@ from tests.support.run_folders import untimed
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(60)
-
 
 GONE = 2**22 + 1  # above any pid that Linux gives out
 
@@ -66,28 +65,22 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
     return tiny_settings.replace(**SETTINGS)
 
 
-class CrashImages:
-    """Copies the run's folder in the middle of given steps: what a machine that dies there leaves behind."""
+def crash_images(root: str, name: str, *steps: int):
+    """An observer that copies the run's folder in the middle of given steps: what a machine that dies there leaves behind."""
 
-    def __init__(self, root: str, name: str, *steps: int) -> None:
-        self.folder, self.steps = Path(root) / name, steps
-
-    def __call__(self, row: dict, completions: pandas.DataFrame) -> None:
-        if row["step"] in self.steps:
-            copy = crashed_copy(self.folder, f"{self.folder.name}-{row['step']}")
+    def copies(row: dict, completions: pandas.DataFrame) -> None:
+        if row["step"] in steps:
+            copy = Path(root) / f"{name}-{row['step']}"
+            shutil.copytree(Path(root) / name, copy)
+            info = json.loads((copy / "run.json").read_text())
+            (copy / "run.json").write_text(json.dumps({**info, "status": "running", "pid": GONE}))
             (copy / "metrics.jsonl").open("a").write('{"step": 9, "rew')  # the last line cut short
 
-
-def crashed_copy(folder: Path, name: str) -> Path:
-    copy = folder.with_name(name)
-    shutil.copytree(folder, copy)
-    change_info(copy, status="running", pid=GONE)
-    return copy
+    return copies
 
 
-def change_info(folder: Path, **changes: object) -> None:
-    info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**info, **changes}))
+def adapter_in(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
 
 
 def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
@@ -95,27 +88,25 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
     for ours, theirs in zip(untimed(resumed.rows), untimed(whole.rows), strict=True):
         assert ours == theirs, f"step {theirs['step']}"
     pandas.testing.assert_frame_equal(resumed.completions(), whole.completions())
-    ours, theirs = (load_file(run.adapter_path / "adapter_model.safetensors") for run in (resumed, whole))
+    ours, theirs = adapter_in(resumed.adapter_path), adapter_in(whole.adapter_path)
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), "nothing was trained"
 
 
+# A generation serves four optimizer steps, and a checkpoint waits for its end.
 CYCLES = {
-    # A generation serves four optimizer steps, and a checkpoint waits for its end.
-    "gradient_accumulation_steps": 2,
-    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4,
     "extra": {"num_iterations": 2, "steps_per_generation": 4},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def five_steps(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run `whole` of five steps, and `whole-5`, which crashed in the fifth with the checkpoints of 2 and 4."""
-    model, tokenizer, task = tiny
     root = tmp_path_factory.mktemp("five_steps")
     settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **SETTINGS)
-    back = way_back(model)
-    gn.train(model, tokenizer, task, [brevity], settings, name="whole", observers=[CrashImages(root, "whole", 5)])
+    back = way_back(tiny[0])
+    gn.train(*tiny, [brevity], settings, name="whole", observers=[crash_images(str(root), "whole", 5)])
     back()
     return root
 
@@ -127,12 +118,10 @@ def whole(five_steps: Path) -> gn.runs.Run:
 
 
 @pytest.fixture
-def half_done(fresh, five_steps: Path, settings: gn.Settings) -> tuple:
-    """Copies of both runs."""
-    model, tokenizer, task = fresh
+def crashed(fresh, five_steps: Path, settings: gn.Settings) -> gn.runs.Run:
+    """The one that crashed, in a copy of the folder of both."""
     shutil.copytree(five_steps, settings.run_root)
-    whole, crashed = (gn.open_run(Path(settings.run_root) / name) for name in ("whole", "whole-5"))
-    return model, tokenizer, task, settings, whole, crashed
+    return gn.open_run(Path(settings.run_root) / "whole-5")
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.04])
@@ -143,7 +132,7 @@ def test_interrupted_and_resumed_is_uninterrupted(fresh, back, settings, shared,
     crashes = {5: 4} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
     settings = settings.replace(shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes)
     rewards = [Fading(brevity), gn.rewards.xml_tags()]
-    images = CrashImages(settings.run_root, "whole", *crashes)
+    images = crash_images(settings.run_root, "whole", *crashes)
     whole = gn.train(*fresh, rewards, settings, name="whole", observers=[images])
     assert len(whole.rows) == 5
     for step, checkpoint in crashes.items():
@@ -182,17 +171,16 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
 
 def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settings) -> None:
     """The trap of trl 1.15: its `ref` adapter makes transformers load zeros in place of what was trained."""
-    model, tokenizer, task = fresh
-    settings = settings.replace(max_steps=4)
+    model, settings = fresh[0], settings.replace(max_steps=4)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(1))
-    images = CrashImages(settings.run_root, "second", 4)
-    whole = gn.train(model, tokenizer, task, [brevity], settings, name="second", observers=[images])
+    images = crash_images(settings.run_root, "second", 4)
+    whole = gn.train(*fresh, [brevity], settings, name="second", observers=[images])
     assert whole.info["reference"] == "the adapter it started from"
     assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6) and whole.rows[-1]["kl"] > 1e-3
     back()  # a fresh process has neither the adapter that it started from nor the trained one
-    resumed = gn.train(model, tokenizer, task, [brevity], settings, resume="second-4")
+    resumed = gn.train(*fresh, [brevity], settings, resume="second-4")
     assert_same_run(resumed, whole)
     assert set(model.peft_config) == {"default"}
     build = prepare.build_trainer
@@ -205,22 +193,19 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpo_nb.training.train.build_trainer", without_copy)
         with pytest.raises(ValueError, match="Unsloth on a GPU only to the base model"):
-            gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=5), resume="second-4")
+            gn.train(*fresh, [brevity], settings.replace(max_steps=5), resume="second-4")
 
 
-def test_weights_that_were_not_restored_are_an_error(half_done, monkeypatch) -> None:
-    model, tokenizer, task, settings, _, crashed = half_done
-    monkeypatch.setattr(
-        "grpo_nb.training.trainer_state.load_adapter", lambda *args: None
-    )  # as transformers' loader does
+def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, monkeypatch) -> None:
+    as_transformers_does = lambda *args: None  # noqa: E731
+    monkeypatch.setattr("grpo_nb.training.trainer_state.load_adapter", as_transformers_does)
     with pytest.raises(RuntimeError, match="was not restored"):
-        gn.train(model, tokenizer, task, [brevity], settings, resume="whole-5")
+        gn.train(*fresh, [brevity], settings, resume="whole-5")
     assert crashed.status == "failed" and not crashed.adapter_path.exists()
     assert crashed.checkpoint_step == 4 and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(half_done) -> None:
-    model, tokenizer, task, settings, whole, crashed = half_done
+def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, crashed) -> None:
     newest = crashed.path / "checkpoints" / "checkpoint-4"
     file = newest / "optimizer.pt"
     content = bytearray(file.read_bytes())
@@ -228,21 +213,21 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(half_done) -> None:
     file.write_bytes(content)
     shutil.copytree(newest, unfinished := newest.with_name(".checkpoint-6.partial-x"))
     with pytest.warns(UserWarning, match="passed over checkpoint-4: optimizer.pt is not what was written"):
-        run = gn.train(model, tokenizer, task, [brevity], settings, resume=crashed.path)
+        run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
     assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
     assert_same_run(run, whole)
     assert (run.path / "checkpoints" / "damaged-4").is_dir(), "what may still be worth something is not deleted"
 
 
-def test_more_steps_go_on_and_are_stated(half_done) -> None:
-    model, tokenizer, task, settings, whole, _ = half_done
+def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
+    whole = gn.open_run(crashed.path.with_name("whole"))
     with pytest.raises(ValueError, match="has done 5 steps already"):
-        gn.train(model, tokenizer, task, [brevity], settings, resume="whole")
+        gn.train(*fresh, [brevity], settings, resume="whole")
     before = whole.rows
     (whole.path / "comparison").mkdir()
     (whole.path / "comparison" / "comparison.json").write_text('{"sentence": "of the model at step 5"}')
     with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
-        run = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=7), resume="whole")
+        run = gn.train(*fresh, [brevity], settings.replace(max_steps=7), resume="whole")
     assert [row["step"] for row in run.rows] == list(range(1, 8)) and run.rows[:5] == before
     assert run.settings.max_steps == 7 and "Resumed at step 5. max_steps was 5, is 7" in repr(run)
     assert run.comparison is None and (run.path / "comparison-step-5").is_dir()
@@ -250,7 +235,7 @@ def test_more_steps_go_on_and_are_stated(half_done) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "finished"])
-def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, monkeypatch, name) -> None:
+def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
         return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
@@ -261,14 +246,9 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, m
     answered = gn.compare(first, task)
     files = {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()}
     back()  # as a new process has it: the adapter is new
-    shown = []
-    monkeypatch.setattr("grpo_nb.training.train.is_notebook", lambda: True)
-    monkeypatch.setattr(LivePlot, "update", lambda _, rows, **how: shown.append((len(rows), how["is_last"])))
-    with pytest.warns(
-        UserWarning, match=rf"The run '{first.name}' is finished: it is given back .* nothing was trained"
-    ):
+    with pytest.warns(UserWarning, match=f"'{first.name}' is finished: it is given back .* nothing was trained"):
         run = cell()
-    assert run.path == first.path and shown == [(5, True)]
+    assert run.path == first.path
     assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, "nothing was written"
     assert all(torch.equal(p, trained[n]) for n, p in model.named_parameters() if n in trained)
     assert run.rewards[0].state_dict() == first.rewards[0].state_dict()
@@ -302,10 +282,7 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(fresh, back, 
     assert run.status == "failed" and "'brevity' raised" in run.status_sentence
     assert len(run.rows) == 3 and run.checkpoint_step == 2 == run.info["adapter_step"]
     assert (run.path / "figures" / "training.png").is_file() and set(fresh[0].peft_config) == {"default"}
-    adapter, kept = (
-        load_file(folder / "adapter_model.safetensors")
-        for folder in (run.adapter_path, run.path / "checkpoints" / "checkpoint-2")
-    )
+    adapter, kept = adapter_in(run.adapter_path), adapter_in(run.path / "checkpoints" / "checkpoint-2")
     assert all(torch.equal(adapter[name], kept[name]) for name in kept)
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="broken"), whole)
@@ -325,6 +302,26 @@ def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: 
         gn.train(*fresh, [broken_at(1, error)], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
     assert run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
+
+
+def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(fresh, settings, whole, monkeypatch) -> None:
+    model = fresh[0]
+
+    def breaks(self: Recorder, args: object, state: object, control: object, **kwargs: object) -> None:
+        if state.global_step == 3:
+            torch.nn.init.ones_(next(p for p in model.parameters() if p.requires_grad))  # half of an update
+            raise RuntimeError("device lost")
+
+    monkeypatch.setattr(Recorder, "on_pre_optimizer_step", breaks)
+    with pytest.raises(RuntimeError, match="device lost"):
+        gn.train(*fresh, [brevity], settings, name="lost")
+    monkeypatch.undo()
+    run = gn.open_run(Path(settings.run_root) / "lost")
+    assert run.status == "failed" and run.checkpoint_step == run.info["adapter_step"] == 2
+    left = adapter_in(run.adapter_path)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
+    assert_same_run(gn.train(*fresh, [brevity], settings, resume="lost"), whole)
 
 
 def presses(step: int, times: int = 1):
@@ -347,16 +344,13 @@ def raises(error: BaseException):
     return fails
 
 
-@pytest.mark.parametrize(
-    "observers",
-    [
-        [presses(3)],
-        [presses(3, times=2)],
-        [raises(KeyboardInterrupt())],
-        [presses(3), raises(ZeroDivisionError("mine"))],
-    ],
-    ids=["once", "twice", "from code", "with an error"],
-)
+STOPS = {
+    "once": [presses(3)], "twice": [presses(3, times=2)], "from code": [raises(KeyboardInterrupt())],
+    "with an error": [presses(3), raises(ZeroDivisionError("mine"))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("observers", STOPS.values(), ids=STOPS)
 @pytest.mark.parametrize("changes", [{}, CYCLES], ids=["plain", "within a generation"])
 def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, back, settings, whole, observers, changes) -> None:
     settings = settings.replace(save_steps=100, **changes)
@@ -377,26 +371,17 @@ def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, back, settings, 
 
 
 @pytest.mark.parametrize(("times", "steps"), [(1, 4), (2, 3)])
-def test_one_press_ends_after_the_step_and_two_end_at_once(fresh, settings, whole, times, steps, monkeypatch) -> None:
-    is_pressed, told = True, []
-    described = Recorder.stop_button
+def test_one_press_ends_after_the_step_and_two_end_at_once(fresh, settings, whole, times, steps) -> None:
+    is_pressed = True
 
     def brevity_or_stop(completions: list, trainer_state=None, **columns: object) -> list[float]:
         for _ in range(times if is_pressed and getattr(trainer_state, "global_step", 0) == 3 else 0):
             signal.raise_signal(signal.SIGINT)
         return brevity(completions)
 
-    @contextlib.contextmanager
-    def watched(self: Recorder):
-        with described(self):
-            yield
-        told.append(self.bar.desc)
-
-    monkeypatch.setattr(Recorder, "stop_button", watched)
     brevity_or_stop.__name__ = "brevity"
     run = gn.train(*fresh, [brevity_or_stop], settings.replace(save_steps=3), name="pressed")
     assert run.status == "interrupted" and len(run.rows) == run.checkpoint_step == steps
-    assert told == ["stopping after this step, press again to stop now: "] or times == 2
     is_pressed = False
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
 
@@ -454,11 +439,8 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
 
     monkeypatch.setattr(HoldoutScore, "__call__", planned)
     best = settings.replace(holdout_every=1, keep="best", save_steps=4)
-    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[CrashImages(settings.run_root, "whole", 5)])
-    adapter, last = (
-        load_file(folder / "adapter_model.safetensors")
-        for folder in (whole.adapter_path, whole.path / "checkpoints" / "checkpoint-5")
-    )
+    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[crash_images(settings.run_root, "whole", 5)])
+    adapter, last = adapter_in(whole.adapter_path), adapter_in(whole.path / "checkpoints" / "checkpoint-5")
     assert any(not torch.equal(adapter[name], last[name]) for name in adapter)
     held = dict(fresh[0].named_parameters())
     assert all(torch.equal(held[n.replace(".weight", ".default.weight")].cpu(), t) for n, t in adapter.items())
@@ -472,5 +454,37 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     with pytest.warns(UserWarning, match="max_steps was 5, is 6"):
         longer = gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="whole")
     assert longer.best["step"] == longer.info["adapter_step"] == 6
-    last_6 = load_file(longer.adapter_path / "adapter_model.safetensors")
+    last_6 = adapter_in(longer.adapter_path)
     assert any(not torch.equal(last_6[name], adapter[name]) for name in adapter)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 4 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a small file system can only be mounted by root, and not in every container")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: a failed writer may still hold its file
+
+
+def test_a_full_disk_loses_nothing_earlier(fresh, back, settings, whole, small_disk: Path, monkeypatch) -> None:
+    settings = settings.replace(run_root=str(small_disk / "runs"))
+    monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)  # there was room when it started
+    filler = small_disk / "filler"
+
+    def fill(row: dict, completions: pandas.DataFrame) -> None:
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while row["step"] == 4:
+                file.write(bytes(4096))
+
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is full.*Free some space.*resume=") as caught:
+        gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
+    assert any("Not saved" in note for note in caught.value.__notes__)
+    run = gn.open_run(small_disk / "runs" / "full")
+    assert run.status in ("failed", "crashed") and run.checkpoint_step == 2 and len(run.rows) >= 3
+    filler.unlink()
+    back()
+    assert_same_run(gn.train(*fresh, [brevity], settings, resume=run.path), whole)

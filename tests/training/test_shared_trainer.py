@@ -1,5 +1,7 @@
 """The trainer with shared prompts against TRL's own: the same samples, losses, gradients and runs."""
 
+import itertools
+
 import pytest
 import torch
 from datasets import Dataset
@@ -7,6 +9,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
 
@@ -30,18 +33,11 @@ def first_group_alike(completions: list, **columns: object) -> list[float]:
     return [1.0 if i < 4 else score for i, score in enumerate(letters(completions))]
 
 
-def all_alike(completions: list, **columns: object) -> list[float]:
-    return [1.0] * len(completions)
-
-
 @pytest.fixture(scope="module")
 def base(tiny_folder):
     """The tiny model with a LoRA that has an effect, its tokenizer, and a copy of the LoRA to go back to."""
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
-    torch.manual_seed(8)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
+    give_effect(model, seed=8)
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     return model, tokenizer, start
 
@@ -62,14 +58,11 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         loss_type="bnpo", gradient_checkpointing=False, bf16=False, logging_steps=1, save_strategy="no",
         report_to="none", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    trainer = kind(
-        model=model, processing_class=tokenizer, reward_funcs=[reward], args=GRPOConfig(**{**defaults, **arguments}),
-        train_dataset=Dataset.from_dict({"prompt": rows}),
-    )  # fmt: skip
+    asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
+    trainer = kind(model=model, reward_funcs=[reward], args=asked, train_dataset=data, processing_class=tokenizer)
     trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
-    trainer.callback_handler.callbacks = [
-        c for c in trainer.callback_handler.callbacks if "Printer" not in type(c).__name__
-    ]
+    callbacks = trainer.callback_handler.callbacks
+    trainer.callback_handler.callbacks = [c for c in callbacks if "Printer" not in type(c).__name__]
     return trainer
 
 
@@ -83,9 +76,7 @@ def run(base, kind: type, folder, **arguments: object) -> tuple[list[dict], dict
     return [row for row in trainer.state.log_history if "loss" in row], change, trainer
 
 
-def assert_same_runs(
-    base, tmp_path, but: frozenset[str] = frozenset(), relative: float = 2e-4, **arguments: object
-) -> None:
+def assert_same_runs(base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object) -> None:
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
     ours, our_change, trainer = run(base, SharedPromptGRPOTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
@@ -118,19 +109,15 @@ BY_MICRO_BATCH = frozenset({
 
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: str) -> None:
-    assert_same_runs(
-        base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, per_device_train_batch_size=2,
-        gradient_accumulation_steps=4,
-    )  # fmt: skip
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, **sizes)
 
 
 def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(base, tmp_path) -> None:
-    more = dict(max_steps=4, learning_rate=0.3)
-    assert_same_runs(base, tmp_path, relative=1e-3, num_iterations=2, **more)
-    assert_same_runs(
-        base, tmp_path, but=BY_MICRO_BATCH, relative=1e-3, num_iterations=2, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, steps_per_generation=4, **more,
-    )  # fmt: skip
+    more = dict(max_steps=4, learning_rate=0.3, num_iterations=2, relative=1e-3)
+    assert_same_runs(base, tmp_path, **more)
+    sizes = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4)
+    assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, **sizes, **more)
 
 
 def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_path) -> None:
@@ -148,19 +135,17 @@ def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_pat
 
 def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
     """As in TRL: Adam gets a gradient of zeros, not none, and goes on with what it remembers."""
-    calls = {}
-
-    def then_alike(completions: list, **columns: object) -> list[float]:
-        calls["n"] = calls.get("n", 0) + 1
-        return letters(completions) if calls["n"] % 3 == 1 else all_alike(completions)
-
     changes = {}
     for kind in (SharedPromptGRPOTrainer, GRPOTrainer):
+        calls = itertools.count()
+
+        def then_alike(completions: list, calls=calls, **columns: object) -> list[float]:
+            return letters(completions) if next(calls) % 3 == 0 else [1.0] * len(completions)
+
         rows, changes[kind], _ = run(
             base, kind, tmp_path / kind.__name__, reward=then_alike, beta=0.0, max_steps=3, optim="adamw_torch",
             learning_rate=1e-3, adam_epsilon=1e-4,
         )  # fmt: skip
-        calls.clear()
         if kind is SharedPromptGRPOTrainer:
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
     for name, change in changes[GRPOTrainer].items():

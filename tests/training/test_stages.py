@@ -13,17 +13,14 @@ import grpo_nb as gn
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.run_folders import untimed
-from tests.support.tiny import load_tiny
+from tests.support.tiny import SMALL, load_tiny
 
 pytestmark = pytest.mark.begins(100)
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    loaded = load_tiny(
-        tiny_folder, 12, 4, max_completion_length=8, max_steps=3, warmup_steps=0, learning_rate=2e-2,
-        max_grad_norm=10.0, num_generations=4, per_device_train_batch_size=8, save_steps=1,
-    )  # fmt: skip
+    loaded = load_tiny(tiny_folder, 12, 4, **SMALL, max_completion_length=8, max_steps=3, save_steps=1)
     return *loaded, way_back(loaded[0])
 
 
@@ -60,13 +57,6 @@ def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def assert_same(runs: list[gn.runs.Run], whole: list[gn.runs.Run], model: object) -> None:
-    assert [run.status for run in runs] == ["finished", "finished"]
-    assert untimed(runs[1].rows) == untimed(whole[1].rows)
-    assert are_equal(adapter(runs[1]), adapter(whole[1]))
-    assert are_equal(get_peft_model_state_dict(model), adapter(whole[1]))
-
-
 def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.Run]) -> None:
     first, second = whole
     assert [run.status for run in whole] == ["finished", "finished"]
@@ -83,24 +73,18 @@ def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(whole:
     assert len(first) == len(second) == 6 and not first & second
 
 
-def test_after_a_restart_between_the_stages_the_second_begins_from_the_adapter_of_the_first(
-    tiny, whole: list[gn.runs.Run], tmp_path: Path
-) -> None:
-    shutil.copytree(whole[0].path, tmp_path / "form")
-    with pytest.warns(UserWarning, match="'form' is finished: it is given back with its adapter"):
-        runs = train_both(tiny, tmp_path)
-    assert "resumed" not in runs[0].info and are_equal(adapter(runs[1], "start"), adapter(whole[0]))
-    assert_same(runs, whole, tiny[0])
-
-
 def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
     tiny, whole: list[gn.runs.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole[0].path, tmp_path / "form")
     monkeypatch.setenv("STOP_AT", "2")
-    stopped = train_both(tiny, tmp_path)
+    with pytest.warns(UserWarning, match="'form' is finished: it is given back with its adapter"):
+        stopped = train_both(tiny, tmp_path)
+    assert "resumed" not in stopped[0].info and are_equal(adapter(stopped[1], "start"), adapter(whole[0]))
     assert stopped[1].status == "interrupted" and len(stopped[1].rows) == 2
     monkeypatch.delenv("STOP_AT")
     runs = train_both(tiny, tmp_path)
-    assert runs[1].info["resumed"][0]["step"] == 2
-    assert_same(runs, whole, tiny[0])
+    assert runs[1].info["resumed"][0]["step"] == 2 and [run.status for run in runs] == ["finished", "finished"]
+    assert untimed(runs[1].rows) == untimed(whole[1].rows)
+    assert are_equal(adapter(runs[1]), adapter(whole[1]))
+    assert are_equal(get_peft_model_state_dict(tiny[0]), adapter(whole[1]))

@@ -1,7 +1,7 @@
 """A template that can open the thinking renders one and the same prompt wherever one is rendered, thinking on and off."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
 pytestmark = pytest.mark.begins(60)
 
+SIZES = {"train_size": 8, "holdout_size": 4}
 ENDS = {True: "assistant\n<think>\n", False: "assistant\n<think>\n</think>\n\n"}
 
 
@@ -37,7 +38,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def seen(self: Any, conversation: Any, *args: Any, **how: Any) -> Any:
         result = real(self, conversation, *args, **how)
-        found = result["input_ids"] if isinstance(result, dict) or hasattr(result, "data") else result
+        found = result["input_ids"] if hasattr(result, "keys") else result
         found = found.tolist() if hasattr(found, "tolist") else found
         found = found if isinstance(found, list) and not isinstance(found[0], int) else [found]
         made.extend(one if isinstance(one, str) else self.decode(one) for one in found)
@@ -57,24 +58,15 @@ class Thinking(SimpleNamespace):
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["thinking", "not thinking"])
-def trained(
-    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Thinking]:
+def trained(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Thinking:
     model, tokenizer, _, settings = load_tiny(
-        folder,
-        8,
-        4,
-        max_steps=2,
-        max_completion_length=32,
-        holdout_every=1,
-        run_root=str(tmp_path_factory.mktemp("runs")),
-    )
-    task = gn.load_task(
-        "arithmetic", settings, train_size=8, holdout_size=4, format=gn.tasks.think_answer(), tokenizer=tokenizer,
-        chat_template_kwargs={"enable_thinking": request.param},
+        folder, 8, 4, max_steps=2, max_completion_length=32, holdout_every=1, run_root=str(tmp_path_factory.mktemp("runs"))
     )  # fmt: skip
+    asked = {"enable_thinking": request.param}
+    how = {**SIZES, "tokenizer": tokenizer, "format": gn.tasks.think_answer()}
+    task = gn.load_task("arithmetic", settings, **how, chat_template_kwargs=asked)
     run = gn.train(model, tokenizer, task, [brevity], settings)
-    yield Thinking(model=model, tokenizer=tokenizer, task=task, settings=settings, run=run, is_on=request.param)
+    return Thinking(model=model, tokenizer=tokenizer, task=task, settings=settings, run=run, is_on=request.param)
 
 
 PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
@@ -82,19 +74,17 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings),
     "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
     "priming": lambda t, _: gn.training.prime(
-        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, reasoning=lambda row: ""
-    ),
+        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, reasoning=lambda row: ""),
     "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
     "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
     "opened run, a set of questions": lambda t, _: gn.evaluate(
-        gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4
-    ),
+        gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4),
     "lengths": lambda t, _: t.task.fit(t.tokenizer, 256),
     "plan": lambda t, _: gn.plan(t.settings, t.task, model=t.model, tokenizer=t.tokenizer),
     "task": lambda t, _: repr(t.task),
     "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer)._sample(),
     "export": lambda t, path: exported(t, path / "merged"),
-}
+}  # fmt: skip
 
 
 def exported(trained: Thinking, folder: Path) -> None:
@@ -107,9 +97,7 @@ def exported(trained: Thinking, folder: Path) -> None:
 
 @pytest.mark.usefixtures("checked_here")
 @pytest.mark.parametrize("place", PLACES)
-def test_every_place_renders_what_was_trained(
-    trained: Thinking, rendered: list[str], tmp_path: Path, place: str
-) -> None:
+def test_every_place_renders_what_was_trained(trained, rendered: list[str], tmp_path: Path, place: str) -> None:
     own = trained.prompts([*trained.task.train, *trained.task.holdout])
     rendered.clear()
     PLACES[place](trained, tmp_path)
@@ -121,36 +109,28 @@ def test_every_place_renders_what_was_trained(
 def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
     run, task = gn.open_run(trained.run.path), trained.task
     assert run.chat_template_kwargs == {"enable_thinking": trained.is_on} == run.settings.extra["chat_template_kwargs"]
-    other = gn.load_task(
-        "arithmetic",
-        trained.settings,
-        train_size=8,
-        holdout_size=4,
-        format=task.format,
-        chat_template_kwargs={"enable_thinking": not trained.is_on},
-    )
+    how = {**SIZES, "format": task.format, "chat_template_kwargs": {"enable_thinking": not trained.is_on}}
+    other = gn.load_task("arithmetic", trained.settings, **how)
     assert list(other.train) == list(task.train) and other.fingerprint != task.fingerprint
     with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
         gn.compare(run, other)
     with pytest.raises(ValueError, match="was another training"):
-        gn.train(
-            trained.model, trained.tokenizer, other, [brevity], trained.settings.replace(max_steps=4), resume=run.name
-        )
+        more = trained.settings.replace(max_steps=4)
+        gn.train(trained.model, trained.tokenizer, other, [brevity], more, resume=run.name)
 
 
 def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> None:
     asked = {"chat_template_kwargs": {"enable_thinking": False}}
     model, tokenizer, plain, settings = load_tiny(folder, 8, 4, max_steps=1, run_root=str(tmp_path))
     off = settings.replace(extra=asked)
-    sizes = {"train_size": 8, "holdout_size": 4, "tokenizer": tokenizer}
+    sizes = {**SIZES, "tokenizer": tokenizer}
     assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
     with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
-    for use in (gn.train, gn.dry_run, gn.baseline):
+    prime = lambda *parts: gn.training.prime(*parts[:3], parts[4], reasoning=str)  # noqa: E731
+    for use in (gn.train, gn.dry_run, gn.baseline, prime):
         with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
-    with pytest.raises(ValueError, match="say it where the task is made"):
-        gn.training.prime(model, tokenizer, plain, off, reasoning=str)
     with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
         gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
     assert not list(tmp_path.iterdir())
