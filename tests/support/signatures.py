@@ -33,17 +33,3 @@ def parameters_of(file: str, dotted: str) -> list[str]:
     """The named parameters of a function or method."""
     found = _definition(file, dotted).args
     return [a.arg for a in (*found.posonlyargs, *found.args, *found.kwonlyargs) if a.arg != "self"]
-
-
-def fields_of(file: str, name: str) -> list[str]:
-    """The annotated fields of a class, private ones left out."""
-    body = _definition(file, name).body
-    return [n.target.id for n in body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
-
-
-def constant_of(file: str, name: str) -> object:
-    """The value of a literal assigned at the top of a file."""
-    for node in ast.parse(text_of(file)).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{file} has no {name}")
