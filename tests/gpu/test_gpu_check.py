@@ -54,7 +54,7 @@ def test_every_path_of_the_script_runs(report) -> None:
     assert held["resume, without vLLM"] >= whole | {"resume goes on at the next step", "resume has the trained adapter"}
     exported = {row.name: row for row in report["exports, without vLLM"]}
     assert exported.keys() >= {"merged model verifies", "adapter verifies", "merged model scores as the run"}
-    # None where the converter is neither here nor to be had.
+    # The GGUF's is None where the converter is neither here nor to be had.
     assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tests.support import first_losses
 
@@ -73,11 +72,9 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     model, tokenizer = gn.load_model(settings)
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
-    seen: dict[str, Any] = {"calls": 0, "changed": [], "held_out": []}
+    seen: dict[str, Any] = {"calls": 0, "changed": []}
     if use_vllm:
         _with_engine(model, seen)
-    if held_out:
-        _asked_twice(model, seen)
     from grpo_nb.training import prepare
 
     seen["trainer"] = prepare.GRPOTrainer.__name__
@@ -140,25 +137,6 @@ def _with_engine(model: Any, seen: dict[str, Any]) -> None:
 
     engine.generate = generate  # which the trainer calls
     model.fast_generate = model.model.fast_generate = generate  # which all else calls
-
-
-def _asked_twice(model: Any, seen: dict[str, Any]) -> None:
-    """Note what the held-out questions of a step are answered, and what the kit's own path answers with the same weights."""
-    from grpo_nb.training import observers
-
-    stock = observers.answers_of_model
-
-    def answers_of_model(*asked: Any) -> Any:
-        calls, answers = seen["calls"], stock(*asked)
-        calls = seen["calls"] - calls
-        with mock.patch.object(model, "vllm_engine", None):
-            again = stock(*asked)
-        seen["held_out"].append(
-            {"calls": calls, "engine": [one.text for one in answers], "here": [one.text for one in again]}
-        )
-        return answers
-
-    observers.answers_of_model = answers_of_model
 
 
 if __name__ == "__main__":
