@@ -54,12 +54,9 @@ def methods_of(trainer: ast.ClassDef) -> dict[str, ast.FunctionDef]:
 def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(written) -> None:
     trainer = written[f"_{NAME}"]
     prepared, step = (ast.unparse(methods_of(trainer)[name]) for name in ("_prepare_inputs", "training_step"))
-    for line in (
-        "generate_every = self.args.steps_per_generation * self.num_iterations",
-        "if self._step % generate_every == 0 or self._buffered_inputs is None:",
-        "inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]",
-    ):
-        assert line in prepared
+    assert "generate_every = self.args.steps_per_generation * self.num_iterations" in prepared
+    assert "if self._step % generate_every == 0 or self._buffered_inputs is None:" in prepared
+    assert "inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]" in prepared
     assert prepared.count("self._buffered_inputs = ") == 1, "a list of batches, which a checkpoint keeps"
     assert "self._step += 1" in step
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
