@@ -132,7 +132,7 @@ def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table
 ) -> None:
     """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
     told, found = (trained["cases"][case][name] for name in ("told", "found"))
-    wanted = first_losses.updates(*stock, told, tmp_path)
+    wanted = first_losses.updates(*stock, told["arguments"], tmp_path)
     for name in ("advantages", "loss", "grad_norm", "gradient"):
         # A norm of float32 gradients depends on the order of its sums: by 1.03e-5 in the second pass of sapo on an AMD with
         # bfloat16, where each number of the gradient agrees to 1e-7.
@@ -141,3 +141,9 @@ def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table
     # Logged as the mean of the completions' means there, by TRL as the mean over tokens; in the loss it is the same.
     assert found["kl"] == pytest.approx(wanted["kl"], rel=0.5)
     assert max(wanted["grad_norm"]) > 0.1
+
+
+@pytest.mark.parametrize(("case", "runs"), [("dapo, beta 0", 0.28), ("cispo, two passes", 5.0)])
+def test_what_its_class_changes_by_itself_is_told(case: str, runs: float, trained) -> None:
+    told = trained["cases"][case]["told"]["changed"]["epsilon_high"]
+    assert (told["asked"], told["runs"]) == ("not set", runs) and told["why"]

@@ -18,10 +18,12 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"{loss}, two passes": {"loss_type": loss, "max_steps": 2, "extra": _TWICE} for loss in _OTHERS},
     "two-sided clip": {"max_steps": 2, "extra": _TWICE | {"delta": 1.5}},
     "by the completion": {
-        "loss_type": "grpo", "max_steps": 2, "extra": _TWICE | {"importance_sampling_level": "sequence"},
+        "loss_type": "grpo",
+        "max_steps": 2,
+        "extra": _TWICE | {"importance_sampling_level": "sequence"},
     },
     "temperature": {"temperature": 0.7},
-}  # fmt: skip
+}
 
 
 def asked(case: str, folder: Path) -> Any:
@@ -61,8 +63,12 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     questions = ["What is 2 + 3?", "Name a city in the north of France.", "Why?", "Yes or no: is it raining?"]
     data = Dataset.from_list([{"prompt": question} for question in questions])
     own = {
-        "output_dir": str(folder), "logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
-    }  # fmt: skip
+        "output_dir": str(folder),
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
     if "ref" in model.peft_config:  # TRL's copy for the trainer before
         model.delete_adapter("ref")
     for name, weight in model.named_parameters():

@@ -113,7 +113,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {
         "found": first_losses.updates(model, tokenizer, handed, place / "updates"),
-        "told": compared(settings, handed, built, alone).to_dict()["arguments"],
+        "told": compared(settings, handed, built, alone).to_dict(),
     }
 
 
