@@ -184,7 +184,6 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
     [
         ("The NVIDIA driver on your system is too old.", {"fast_inference": False}, "Update the NVIDIA driver"),
         ("CUDA out of memory.", {}, r"while loading.*gpu_memory_utilization=0.66"),
-        ("CUDA out of memory.", {"load_in_4bit": False, "fast_inference": False}, r"while loading.*load_in_4bit=True"),
     ],
 )  # fmt: skip
 def test_what_a_second_load_would_meet_too_is_explained_at_once(on_a_gpu, words, changes, told) -> None:

@@ -27,19 +27,15 @@ KIT = Path(gn.__file__).parent / "training"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("trained")
+def trained(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    place = tmp_path_factory.mktemp("trained")
+    return {"place": place} | trained_elsewhere(place, embedded_folder)
 
 
 @pytest.fixture(scope="module")
-def trained(embedded_folder: Path, place: Path) -> dict:
-    return trained_elsewhere(place, embedded_folder)
-
-
-@pytest.fixture(scope="module")
-def written(trained, place: Path) -> dict[str, ast.ClassDef]:
+def written(trained) -> dict[str, ast.ClassDef]:
     """The classes that Unsloth wrote there: of TRL's it made the one with `_`, from which the other inherits."""
-    (file,) = place.rglob(f"{NAME}.py")
+    (file,) = trained["place"].rglob(f"{NAME}.py")
     return classes_of(file.read_text())
 
 
@@ -121,14 +117,14 @@ def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(trained) -> None:
 
 
 @pytest.fixture(scope="module")
-def stock(trained, place: Path) -> tuple:
+def stock(trained) -> tuple:
     """The model that was trained elsewhere, in a process where the trainer is TRL's own."""
-    return gn.load_model(gn.preset("cpu", model=str(place / "model"), lora_dropout=0.0))
+    return gn.load_model(gn.preset("cpu", model=str(trained["place"] / "model"), lora_dropout=0.0))
 
 
 @pytest.mark.parametrize("case", first_losses.CASES)
 def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table_tells(
-    case: str, trained, stock, place: Path, tmp_path: Path
+    case: str, trained, stock, tmp_path: Path
 ) -> None:
     """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
     told, found = (trained["cases"][case][name] for name in ("told", "found"))

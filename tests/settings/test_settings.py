@@ -57,7 +57,6 @@ def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
     for steps in (5, 24, 25, 50, 500):
         settings = gn.preset("t4", max_steps=steps)
         assert settings.warmup == gn.preset("t4").replace(max_steps=steps).warmup == steps // 10
-        assert gn.Settings.from_dict(settings.to_dict()) == settings
     assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7, "what was chosen stays"
     with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"):
         gn.preset("t4", warmup_steps=7).replace(max_steps=5)

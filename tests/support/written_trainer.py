@@ -73,12 +73,11 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
     seen: dict[str, Any] = {"calls": 0, "changed": []}
-    if use_vllm:
-        _with_engine(model, seen)
     from grpo_nb.training import prepare
 
     seen["trainer"] = prepare.GRPOTrainer.__name__
     if use_vllm:
+        _with_engine(model, seen)
         stock = prepare.requested_arguments
         in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
         prepare.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
