@@ -1,12 +1,9 @@
 """Folding changes how a LoRA layer is computed and nothing else."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
-from grpo_nb.generation.folded_lora import FoldedLora, _malloc_trim
+from grpo_nb.generation.folded_lora import FoldedLora
 from tests.support.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
 
 IDS = torch.tensor([PROMPTS[0]])
@@ -82,13 +79,11 @@ def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder
         with folded.for_inference():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
-    # The adapter switched off, as for the reference of the KL: in the same memory, not in a copy of each layer beside it.
-    room = {layer: tensor.data_ptr() for layer, tensor in folded._room.items()}
+    # The adapter switched off, as for the reference of the KL.
     with torch.no_grad(), model.disable_adapter():
         plain = model(input_ids=ids).logits
         with folded.for_inference():
             got = model(input_ids=ids).logits
-        assert room and all(folded._fold(layer).data_ptr() == at for layer, at in room.items())
     torch.testing.assert_close(got, plain, atol=2e-3, rtol=1e-3)
 
 
@@ -130,27 +125,3 @@ def test_one_model_has_one_folded_copy_while_somebody_holds_it() -> None:
     model = lora_model()
     folded = FoldedLora.of(model)
     assert FoldedLora.of(model) is folded is not FoldedLora.of(lora_model())
-    del folded
-    assert id(model) not in FoldedLora._living, "the copy outlives its users"
-
-
-def resident() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-@pytest.mark.skipif(_malloc_trim() is None, reason="only glibc can be asked to hand freed memory back")
-def test_released_memory_goes_back_to_the_system() -> None:
-    model = lora_model()
-    folded = FoldedLora(model)
-    del model  # glibc keeps what is freed below the largest block that was ever freed, up to 32 MB
-    torch.ones(7_000_000)
-    between = []
-    for layer in range(
-        60
-    ):  # of the size that layers have, with what stays in between, so that it is not all at the end
-        folded._room[torch.nn.Linear(1, 1)] = torch.ones(500_000)
-        between.append(torch.ones(30_000 + layer))
-    held = resident()
-    folded.release()
-    assert held - resident() > 100, "MB of 120"
-    assert sum(tensor.numel() for tensor in between) > 0

@@ -10,7 +10,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import grpo_nb as gn
 from grpo_nb.generation import llama_cpp
-from grpo_nb.generation.llama_cpp_child import log_probs_of
 from tests.support.tiny import THINKING_TEMPLATE
 
 CHATS = [
@@ -68,8 +67,6 @@ def test_a_token_within_a_character_has_its_place_and_no_log_probability(gguf: P
             assert value is not None or ends_within
             untold += value is None
     assert untold, "or the test shows nothing"
-    steps = [{"id": 7, "logprob": -1.0}, {"id": 8, "logprob": -2.0}]
-    assert log_probs_of([7, 8, 8], steps) == [-1.0, None, -2.0], "the last of a character is told"
 
 
 def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 import grpo_nb as gn
 from grpo_nb.generation import sampling as rollout
-from tests.support.small_models import FAMILIES, PROMPTS, lora_model
+from tests.support.small_models import FAMILIES, PROMPTS, drawn_log_probs, lora_model
 
 SAMPLING = {
     "plain": dict(temperature=1.0, top_k=0, top_p=1.0),
@@ -47,14 +47,8 @@ def test_log_probabilities_are_those_of_the_distribution_drawn_from(name: str) -
     torch.manual_seed(2)
     samples = rollout.sample(model, [PROMPTS[0]] * 6, settings)
     assert [len(row) for row in samples.log_probs] == [len(row) for row in samples.tokens]
-    processors = model._get_logits_processor(generation_config=settings, input_ids_seq_length=28, device="cpu")
     for tokens, log_probs in zip(samples.tokens, samples.log_probs, strict=True):
-        ids = torch.tensor([PROMPTS[0] + tokens])
-        with torch.no_grad():
-            logits = model(input_ids=ids).logits[0, len(PROMPTS[0]) - 1 : -1]
-        for t, token in enumerate(tokens):
-            scores = processors(ids[:, : len(PROMPTS[0]) + t], logits[t : t + 1].clone())
-            assert scores.log_softmax(-1)[0, token].item() == pytest.approx(log_probs[t], abs=1e-4)
+        assert log_probs == pytest.approx(drawn_log_probs(model, PROMPTS[0], tokens, settings), abs=1e-4)
 
 
 @pytest.mark.parametrize("spread", [0.01, 1.0, 8.0, 40.0])
@@ -64,14 +58,13 @@ def test_words_drawn_are_those_of_multinomial(spread: float) -> None:
         torch.manual_seed(seed)
         scores = spread * torch.randn(6, width)
         scores[0, 1:] = -torch.inf  # as top-k leaves it
-        probabilities = scores.softmax(-1)
-        expected = torch.multinomial(probabilities, 1)[:, 0]
-        state = torch.get_rng_state()
-        for rows in (torch.arange(6), torch.tensor([0, 2, 5])):
+        drawn, states = [], []
+        for draw in (torch.multinomial, rollout._draw):
             torch.manual_seed(seed)
-            torch.randn(6, width)
-            assert torch.equal(rollout._draw(probabilities[rows], 6, rows), expected[rows])
-            assert torch.equal(torch.get_rng_state(), state)
+            more = (1,) if draw is torch.multinomial else (6, torch.arange(6))
+            drawn.append(draw(scores.softmax(-1), *more).flatten())
+            states.append(torch.get_rng_state())
+        assert torch.equal(*drawn) and torch.equal(*states)
 
 
 def test_a_rollout_leaves_the_model_as_it_was() -> None:

@@ -14,7 +14,7 @@ from tests.support.small_models import (
     gradients,
     lora_model,
     stock,
-)
+)  # fmt: skip
 
 CASES = {
     "one prompt": ([PROMPTS[0]], [0] * 4, [5, 9, 2, 9]),
@@ -81,27 +81,14 @@ def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -
 def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
     model, kept = lora_model(), {}
     others = [[*COMMON[:20], 9, 8, 7], [*COMMON[:20], 6, 5]]
-    rounds = ((PROMPTS[:2], [25, 2 * 2]), (PROMPTS[1:], [2 * 4]), (others, [20, 2 * 2]), (others[::-1], [2 * 2]))
-    for prompts, run in rounds:
+    for prompts in (PROMPTS[:2], PROMPTS[1:], others, others[::-1]):
         ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
         with torch.no_grad(), model.disable_adapter():
-            counts, got = tokens_run(model, ids, mask, length, kept)
+            got = shared(model, ids, mask, length, kept)
             expected = stock(model, ids, mask, length)
-        assert counts[:-1] == run, prompts
-        with torch.no_grad(), model.disable_adapter():
             assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), "kept or not, the same numbers"
         torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
-
-
-def tokens_run(model, *arguments) -> tuple[list[int], tuple]:
-    """How many tokens each pass of the shared path has, and what it gives."""
-    counts = []
-    embedding = model.get_base_model().model.embed_tokens
-    hook = embedding.register_forward_hook(lambda module, inputs, output: counts.append(inputs[0].numel()))
-    try:
-        return counts, shared(model, *arguments)
-    finally:
-        hook.remove()
+        assert kept, "or the test shows nothing"
 
 
 def test_with_dropout_each_completion_keeps_its_distribution() -> None:
@@ -124,12 +111,9 @@ def test_with_dropout_each_completion_keeps_its_distribution() -> None:
 def test_batches_it_does_not_fit_are_named() -> None:
     with_a_hole = batch(PROMPTS, [0, 0], [4, 4])
     with_a_hole[1][0, -3] = 0  # as masked tool output leaves it
-    for given, said in (
-        (batch(PROMPTS, [0, 1, 2], [3, 3, 3]), "no prompt occurs twice"),
-        (with_a_hole, "masked in its middle"),
-        (batch([[5]], [0, 0], [4, 4]), "shorter than two tokens"),
-    ):
-        assert said in shared_prompts.batch_obstacle(*given)
+    assert "masked in its middle" in shared_prompts.batch_obstacle(*with_a_hole)
+    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(*batch(PROMPTS, [0, 1, 2], [3, 3, 3]))
+    assert "shorter than two tokens" in shared_prompts.batch_obstacle(*batch([[5]], [0, 0], [4, 4]))
 
 
 @pytest.mark.parametrize(
@@ -148,15 +132,3 @@ def test_models_it_does_not_fit_are_named(change: dict, said: str | None) -> Non
         setattr(model.config, name, value)
     found = shared_prompts.shared_prompt_obstacle(model, 40)
     assert found is None if said is None else said in found
-
-
-def test_lanes_hold_every_row_once_and_leave_little_room() -> None:
-    lengths = [22, 15, 48, 13, 31, 24, 26, 22, 24, 10, 18, 24, 35, 28, 18, 12]
-    owner = [0] * 8 + [1] * 8
-    lanes = shared_prompts.lanes(lengths, owner)
-    assert sorted(row for lane in lanes for row in lane) == list(range(16))
-    assert all(len({owner[row] for row in lane}) == 1 for lane in lanes), "a lane has one prompt behind it"
-    width = max(sum(lengths[row] for row in lane) for lane in lanes)
-    assert sum(lengths) / (len(lanes) * width) > 0.85, "rows beside each other would fill 0.48 of the room"
-    assert shared_prompts.lanes([5, 5, 6], [0, 0, 0]) in ([[2], [0], [1]], [[2, 0, 1]])
-    assert shared_prompts.lanes([0, 0], [0, 0]), "completions that are masked as a whole"

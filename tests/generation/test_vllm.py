@@ -4,8 +4,6 @@ What a real engine writes stands in test_real_vllm.py.
 """
 
 import collections
-import functools
-import importlib.util
 import itertools
 import sys
 import types
@@ -19,7 +17,7 @@ from unsloth_zoo import vllm_utils  # before there is a stand-in, for which it w
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
 from grpo_nb.training.prepare import build_trainer
-from tests.support.signatures import FACTS, fields_of, parameters_of, source_of
+from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
 
 GENERATE = FACTS["vllm/entrypoints/llm.py:LLM.generate"]
@@ -111,17 +109,6 @@ def ask(model, prompts: int = 1, **values: object):
     return vllm.sample_with_vllm(model, [PROMPTS[0]] * prompts, config(**{"do_sample": False, **values}))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="compares with an installed vLLM, and there is none"
-)
-def test_the_stored_facts_are_those_of_the_installed_vllm() -> None:
-    for key, names in FACTS.items():
-        file, _, definition = key.partition(":")
-        if definition:
-            read = parameters_of if "." in definition else fields_of
-            assert set(names) <= set(read(file, definition)), key
-
-
 def test_the_current_adapter_goes_with_the_request_and_none_where_it_is_off(with_engine) -> None:
     assert ask(with_engine, 2).tokens == [WRITTEN] * 2
     with with_engine.disable_adapter():
@@ -130,10 +117,6 @@ def test_the_current_adapter_goes_with_the_request_and_none_where_it_is_off(with
     assert first["lora_request"] == "the adapter" and second["lora_request"] is None
     assert first["prompts"][0] == {"prompt_token_ids": PROMPTS[0]}, "a text would be tokenized again"
     assert "prompt_token_ids" in FACTS["vllm/inputs/llm.py:TokensPrompt"]
-    patched = source_of("unsloth/models/_utils.py").read_text()
-    assert "model.load_lora = functools.partial(load_lora, model)" in patched
-    # The trainer samples with the tensors of the model, too.
-    assert "load_lora(lora_name, load_tensors = True)" in source_of("unsloth/models/rl_replacements.py").read_text()
 
 
 def test_drawing_has_a_seed_for_each_row_out_of_torchs_state_and_gives_log_probabilities(with_engine) -> None:
@@ -153,15 +136,9 @@ def test_sampling_parameters_are_those_of_training() -> None:
     assert got.items() >= (drawn | {"max_tokens": 12, "top_k": -1}).items() and got["stop_token_ids"] == [2, 7]
     assert sampling_arguments(config(do_sample=True, top_k=40))["top_k"] == 40
     assert sampling_arguments(config(do_sample=False)).items() >= {"temperature": 0.0, "n": 1}.items()
-    trl = source_of("trl/generation/vllm_generation.py").read_text()
-    for name in ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_tokens", "logprobs"):
-        assert f'"{name}":' in trl and name in got
-
-
-@pytest.mark.parametrize("other", [{"typical_p": 0.5}, {"no_repeat_ngram_size": 3}])
-def test_what_vllm_cannot_draw_is_refused_by_name(other: dict) -> None:
-    with pytest.raises(ValueError, match=next(iter(other))):
-        sampling_arguments(config(do_sample=True, **other))
+    for other in ({"typical_p": 0.5}, {"no_repeat_ngram_size": 3}):
+        with pytest.raises(ValueError, match=f"vLLM does not sample with {next(iter(other))}"):
+            sampling_arguments(config(do_sample=True, **other))
 
 
 class FakeTokenizer:
@@ -188,26 +165,14 @@ def test_generate_asks_once_and_an_engine_that_slept_sleeps_afterwards(with_engi
     assert engine.sleeping
 
 
-def interrupted(model) -> None:
-    model.vllm_engine.is_interrupted = True
-    with pytest.raises(KeyboardInterrupt):
-        ask(model, 3)
-    model.vllm_engine.is_interrupted = False
-    assert len(model.vllm_engine.waiting) == 2, "or the test shows nothing"
+def build_a_trainer(model) -> None:
+    """As far as sampling goes: it would sample from the same engine."""
+    with pytest.raises(AttributeError):  # there are no settings
+        build_trainer(types.SimpleNamespace(model=model, obstacle=None), object)
 
 
 def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:
-    engine = with_engine.vllm_engine
-    interrupted(with_engine)
-    assert ask(with_engine).tokens == [WRITTEN]
-    engine.waiting["left"] = ()
-    with pytest.raises(AttributeError):  # there are no settings; a trainer would sample from the same engine
-        build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), object)
-    assert not engine.waiting
-
-
-def test_the_steps_under_way_are_waited_for_and_dropped_after_an_interrupt(with_engine) -> None:
-    """With vLLM's own names; on the engine itself in test_real_vllm.py."""
+    """And steps under way are waited for and dropped. With vLLM's own names; on the engine itself in test_real_vllm.py."""
     engine, waited = with_engine.vllm_engine, []
 
     class Step(Future):
@@ -215,52 +180,34 @@ def test_the_steps_under_way_are_waited_for_and_dropped_after_an_interrupt(with_
             waited.append(self)
             raise RuntimeError("the step failed")
 
-    interrupted(with_engine)
     older, newer = Step(), Step()
-    engine.core.batch_queue = collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2)
-    assert ask(with_engine).tokens == [WRITTEN]
+    for queue in (None, collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2)):
+        engine.is_interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            ask(with_engine, 3)
+        engine.is_interrupted = False
+        assert len(engine.waiting) == 2, "or the test shows nothing"
+        engine.core.batch_queue = queue
+        assert ask(with_engine).tokens == [WRITTEN]
     assert waited == [older, newer] and not engine.core.batch_queue
+    engine.waiting["left"] = ()
+    build_a_trainer(with_engine)
+    assert not engine.waiting
 
 
-@pytest.mark.parametrize("way", ["sampling", "training"])
-def test_a_model_that_the_kit_did_not_load_hands_copies_too(with_engine, monkeypatch, way: str) -> None:
-    """Loaded by hand through Unsloth: its own requests hold the tensors that are trained, and vLLM scales them in place."""
-    trained = {name: weight for name, weight in with_engine.named_parameters() if ".lora_B." in name}
-    before = {name: weight.detach().clone() for name, weight in trained.items()}
-
-    def stock(*_, **__):
-        return types.SimpleNamespace(lora_tensors=dict(trained))
-
-    monkeypatch.setattr(vllm_utils, "_build_lora_request", stock)
-    monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
-    monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
-    engine = with_engine.vllm_engine
-
-    def generate(prompts, lora_request=None, **more):
-        with torch.inference_mode():
-            for tensor in lora_request.lora_tensors.values():
-                tensor.mul_(2.0)
-        return engine.generate(prompts, lora_request=lora_request, **more)
-
-    with_engine.fast_generate = generate
-    with_engine.load_lora = functools.partial(vllm_utils.load_lora, with_engine)
-    if way == "sampling":
-        vllm.sample_with_vllm(with_engine, [PROMPTS[0]], config(do_sample=False))
-    else:
-        with pytest.raises(AttributeError):  # there are no settings; a trainer would sample from the same engine
-            build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), object)
-        generate([], with_engine.load_lora("adapter", load_tensors=True), sampling_params=[])
-    assert all(torch.equal(weight, before[name]) for name, weight in trained.items())
+@pytest.mark.parametrize("use", [ask, build_a_trainer])
+def test_a_model_that_the_kit_did_not_load_hands_copies_too(with_engine, monkeypatch, use) -> None:
+    """Loaded by hand through Unsloth; what copies are is in models/test_load.py."""
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
+    use(with_engine)
+    assert vllm_utils._build_lora_request.hands_copies
 
 
-def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(with_engine) -> None:
+def test_what_the_engine_would_cut_or_not_sample_from_takes_the_other_path(with_engine) -> None:
     """vLLM ends a completion at its own limit as if it were the one asked for (vllm/v1/core/sched/utils.py, check_stop)."""
     for length in (64, 65):
         sampling.generate(with_engine, FakeTokenizer(), [[]], max_completion_length=length - len(PROMPTS[0]))
     assert len(with_engine.vllm_engine.calls) == 1 and "64" in vllm_rollout_obstacle(with_engine, 65)
-
-
-def test_what_the_engine_would_not_sample_from_takes_the_other_path(with_engine) -> None:
     with_engine.add_adapter("other", with_engine.peft_config["default"])
     with_engine.set_adapter("other")
     assert "other" in vllm_rollout_obstacle(with_engine)
@@ -286,12 +233,10 @@ def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
         model.train()
 
     model.for_inference, model.for_training = for_inference, for_training
-    sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
-    assert layer.gradient_checkpointing == "unsloth" and model.training
-    model.eval()
-    sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
-    assert not model.training
-    assert "use_gradient_checkpointing" in parameters_of("unsloth/models/llama.py", "FastLlamaModel.for_training")
+    for is_training, checkpointing in ((True, "unsloth"), (False, False)):
+        model.train(is_training)
+        sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
+        assert (model.training, layer.gradient_checkpointing) == (is_training, checkpointing)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

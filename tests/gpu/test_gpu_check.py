@@ -1,10 +1,8 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
 import dataclasses
-import importlib.util
 import json
 import math
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.processes import ChildError
 from grpo_nb.evaluation import subjects
 from scripts import gpu_check
 from scripts import gpu_check_phases as phases
@@ -55,17 +52,16 @@ def test_every_path_of_the_script_runs(report) -> None:
         "weights after interrupts", "memory after a second training", "base answers in the end, adapter off",
     }  # fmt: skip
     assert held["resume, without vLLM"] >= whole | {"resume goes on at the next step", "resume has the trained adapter"}
-    assert "adapter verifies" in held["exports, without vLLM"]
+    exported = {row.name: row for row in report["exports, without vLLM"]}
+    assert exported.keys() >= {"merged model verifies", "adapter verifies", "merged model scores as the run"}
+    # The GGUF's is None where the converter is neither here nor to be had.
+    assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.
     ends, learns = report["quickstart notebook"][:2]
     assert ends.ok is True and learns.ok is False and "cannot be told from 4 steps" in learns.found
-    speed = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
-    assert (
-        speed["seconds to load"] >= 0
-        and speed["median seconds of a step"] > 0
-        and speed["completion tokens a second"] > 0
-    )
+    measured = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
+    assert all(measured[name] > 0 for name in ("median seconds of a step", "completion tokens a second"))
 
 
 def test_the_page_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(report) -> None:
@@ -123,12 +119,6 @@ def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | No
     assert row.ok is ok, row
 
 
-def test_the_difference_to_the_sampler_has_the_name_under_which_trl_and_unsloth_log_it() -> None:
-    for package, file in (("trl", "trainer/grpo_trainer.py"), ("unsloth", "models/rl_replacements.py")):
-        folder = Path(importlib.util.find_spec(package).origin).parent
-        assert f'"{phases._DIFFERENCE}"' in (folder / file).read_text("utf-8"), package
-
-
 def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
     since = time.monotonic()
     assert phases.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
@@ -151,31 +141,17 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
     monkeypatch.setattr(phases, "rewards", lambda: [brevity])
     checks = gpu_check.run_phase(phases.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
-    assert [row.name for row in checks if row.ok is False] == [
-        "generation",
-        "reward rises",
-        "sampler agrees with trainer",
+    verdicts = {row.name: row.ok for row in checks}
+    assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
+    for name in (
         "answers after interrupts",
         "weights after interrupts",
         "base answers in the end, adapter off",
-    ]  # fmt: skip  (four steps show no rise, and without vLLM there is neither its generation nor its difference)
-    verdicts = {row.name: row.ok for row in checks}
-    assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
+        "generation",
+    ):
+        assert verdicts[name] is False, name
     assert verdicts["the LoRA was folded into the weights"] is None, "only vLLM on a GPU folds"
     assert "\ngeneration: the kit's rollout on a CPU; not vLLM: " in f"\n{capsys.readouterr().err}"
-
-
-def test_each_export_of_a_trained_model_holds_and_its_score_stands_beside_the_runs(
-    tiny_run: gn.runs.Run, tmp_path: Path
-) -> None:
-    request = rehearsal(tiny_run.settings.model, tmp_path)
-    shutil.copytree(tiny_run.path, request.runs / "whole")
-    gn.compare(gn.open_run(request.runs / "whole"))
-    merged, adapter, gguf, score = gpu_check.run_phase(phases.exporting, request)
-    assert merged.ok and "every weight is base plus adapter" in merged.found and adapter.ok
-    # None where the converter is neither here nor to be had.
-    assert gguf.ok or (gguf.ok is None and "converter" in gguf.found), gguf
-    assert score.ok and score.name == "merged model scores as the run" and "the run's" in score.found
 
 
 def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Path) -> None:
@@ -188,36 +164,28 @@ def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Pa
     assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
 
 
-def test_the_notebook_is_small_and_one_that_could_do_it_before_has_nothing_to_learn(
+def test_a_notebook_that_fails_is_said_and_one_that_could_do_it_before_has_nothing_to_learn(
     tmp_path: Path, monkeypatch
 ) -> None:
     asked: list[list] = []
-
-    def run_command(command: list, **named: object) -> list[str]:
-        asked.append(command)
-        if len(asked) > 1:
-            raise ChildError("ended with 1", 1, ["Stopped during “Train”: ValueError: here"])
-        return ["All steps done"]
-
-    monkeypatch.setattr("grpo_nb.core.processes.run_command", run_command)
+    monkeypatch.setattr("grpo_nb.core.processes.run_command", lambda command, **named: asked.append(command))
     held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
     run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
     monkeypatch.setattr(phases.gn, "open_run", lambda path: run)
     ends, learns = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))
-    assert ends.ok and learns.ok is None
+    assert ends.ok and learns.ok is None and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
+    held_out.before.accuracy = 0.5
+    assert gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))[1].ok is False
+    monkeypatch.setattr("grpo_nb.core.processes.run_command", lambda command, **named: 1 / 0)
     (failed,) = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path), "m"))
-    assert failed.ok is False and "ValueError: here" in failed.found
-    assert "PRESET='cpu'" in asked[0] and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
-    assert "'model': 'm'" in asked[1][-1] and "'model'" not in asked[0][-1]
+    assert failed == Row("ends well", False, "ZeroDivisionError: division by zero")
 
 
 def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
-    names = [name for name, *_ in phases.plan_of(True)]
-    assert len(names) == len(set(names)) == 7 and names[-1] == "quickstart notebook"
-    assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= set(names)
-    asked = [changes for name, _, changes in phases.plan_of(True) if name == "kit, 16 bit"]
-    assert asked == [{"use_vllm": True, "load_in_4bit": False}]
-    assert [changes for *_, changes in phases.plan_of(False)] == [{"use_vllm": False}] * 5
+    with_vllm, without = (dict((name, changes) for name, _, changes in phases.plan_of(has)) for has in (True, False))
+    assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= with_vllm.keys()
+    assert with_vllm["kit, 16 bit"] == {"use_vllm": True, "load_in_4bit": False}
+    assert list(without.values()) == [{"use_vllm": False}] * 6
 
 
 def failing(request: object):

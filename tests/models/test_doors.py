@@ -45,14 +45,8 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, 
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
-    for told in (
-        "lora_rank=4",
-        "lora_alpha=12",
-        "('q_proj', 'v_proj')",
-        str(tiny_folder),
-        "the KL is measured to this adapter",
-    ):
-        assert told in str(said[0].message)
+    told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj') count. With beta above 0 the KL is measured to"
+    assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
     alone = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs)
     with torch.no_grad():
@@ -72,7 +66,6 @@ def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, their
     reference = load_file(run.path / "reference" / "adapter_model.safetensors")
     for name, tensor in load_file(plain / "adapter_model.safetensors").items():
         assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name
-    load.load_adapter(gn.load_model(run.settings)[0], run.adapter_path)
 
 
 @pytest.mark.filterwarnings("ignore:going on")

@@ -8,22 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import embedded, load
 from grpo_nb.models.load import hand_copies
-from tests.support.signatures import parameters_of
 
 
 def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(embedded_folder)
     assert model.dtype == torch.bfloat16 and model.num_parameters() == 134_515_008
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.eos_token == "<|im_end|>" and model.generation_config.eos_token_id == tokenizer.eos_token_id
     backend = tokenizer.backend_tokenizer
     assert backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
     assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], "digits apart, before all else"
@@ -57,8 +54,6 @@ def test_names_of_models(tiny_folder: Path, tmp_path: Path, embedded_folder: Pat
     assert load.resolve_model(str(tiny_folder)) == str(tiny_folder)
     with pytest.raises(FileNotFoundError, match="no model folder"):
         load.resolve_model(str(tmp_path))
-    with pytest.raises(LocalEntryNotFoundError):
-        load.resolve_model("nobody/no-such-model")
 
 
 def test_unsloth_too_late_is_said_before_anything_slow() -> None:
@@ -98,11 +93,9 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
     def built(model, save_directory, load_tensors, lora_request_id, exclude=None):
         return types.SimpleNamespace(lora_tensors=dict(trained) if load_tensors else None)
 
-    assert parameters_of("unsloth_zoo/vllm_utils.py", "_build_lora_request")[2] == "load_tensors"
     monkeypatch.setattr(vllm_utils, "_build_lora_request", built)
     monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
     monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
-    hand_copies()
     hand_copies()
     left = types.SimpleNamespace(state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter")
     for request in (

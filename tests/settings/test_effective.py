@@ -1,12 +1,9 @@
-"""The table shows what the configuration holds that was built, on a CPU and with the class that Unsloth writes for a GPU."""
-
-import dataclasses
+"""The table shows what the configuration holds that was built; of the class that Unsloth writes, in tests/gpu."""
 
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.effective import compared
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import vllm_obstacle
 
@@ -24,23 +21,6 @@ def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
     assert "kit's" in table.changed["adam_beta2"].why, "the kit's own changes are shown too"
     assert "seed" not in runs and table.arguments["seed"] == 3407, "what runs as asked has no row"
     assert "adamw_torch_fused" in repr(table) and table._repr_html_().count("<tr>") == len(table.changed) + 1
-
-
-def test_what_a_class_of_unsloth_changes_by_itself_is_shown() -> None:
-    """As its class on a GPU does for DAPO; that the real one does is in tests/gpu/test_written_trainer.py."""
-
-    @dataclasses.dataclass
-    class Stock:
-        loss_type: str = "dapo"
-        top_k: int = 0
-        epsilon_high: float | None = None
-
-    handed = {"loss_type": "dapo", "top_k": 0}
-    table = compared(gn.preset("t4", loss_type="dapo"), handed, Stock(epsilon_high=0.28, top_k=-1), Stock())
-    assert table.changed.keys() == {"top_k", "epsilon_high"}
-    assert (table.changed["epsilon_high"].asked, table.changed["epsilon_high"].runs) == ("not set", 0.28)
-    assert table.arguments == {"loss_type": "dapo", "top_k": -1, "epsilon_high": 0.28}
-    assert table.to_dict()["changed"]["top_k"] == {"asked": 0, "runs": -1, "why": table.changed["top_k"].why}
 
 
 def test_a_run_records_what_its_trainer_had(tiny_run: gn.runs.Run) -> None:

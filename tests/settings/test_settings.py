@@ -57,7 +57,6 @@ def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
     for steps in (5, 24, 25, 50, 500):
         settings = gn.preset("t4", max_steps=steps)
         assert settings.warmup == gn.preset("t4").replace(max_steps=steps).warmup == steps // 10
-        assert gn.Settings.from_dict(settings.to_dict()) == settings
     assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7, "what was chosen stays"
     with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"):
         gn.preset("t4", warmup_steps=7).replace(max_steps=5)
@@ -75,17 +74,13 @@ def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() 
 
     known = arguments.installed_arguments()
     assert known == set(inspect.signature(GRPOConfig).parameters)
-    for name in arguments._REPLACED:
-        assert name not in known and name not in vars(gn.Settings()), name
+    assert not arguments._REPLACED.keys() & (known | vars(gn.Settings()).keys())
     assert arguments._OWNED.keys() <= known, "what is refused for a name that is not there is dead"
-    trainer, unsloth = text_of("trl/trainer/grpo_trainer.py"), text_of("unsloth/models/rl.py")
-    compared = set(re.findall(r'self\.loss_type == "(\w+)"', trainer))
-    for names in re.findall(r"self\.loss_type (?:not )?in [\[(]([^\])]*)[\])]", trainer):
-        compared |= set(re.findall(r'"(\w+)"', names))
-    assert compared == set(gn.settings.LOSS_TYPES)
+    trainer = text_of("trl/trainer/grpo_trainer.py")
+    compared = " ".join(re.findall(r"self\.loss_type (?:==|(?:not )?in) ([^:]*)", trainer))
+    assert set(re.findall(r'"(\w+)"', compared)) == set(gn.settings.LOSS_TYPES)
     levels = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', trainer))
     assert levels == set(gn.settings.IMPORTANCE_SAMPLING_LEVELS)
-    assert all(re.search(rf"\b{name} ?: Optional", unsloth) for name in arguments.UNSLOTH_ARGUMENTS)
     assert gn.preset("t4", extra={"unsloth_num_chunks": 4}).extra, "settings for a GPU can be made anywhere"
 
 

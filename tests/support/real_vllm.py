@@ -55,26 +55,17 @@ def load_with_engine(settings: gn.settings.Settings) -> tuple[Any, Any]:
         return gn.load_model(settings.replace(fast_inference=True))
 
 
-def start_engine(model: Any, *, longest: int = 256, rank: int = 16) -> Any:
-    """Start an engine on the folder that a model was loaded from, and give the model what Unsloth gives it with one.
-
-    Args:
-        model: From `load_model`.
-        longest: Prompt and completion together, in tokens.
-        rank: The largest of a LoRA.
-    """
+def start_engine(model: Any) -> Any:
+    """Start an engine on the folder that a model was loaded from, and give the model what Unsloth gives it with one."""
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # what asks for it reads its own output
     from unsloth.models._utils import patch_peft_fast_inference
 
     from unsloth_zoo import vllm_utils
 
-    from grpo_nb.models.load import hand_copies
-
     vllm_utils.patch_vllm(debug=False)
-    engine = _engine(model.get_base_model().config._name_or_path, longest, rank)
+    engine = _engine(model.get_base_model().config._name_or_path, longest=256, rank=16)
     _attach(engine, model.model)
     patch_peft_fast_inference(model)
-    hand_copies()
     return engine
 
 

@@ -10,40 +10,16 @@ from pathlib import Path
 FACTS = json.loads((Path(__file__).parent.parent / "data" / "vllm_facts.json").read_text())
 
 
-def source_of(file: str) -> Path:
-    """A file of an installed package, as `unsloth/models/loader.py`."""
-    package, _, rest = file.partition("/")
-    return Path(importlib.util.find_spec(package).origin).parent / rest
-
-
 def text_of(file: str) -> str:
-    """The source of a file of an installed package."""
-    return source_of(file).read_text()
-
-
-def _definition(file: str, dotted: str) -> ast.AST:
-    node: ast.AST = ast.parse(text_of(file))
-    for name in dotted.split("."):
-        kinds = (ast.ClassDef, ast.FunctionDef)
-        node = next(n for n in ast.walk(node) if isinstance(n, kinds) and n.name == name)
-    return node
+    """The source of a file of an installed package, as `unsloth/models/loader.py`."""
+    package, _, rest = file.partition("/")
+    return (Path(importlib.util.find_spec(package).origin).parent / rest).read_text()
 
 
 def parameters_of(file: str, dotted: str) -> list[str]:
     """The named parameters of a function or method."""
-    found = _definition(file, dotted).args
-    return [a.arg for a in (*found.posonlyargs, *found.args, *found.kwonlyargs) if a.arg != "self"]
-
-
-def fields_of(file: str, name: str) -> list[str]:
-    """The annotated fields of a class, private ones left out."""
-    body = _definition(file, name).body
-    return [n.target.id for n in body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
-
-
-def constant_of(file: str, name: str) -> object:
-    """The value of a literal assigned at the top of a file."""
-    for node in ast.parse(text_of(file)).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{file} has no {name}")
+    node: ast.AST = ast.parse(text_of(file))
+    for name in dotted.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        node = next(n for n in ast.walk(node) if isinstance(n, kinds) and n.name == name)
+    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.arg != "self"]

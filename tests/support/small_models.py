@@ -39,6 +39,18 @@ def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0
     return model
 
 
+def drawn_log_probs(model, prompt: list[int], tokens: list[int], config: transformers.GenerationConfig) -> list[float]:
+    """Of a completion's tokens, in the distributions that transformers would draw them from."""
+    start, ids = len(prompt), torch.tensor([prompt + tokens])
+    processors = model._get_logits_processor(
+        generation_config=model._prepare_generation_config(config)[0], input_ids_seq_length=start, device="cpu"
+    )
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, start - 1 : -1].float()
+    each = (processors(ids[:, : start + at], logits[at][None]).log_softmax(-1)[0] for at in range(len(tokens)))
+    return [scores[token].item() for scores, token in zip(each, tokens, strict=True)]
+
+
 def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):
     """Left-padded prompts, right-padded random completions: what TRL hands to the trainer's hook."""
     generator = torch.Generator().manual_seed(3)

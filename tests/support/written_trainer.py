@@ -6,21 +6,14 @@ questions too.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
-
-import pytest
 
 from tests.support import first_losses
-
-_HIDDEN = "UNSLOTH_RETURN_HIDDEN_STATES"
 
 
 def trained_elsewhere(place: Path, words: Path, *more: str) -> dict[str, Any]:
@@ -79,29 +72,23 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     model, tokenizer = gn.load_model(settings)
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
-    seen: dict[str, Any] = {"calls": 0, "changed": [], "held_out": []}
-    if use_vllm:
-        _with_engine(model, seen)
-    if held_out:
-        _asked_twice(model, seen)
+    seen: dict[str, Any] = {"calls": 0, "changed": []}
     from grpo_nb.training import prepare
 
     seen["trainer"] = prepare.GRPOTrainer.__name__
     if use_vllm:
+        _with_engine(model, seen)
         stock = prepare.requested_arguments
         in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
         prepare.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
     dry = gn.dry_run(model, tokenizer, task, [brevity], settings)
     before = trained_tensors(model)
-    with contextlib.nullcontext() if use_vllm else _watched_scores(prepare.GRPOTrainer, seen):
-        run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
+    run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
     learnt = trained_tensors(model)
     table = run.completions(1)
     if not use_vllm:
-        seen["updates"] = {case: _updates(case, model, tokenizer, place) for case in first_losses.CASES}
-        seen["told"] = {case: _told(case, place) for case in first_losses.CASES}
-        seen["shared"] = _behind_one_prompt(model)
+        seen["cases"] = {case: _case(case, model, tokenizer, place) for case in first_losses.CASES}
     return seen | {
         "dry": sum(len(group.table) for group in dry.groups),
         "rows": [dict(row) for row in run.rows],
@@ -112,99 +99,21 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     }
 
 
-def _updates(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, list[float]]:
-    """The first updates of a case with the arguments that the kit hands over on a T4."""
-    return first_losses.updates(model, tokenizer, _handed_over(case, place), place / "updates")
+def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
+    """`found`, a case's first updates with what the kit hands over on a T4; `told`, what a run records of the written class."""
+    from trl import GRPOConfig
 
-
-def _handed_over(case: str, place: Path) -> dict[str, Any]:
-    from grpo_nb.settings.effective import requested_arguments
+    from grpo_nb.settings.effective import compared, requested_arguments
     from grpo_nb.settings.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")
-    return requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
-
-
-def _told(case: str, place: Path) -> dict[str, Any]:
-    """What a run of the case records of the class that Unsloth wrote."""
-    from trl import GRPOConfig
-
-    from grpo_nb.settings.effective import compared
-
-    settings, asked = first_losses.asked(case, place / "model"), _handed_over(case, place)
+    handed = requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
     stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
-    built, alone = (kind(**asked, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
-    return compared(settings, asked, built, alone).to_dict()["arguments"]
-
-
-@contextlib.contextmanager
-def _watched_scores(trainer: type, seen: dict[str, Any]) -> Iterator[None]:
-    """Note how far the log-probabilities of each loss are from those that the model gives each completion alone.
-
-    `policy` and `reference`: for each loss, the greatest difference in nats in each row. The reference that the written
-    trainer computed is compared with the model without its adapter. The first loss comes before any update.
-    """
-    import torch
-
-    inner = trainer.__mro__[1]
-    written = sys.modules[inner.__module__]
-    stock_loss, stock_apply = inner.compute_loss, written.UnslothEfficientGRPO.apply
-    batch: dict[str, Any] = {}
-
-    def compute_loss(self: Any, model: Any, inputs: dict[str, Any], *args: Any, **named: Any) -> Any:
-        batch.update(inputs, model=self.accelerator.unwrap_model(model), temperature=self.temperature)
-        return stock_loss(self, model, inputs, *args, **named)
-
-    def alone(row: int) -> torch.Tensor:
-        prompt, answer = (
-            batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()] for part in ("prompt", "completion")
-        )
-        logits = (
-            batch["model"](torch.cat((prompt, answer))[None]).logits[0, len(prompt) - 1 : -1] / batch["temperature"]
-        )
-        return torch.log_softmax(logits, -1).gather(-1, answer[:, None])[:, 0]
-
-    def apply(new: Any, old: Any, ref: Any, sampling: Any, head: Any, ids: Any, mask: Any, *args: Any) -> Any:
-        was, os.environ[_HIDDEN] = os.environ[_HIDDEN], "0"  # the forward's logits, not what Unsloth's loss asks for
-        try:
-            with torch.no_grad():
-                off = [(new[i][mask[i].bool()] - alone(i)).abs().max().item() for i in range(len(new))]
-                seen["policy"].append(off)
-                with batch["model"].disable_adapter():
-                    off = [(ref[i][mask[i].bool()] - alone(i)).abs().max().item() for i in range(len(ref))]
-                seen["reference"].append(off)
-        finally:
-            os.environ[_HIDDEN] = was
-        return stock_apply(new, old, ref, sampling, head, ids, mask, *args)
-
-    seen |= {"policy": [], "reference": []}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inner, "compute_loss", compute_loss)
-        patch.setattr(written.UnslothEfficientGRPO, "apply", apply)
-        yield
-
-
-def _behind_one_prompt(model: Any) -> list[float]:
-    """How far Unsloth's scores behind one copy of the prompt are from the model's own, in nats, row by row."""
-    from unsloth.utils.prefix_grouper import build_group_layout
-
-    import torch
-
-    def scores(logits: torch.Tensor, _: Any, ids: torch.Tensor, *settings: Any) -> torch.Tensor:
-        return torch.log_softmax(logits, -1).gather(-1, ids[..., None])[..., 0]
-
-    torch.manual_seed(0)
-    prompt, answers = torch.randint(1000, 2000, (1, 12)).repeat(4, 1), torch.randint(1000, 2000, (4, 6))
-    ids = torch.cat((prompt, answers), 1)
-    layout = build_group_layout(ids, 6, model.config.pad_token_id, 4, torch.zeros(4, dtype=torch.long))
-    with torch.no_grad():
-        whole = scores(model(ids).logits[:, 11:-1], None, answers)
-        shared = model(
-            input_ids=layout.flat_ids, position_ids=layout.position_ids, prefix_seg_info=layout.prefix_seg_info,
-            use_cache=False,
-        ).logits  # fmt: skip
-        off = layout.extract_logps(shared, None, scores, 1, 0.0, 0.0, 0.0, 1.0) - whole
-    return off.abs().amax(1).tolist()
+    built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
+    return {
+        "found": first_losses.updates(model, tokenizer, handed, place / "updates"),
+        "told": compared(settings, handed, built, alone).to_dict(),
+    }
 
 
 def _with_engine(model: Any, seen: dict[str, Any]) -> None:
@@ -227,25 +136,6 @@ def _with_engine(model: Any, seen: dict[str, Any]) -> None:
 
     engine.generate = generate  # which the trainer calls
     model.fast_generate = model.model.fast_generate = generate  # which all else calls
-
-
-def _asked_twice(model: Any, seen: dict[str, Any]) -> None:
-    """Note what the held-out questions of a step are answered, and what the kit's own path answers with the same weights."""
-    from grpo_nb.training import observers
-
-    stock = observers.answers_of_model
-
-    def answers_of_model(*asked: Any) -> Any:
-        calls, answers = seen["calls"], stock(*asked)
-        calls = seen["calls"] - calls
-        with mock.patch.object(model, "vllm_engine", None):
-            again = stock(*asked)
-        seen["held_out"].append(
-            {"calls": calls, "engine": [one.text for one in answers], "here": [one.text for one in again]}
-        )
-        return answers
-
-    observers.answers_of_model = answers_of_model
 
 
 if __name__ == "__main__":

