@@ -25,7 +25,7 @@
 # | Memory | two processes with a model each; on a CPU and on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, which the folder links, 0.1 GB for the rest |
 # | Writes | `runs/`, `anywhere/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0 here and 1.16.0 there, torch 2.13.0, November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0 here and 1.16.0 there, torch 2.13.0, 24 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@

@@ -25,7 +25,7 @@
 # | Memory | 3.4 GB on a CPU with half the prompts and completions; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | the converted model in your cache folder; its two runs go away again |
-# | Checked on | 2-core Intel Xeon without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@
