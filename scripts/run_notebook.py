@@ -145,7 +145,11 @@ def main() -> int:
         "--cwd", type=Path, default=ROOT, help="working directory: runs/ and exports/ are written there"
     )
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], help="NAME=VALUE: another value for a line of its settings cell"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="NAME=VALUE: another value for a line of its settings cell",
     )
     arguments = parser.parse_args()
     return run(arguments.notebook.absolute(), arguments.cwd.absolute(), arguments.set)
