@@ -231,15 +231,6 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
     assert not (place / "complete").exists()
 
 
-def test_vllms_build_for_a_cpu_is_refused_where_it_would_end_the_process(tmp_path: Path, monkeypatch) -> None:
-    listing = tmp_path / "cpuinfo"
-    monkeypatch.setattr(bootstrap, "Path", lambda path: listing)
-    monkeypatch.setattr(bootstrap.platform, "machine", lambda: "x86_64")
-    for flags, is_refused in (("avx2 avx512f avx512_vnni", True), ("avx2 avx512f avx512_bf16", False)):
-        listing.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
-        assert ("no AVX-512 with bfloat16" in bootstrap.lacks_for_vllm()) is is_refused
-
-
 def test_all_name_the_same_pythons() -> None:
     (oldest, too_new) = packages.PYTHONS
     assert (oldest, too_new) == (bootstrap.OLDEST_PYTHON, bootstrap.TOO_NEW_PYTHON)
