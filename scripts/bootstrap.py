@@ -50,29 +50,21 @@ def fill(place: Path, device: str) -> None:
         wanted += ["--extra-index-url", index]
     with (place / "install.log").open("w", encoding="utf-8") as log:
         note = functools.partial(print, file=log, flush=True)
-
-        def step(what: str, *arguments: str) -> None:
-            installer.run_step([sys.executable, *arguments], what, print, note)
-
         what = f"torch, {'vllm, ' if device == 'gpu' else ''}transformers, trl, jupyter"
         installer.run_pip(["install", *wanted], what, print, note)
         installer.install_alone(ROOT, print, note)
         installer.remove_misfits(print, note)
         installer.link(ROOT)
-        kernel = ("--prefix", sys.prefix, "--name", "grpo_nb", "--display-name", "GRPO notebooks")
-        step("its Jupyter kernel", "-m", "ipykernel", "install", *kernel)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
-        step("checking that unsloth and trl load", "-c", load)
+        installer.run_step([sys.executable, "-c", load], "checking that unsloth and trl load", print, note)
     (place / "complete").write_text(wanted_for(place, device))
 
 
 def main() -> None:
     if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
-        raise SystemExit(
-            f"Python {platform.python_version()} ({sys.executable}) is not supported; 3.11 to 3.14 are.\n"
-            "Run it with one of them, for example: make PYTHON=python3.12"
-        )
+        named = f"Python {platform.python_version()} ({sys.executable})"
+        raise SystemExit(f"{named} is not supported; 3.11 to 3.14 are: make PYTHON=python3.12, for example.")
     from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -30,10 +29,9 @@ sys.path.insert(0, str(ROOT))
 import grpo_nb as gn  # noqa: E402
 from grpo_nb.core.files import write_json, write_text  # noqa: E402
 from grpo_nb.core.processes import ChildError, run_command  # noqa: E402
-from scripts.gpu_check_phases import SECONDS, Request, Row, plan_of  # noqa: E402
+from scripts.gpu_check_phases import SECONDS, Request, Row, plan_of, say  # noqa: E402
 
 WORDS = {True: "holds", False: "FAILS", None: "not checked"}
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> int:
@@ -44,19 +42,18 @@ def main() -> int:
     options = parser.parse_args()
     if options.phase:
         functions = {function.__name__: function for _, function, _ in plan_of(True)}
-        name, request = options.phase[0], Request(**json.loads(options.phase[1]))
-        run_phase(functions[name], request, functools.partial(write_json, Path(request.folder, "phase.json")))
+        run_phase(functions[options.phase[0]], Request(**json.loads(options.phase[1])))
         # Taking down vLLM and CUDA with the interpreter can crash or hang, and the phase has ended well before.
         sys.stderr.flush()
         os._exit(0)
     gpu = gn.machine.find_gpu()
     if gpu is None:
-        print("No GPU: the driver names none, so there is nothing to check here.", file=sys.stderr)
+        say("No GPU: the driver names none, so there is nothing to check here.")
         return 2
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         report = check(Request(folder, options.model), gpu)
     card = re.sub(r"[^a-z0-9]+", "_", gpu.name.lower()).strip("_")
-    file = options.out or RESULTS / f"gpu_check_{card}.md"
+    file = options.out or ROOT / f"benchmarks/results/gpu_check_{card}.md"
     write_text(file, page(report) + "\n")
     print(f"{page(report)}\n\nWritten to {file}, to be pasted into an issue.")
     return int(any(row.ok is False for rows in report.values() for row in rows))
@@ -69,37 +66,34 @@ def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     obstacle = vllm_obstacle(request.settings(), gpu)
     report = {"all": [Row("vLLM", "measured", "planned" if obstacle is None else f"not used: {obstacle}")]}
     for name, function, changes in plan_of(obstacle is None):
-        print(f"{name} ...", file=sys.stderr, flush=True)
+        say(f"{name} ...")
         run, begun = run_phase if gpu is None else in_a_process, time.perf_counter()
         report[name] = run(function, dataclasses.replace(request, **changes))
         report[name].append(Row("seconds", "measured", f"{time.perf_counter() - begun:.0f}"))
     return report
 
 
-def run_phase(
-    function: Callable[[Request], Iterable[Row]], request: Request, keep: Callable[[list[Row]], Any] = len
-) -> list[Row]:
-    """Run a phase here and return its rows; `keep` is given those that there are after each, for a phase that dies."""
+def run_phase(function: Callable[[Request], Iterable[Row]], request: Request) -> list[Row]:
+    """Run a phase here and return its rows; phase.json has those that there are, should it die."""
     rows: list[Row] = []
     try:
         for row in function(request):
             rows.append(row)
-            keep(rows)
+            write_json(Path(request.folder, "phase.json"), rows)
     except Exception as error:
         traceback.print_exc()
         rows.append(Row("ends", False, f"{type(error).__name__}: {error}"))
-        keep(rows)
+        write_json(Path(request.folder, "phase.json"), rows)
     return rows
 
 
 def in_a_process(function: Callable[[Request], Iterable[Row]], request: Request) -> list[Row]:
     """Run a phase apart; of one that dies or takes too long, what it had found is kept."""
-    kept, said = Path(request.folder, "phase.json"), functools.partial(print, file=sys.stderr, flush=True)
+    kept, died = Path(request.folder, "phase.json"), []
     write_json(kept, [])
     command = [sys.executable, __file__, "--phase", function.__name__, json.dumps(dataclasses.asdict(request))]
-    died = []
     try:
-        run_command(command, seconds=SECONDS, on_line=said)
+        run_command(command, seconds=SECONDS, on_line=say)
     except ChildError as error:
         died = [Row("ends", False, str(error))]
     return [Row(*row) for row in json.loads(kept.read_text())] + died
@@ -109,22 +103,17 @@ def page(report: dict[str, list[Row]]) -> str:
     """Markdown: how many checks hold, the machine, and every row, without the name of the user's home."""
     from grpo_nb.machine.packages import package_versions
 
-    verdicts = [row.ok for rows in report.values() for row in rows]
+    found = [(phase, row) for phase, rows in report.items() for row in rows]
+    verdicts = [row.ok for _, row in found]
     counts = ", ".join(f"{verdicts.count(ok)} {word}" for ok, word in WORDS.items() if ok in verdicts)
     packages = ", ".join(f"{name} {version}" for name, version in package_versions().items())
-    lines = [
-        f"**gpu-check: {counts}** ({time.strftime('%Y-%m-%d')})",
-        "",
-        "```",
-        repr(gn.check_environment()),
-        packages,
-    ]
-    lines += ["```", "", "| phase | check | verdict | found | bound |", "| --- | --- | --- | --- | --- |"]
-    for phase, rows in report.items():
-        for row in rows:
-            said = (phase, row.name, WORDS.get(row.ok, row.ok), row.found, row.bound)
-            cells = (" ".join(cell.split()).replace("|", "/")[:500] for cell in said)
-            lines.append(f"| {' | '.join(cells)} |")
+    lines = [f"**gpu-check: {counts}** ({time.strftime('%Y-%m-%d')})", ""]
+    lines += ["```", repr(gn.check_environment()), packages, "```", ""]
+    lines += ["| phase | check | verdict | found | bound |", "| --- | --- | --- | --- | --- |"]
+    for phase, row in found:
+        said = (phase, row.name, WORDS.get(row.ok, row.ok), row.found, row.bound)
+        cells = (" ".join(cell.split()).replace("|", "/")[:500] for cell in said)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines).replace(str(Path.home()), "~")
 
 

@@ -42,12 +42,10 @@ _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 # (torch/amp/grad_scaler.py, GradScaler.update).
 _SKIPPED = 5
 _INTERRUPTS = 20
-_GROWTH_GB = 0.5
-_NUMBERS = ("reward", "kl", "loss", "grad_norm")
 SECONDS = 40 * 60  # of a phase: on a T4 the first loads from the Hub, compiles and records graphs
 
-Rows = Sequence[Mapping[str, float]]
 Found = Iterator["Row"]
+say = functools.partial(print, file=sys.stderr, flush=True)
 
 
 class Row(NamedTuple):
@@ -85,11 +83,13 @@ class Request:
         values = {"fast_inference": self.use_vllm, "run_root": str(self.runs)}
         if preset == "cpu":
             values |= {"max_steps": 30, "load_in_4bit": self.load_in_4bit, "gpu_memory_utilization": 0.5}
+            # So that the difference between sampler and trainer is logged, which there is with vLLM alone.
+            values["extra"] = {"vllm_importance_sampling_correction": True} if self.use_vllm else {}
         values |= {"model": self.model} if self.model else {}
         return gn.preset(preset, **values | self.changes | changes)
 
 
-def sampler_agrees(rows: Rows) -> Row:
+def sampler_agrees(rows: Sequence[Mapping[str, float]]) -> Row:
     """Whether vLLM sampled from what was trained, at the last step, when the adapter is far from none."""
     each, kl = [row.get(_DIFFERENCE, math.nan) for row in rows], rows[-1]["kl"]
     told = f"nats a token; each step {', '.join(f'{one:.3g}' for one in each)}; last KL {kl:.2g}"
@@ -97,14 +97,13 @@ def sampler_agrees(rows: Rows) -> Row:
     return found._replace(ok=None) if found.ok and not kl > _FAR_KL else found
 
 
-def numbers_hold(rows: Rows, *, is_scaled: bool) -> Row:
+def numbers_hold(rows: Sequence[Mapping[str, float]], *, is_scaled: bool) -> Row:
     """Every number is finite, but for gradients of the first steps in float16, which loss scaling skips."""
-    infinite = [(key, at) for key in _NUMBERS for at, row in enumerate(rows) if not math.isfinite(row[key])]
+    keys = ("reward", "kl", "loss", "grad_norm")
+    infinite = [(key, at) for key in keys for at, row in enumerate(rows) if not math.isfinite(row[key])]
     bad = [(key, at) for key, at in infinite if not (is_scaled and key == "grad_norm" and at < _SKIPPED)]
     told = "".join(f"; {key} of step {at + 1}" for key, at in bad[:5])
-    return at_most(
-        "numbers that are not finite", 0, len(bad), f"and {len(infinite) - len(bad)} skipped in float16{told}"
-    )
+    return at_most("numbers that are not finite", 0, len(bad), f"and {len(infinite) - len(bad)} skipped{told}")
 
 
 def unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Row:
@@ -131,21 +130,18 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     begun, gpu = time.perf_counter(), gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
     generation = generation_of(model)
-    print(f"generation: {generation}", file=sys.stderr, flush=True)
+    say(f"generation: {generation}")
     yield Row("seconds to load", "measured", f"{time.perf_counter() - begun:.0f}")
     wanted = "vLLM" if request.use_vllm else "Unsloth's" if gpu else "the kit's"
     yield Row("generation", generation.startswith(wanted), generation, wanted)
     is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     yield Row("weights as asked", is_packed == settings.load_in_4bit, "4 bit" if is_packed else "16 bit")
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout_size=request.questions)
-    return SimpleNamespace(
-        model=model,
-        tokenizer=tokenizer,
-        task=task,
-        train=functools.partial(gn.train, model, tokenizer, task, rewards()),
-        evaluate=functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings),
-        is_scaled=number_type(settings, gpu).name == "float16",  # trains with loss scaling
-    )
+    here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
+    here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
+    here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
+    here.is_scaled = number_type(settings, gpu).name == "float16"  # trains with loss scaling
+    return here
 
 
 def answers(here: Any, *, is_base: bool = False) -> list[str]:
@@ -158,12 +154,11 @@ def digests(model: Any, *, is_base: bool = False) -> dict[str, str]:
     """A checksum of each tensor of a model, or of those that are not of its LoRA."""
     import torch
 
-    found = {}
-    for name, weight in model.named_parameters():
-        if not (is_base and "lora_" in name):
-            data = weight.detach().cpu().reshape(-1).view(torch.uint8)
-            found[name] = hashlib.sha256(data.numpy()).hexdigest()
-    return found
+    return {
+        name: hashlib.sha256(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+        for name, weight in model.named_parameters()
+        if not (is_base and "lora_" in name)
+    }
 
 
 def memory_gb() -> float:
@@ -181,6 +176,8 @@ def trained(run: Any, is_scaled: bool) -> Found:
     # Before anything is learnt the policy is the model it is compared with.
     yield at_most("KL of the first step", _FIRST_KL, abs(run.rows[0]["kl"]))
     yield numbers_hold(run.rows, is_scaled=is_scaled)
+    if "vllm_importance_sampling_correction" in run.settings.extra:
+        yield sampler_agrees(run.rows)
     steps = run.metrics.iloc[1:]
     tokens = steps["completions/mean_length"].sum() * run.settings.batch_size
     yield Row("median seconds of a step", "measured", f"{steps['step_time'].median():.3g}")
@@ -209,14 +206,11 @@ def training(request: Request) -> Found:
     """
     from grpo_nb.generation import sampling
 
-    extra = {"vllm_importance_sampling_correction": True} if request.use_vllm else {}  # else it cannot be
-    here = yield from loaded(request, request.settings(extra=extra))
+    here = yield from loaded(request, request.settings())
     base, before, loading = digests(here.model, is_base=True), answers(here, is_base=True), memory_gb()
-    run, memory = here.train(request.settings(extra=extra), name="whole"), memory_gb()
+    run, memory = here.train(request.settings(), name="whole"), memory_gb()
     yield from trained(run, here.is_scaled)
     yield Row("reward rises", run.rise().is_clear, run.rise().sentence)
-    if request.use_vllm:
-        yield sampler_agrees(run.rows)
     yield unchanged("base weights after training", base, digests(here.model, is_base=True))
     yield alike("base answers after training, adapter off", before, answers(here, is_base=True))
     own = gn.compare(run).after
@@ -242,7 +236,7 @@ def training(request: Request) -> Found:
     here.train(request.settings(max_steps=half), name="resumed")  # which `resuming` goes on with
     # After the first training all that is made once has been made.
     told = f"GB more than after the first, {memory:.2f}; before that {loading:.2f}"
-    yield at_most("memory after a second training", _GROWTH_GB, memory_gb() - memory, told)
+    yield at_most("memory after a second training", 0.5, memory_gb() - memory, told)
     yield alike("base answers in the end, adapter off", before, answers(here, is_base=True))
 
 
@@ -300,14 +294,12 @@ def quickstart_notebook(request: Request) -> Found:
     """The quickstart with the embedded model and a CPU's settings, loaded as a GPU loads."""
     from grpo_nb.core.processes import run_command
 
-    settings, kept = request.settings(), ("load_in_4bit", "fast_inference", "gpu_memory_utilization")
-    changes = {name: getattr(settings, name) for name in (*kept, *request.changes)}
-    changes |= {"model": request.model} if request.model else {}
+    settings, asked = request.settings(), ("model", "load_in_4bit", "fast_inference", "gpu_memory_utilization")
+    changes = {name: getattr(settings, name) for name in (*asked, *request.changes)}
     command = [sys.executable, ROOT / "scripts/run_notebook.py", ROOT / "notebooks/00_quickstart.ipynb"]
     command += ["--cwd", request.folder, "--set", "PRESET='cpu'", "RUN_NAME='quickstart'", f"CHANGES={changes!r}"]
-    said = functools.partial(print, file=sys.stderr)
     # Ended in time to say why.
-    if not (yield from done("ends well", lambda: run_command(command, seconds=SECONDS - 60, on_line=said))):
+    if not (yield from done("ends well", lambda: run_command(command, seconds=SECONDS - 60, on_line=say))):
         return
     run = gn.open_run(Path(request.folder, "runs", "quickstart"))
     # The level is chosen by measuring; a model that can do the hardest one has nothing to learn, and that is no fault.
@@ -329,9 +321,7 @@ def add(a: int, b: int) -> int:
 
 def playing(request: Request) -> Found:
     """Sums with a tool that adds, shown once: episodes in training and held out, the engine woken in each round."""
-    extra = {"vllm_importance_sampling_correction": True} if request.use_vllm else {}
-    room = {"max_prompt_length": 640, "max_completion_length": 160}
-    settings = request.settings(max_steps=4, warmup_steps=0, extra=extra, **room)
+    settings = request.settings(max_steps=4, warmup_steps=0, max_prompt_length=640, max_completion_length=160)
     here = yield from loaded(request, settings)
     if "tools" not in here.tokenizer.chat_template:
         gn.models.give_tool_template(here.tokenizer)
@@ -341,9 +331,8 @@ def playing(request: Request) -> Found:
     options = {"train_size": 20, "holdout_size": 6, "example": hand.example(here.tokenizer)}
     task = gn.load_task("arithmetic", settings, tokenizer=here.tokenizer, **options).with_tools(add)
     run = gn.train(here.model, here.tokenizer, task, rewards(), settings, name="tools")
+    # Sampler and trainer are compared on what the model wrote: a tool's tokens are far from what any sampler would write.
     yield from trained(run, here.is_scaled)
-    if request.use_vllm:  # of the tokens that the model wrote: a tool's are far from what any sampler would write
-        yield sampler_agrees(run.rows)
     called, failed = (run.metrics[f"tools/{name}_frequency"] for name in ("call", "failure"))
     yield Row("the tool is called", bool(called.max() > 0) or None, f"{called.max():.2g} a completion at most")
     yield Row("calls are answered", bool(failed.min() < 1), f"{failed.min():.0%} failed at best", "some are not")
