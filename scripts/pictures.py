@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+from publish import packed
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -37,17 +37,18 @@ viewer
 """
 
 
-def make(run: Path) -> None:
+def main() -> None:
     """Write the three pictures into docs/."""
-    docs, rows = ROOT / "docs", open_run(run).rows
-    (docs / "quickstart.png").write_bytes(png(open_run(run).plot(), dpi=150))
+    folder, docs = Path(sys.argv[1]).absolute(), ROOT / "docs"
+    run = open_run(folder)
+    (docs / "quickstart.png").write_bytes(png(run.plot(), dpi=150))
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "notebooks")
-        folder.mkdir()
-        server, page = Jupyter(folder, Path(place, "jupyter")), LabPage(Path(place, "profile"), width=1180)
+        notebooks = Path(place, "notebooks")
+        notebooks.mkdir()
+        server, page = Jupyter(notebooks, Path(place, "jupyter")), LabPage(Path(place, "profile"), width=1180)
         try:
-            for name, code in (("reward_lab", LAB), ("run_viewer", VIEWER.format(str(run), len(rows) // 2))):
-                write_notebook(folder / f"{name}.ipynb", code)
+            for name, code in (("reward_lab", LAB), ("run_viewer", VIEWER.format(str(folder), len(run.rows) // 2))):
+                write_notebook(notebooks / f"{name}.ipynb", code)
                 page.open(server, f"{name}.ipynb")
                 page.run_all()
                 page.wait(lambda: page.find(".gn-lab"), name)
@@ -55,13 +56,9 @@ def make(run: Path) -> None:
         finally:
             page.close()
             server.stop()
-    for name in ("quickstart", "reward_lab", "run_viewer"):
-        # The palette of fewest errors: others lose the colours of thin lines, or the light greys.
-        picture = Image.open(docs / f"{name}.png").convert("RGB")
-        picture.quantize(256, Image.Quantize.MAXCOVERAGE, 3, dither=Image.Dither.NONE).save(
-            docs / f"{name}.png", optimize=True
-        )
+    for picture in (docs / f"{name}.png" for name in ("quickstart", "reward_lab", "run_viewer")):
+        picture.write_bytes(packed(picture.read_bytes(), 256))
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]).absolute())
+    main()
