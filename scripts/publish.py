@@ -20,6 +20,7 @@ from run_notebook import run
 FOLDER = ROOT / "build" / "publish"
 # Its head says that nobody has run it where it belongs.
 NOT_RUN_HERE = {"10_gsm8k"}
+PICTURE = re.compile(r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+")
 
 
 def packed(picture: bytes, colours: int = 64) -> bytes:
@@ -42,8 +43,7 @@ def clean(notebook: nbformat.NotebookNode) -> None:
         data = output.get("data", {})
         if "text/html" in data:
             data.pop("application/vnd.jupyter.widget-view+json", None)  # the HTML is the same view, as it stood
-            pictures = r"(?<=data:image/png;base64,)[A-Za-z0-9+/=]+"
-            data["text/html"] = re.sub(pictures, lambda found: smaller(found[0]), data["text/html"])
+            data["text/html"] = PICTURE.sub(lambda found: smaller(found[0]), data["text/html"])
         if "image/png" in data:
             data["image/png"] = smaller(data["image/png"])
 

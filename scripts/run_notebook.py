@@ -22,7 +22,6 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-ROOT = Path(__file__).resolve().parent.parent
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
 
 
@@ -91,12 +90,18 @@ class Client(NotebookClient):
         self.is_interrupted, self.interruption = True, asyncio.ensure_future(self.km.interrupt_kernel())
 
 
-def with_values(notebook: nbformat.NotebookNode, values: list[str]) -> nbformat.NotebookNode:
-    """Give lines of the settings cell other values, each as `NAME=VALUE` with a value as Python writes it.
+def run(file: Path, folder: Path, values: list[str]) -> int:
+    """Execute a notebook in a folder; return the exit status.
+
+    Args:
+        file: The notebook.
+        folder: Where it is executed.
+        values: Others for lines of the settings cell, each as `NAME=VALUE` with a value as Python writes it.
 
     Raises:
         SystemExit: The settings cell has no such line.
     """
+    notebook = nbformat.read(file, as_version=4)
     for given in values:
         name, _, value = given.partition("=")
         line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
@@ -104,12 +109,6 @@ def with_values(notebook: nbformat.NotebookNode, values: list[str]) -> nbformat.
         if not cells or not value:
             raise SystemExit(f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE.")
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
-    return notebook
-
-
-def run(file: Path, folder: Path, values: list[str]) -> int:
-    """Execute a notebook in a folder; return the exit status."""
-    notebook = with_values(nbformat.read(file, as_version=4), values)
     client, begun, status, ended = Client(notebook, folder), time.monotonic(), 0, "All steps done"
     try:
         client.execute()
@@ -129,7 +128,7 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it is not changed")
-    parser.add_argument("--cwd", type=Path, default=ROOT, help="where runs/ and exports/ are written")
+    parser.add_argument("--cwd", type=Path, default=Path(), help="where runs/ and exports/ are written")
     parser.add_argument("--set", nargs="+", default=[], help="NAME=VALUE for a line of its settings cell")
     arguments = parser.parse_args()
     return run(arguments.notebook.absolute(), arguments.cwd.absolute(), arguments.set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -18,16 +19,14 @@ pytestmark = [pytest.mark.begins(70), needs_browser]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
-    server = Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))
-    yield server
-    server.stop()
+    with closing(Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))) as server:
+        yield server
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[LabPage]:
-    page = LabPage(tmp_path / "profile")
-    yield page
-    page.close()
+    with closing(LabPage(tmp_path / "profile")) as page:
+        yield page
 
 
 def on_page(scores: Scores) -> list[dict[str, str]]:

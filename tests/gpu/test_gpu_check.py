@@ -17,8 +17,7 @@ import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
 from grpo_nb.evaluation import subjects
 from scripts import gpu_check
-from scripts import gpu_check_phases as phases
-from scripts.gpu_check_phases import Request, Row
+from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT, brevity
 
 
@@ -41,12 +40,12 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
 def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """All phases on the tiny model, in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phases, "rewards", lambda: [brevity])  # which a random model can earn
+        patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 
 def test_every_path_of_the_script_runs(report) -> None:
-    assert list(report) == ["all", *(name for name, *_ in phases.plan_of(False))]
+    assert list(report) == ["all", *(name for name, *_ in gpu_check.plan_of(False))]
     held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
     finite, kl, whole = "numbers that are not finite", "KL of the first step", {"generation", "weights as asked"}
     assert held["kit, without vLLM"] >= whole | {
@@ -84,39 +83,39 @@ SCALED = [{**row, "grad_norm": math.inf if row["step"] < 3 else 0.2} for row in 
 
 def agreeing(*differences: float, kl: float = 0.08) -> Row:
     name = "sampling/sampling_logp_difference/mean"
-    return phases.sampler_agrees([{name: one, "kl": kl} for one in differences])
+    return gpu_check.sampler_agrees([{name: one, "kl": kl} for one in differences])
 
 
 def first_kl(kl: float) -> Row:
-    return next(phases.trained(SimpleNamespace(rows=[{"kl": kl}]), is_scaled=False))
+    return next(gpu_check.trained(SimpleNamespace(rows=[{"kl": kl}]), is_scaled=False))
 
 
 @pytest.mark.parametrize(
     ("ok", "row"),
     [
-        (True, phases.at_most("", 1, 1.0)),
-        (False, phases.at_most("", 1, 1.01)),
-        (False, phases.at_most("", 1, math.nan)),
+        (True, gpu_check.at_most("", 1, 1.0)),
+        (False, gpu_check.at_most("", 1, 1.01)),
+        (False, gpu_check.at_most("", 1, math.nan)),
         (True, first_kl(0.0)),
         (False, first_kl(0.013)),  # completions behind no prompt
         (False, first_kl(math.nan)),
         (True, agreeing(0.01, 0.02, 0.03)),
         (False, agreeing(0.01, 0.04, 0.2)),  # the sampler stays behind
         (False, agreeing(0.01, 0.02, math.nan)),
-        (False, phases.sampler_agrees(ROWS)),  # it was not logged: the correction is off
+        (False, gpu_check.sampler_agrees(ROWS)),  # it was not logged: the correction is off
         (None, agreeing(0.01, 0.02, 0.03, kl=0.001)),  # nothing that a sampler could have missed
-        (True, phases.numbers_hold(ROWS, is_scaled=False)),
-        (True, phases.numbers_hold(SCALED, is_scaled=True)),
-        (False, phases.numbers_hold(SCALED, is_scaled=False)),
-        (False, phases.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
-        (False, phases.numbers_hold([{**ROWS[0], "kl": math.nan}], is_scaled=True)),
-        (False, phases.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
-        (True, phases.unchanged("", {"a": "1"}, {"a": "1"})),
-        (False, phases.unchanged("", {"a": "1"}, {"a": "2"})),
-        (False, phases.unchanged("", {"a": "1"}, {})),
-        (False, phases.unchanged("", {}, {})),
-        (True, phases.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
-        (False, phases.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
+        (True, gpu_check.numbers_hold(ROWS, is_scaled=False)),
+        (True, gpu_check.numbers_hold(SCALED, is_scaled=True)),
+        (False, gpu_check.numbers_hold(SCALED, is_scaled=False)),
+        (False, gpu_check.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
+        (False, gpu_check.numbers_hold([{**ROWS[0], "kl": math.nan}], is_scaled=True)),
+        (False, gpu_check.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
+        (True, gpu_check.unchanged("", {"a": "1"}, {"a": "1"})),
+        (False, gpu_check.unchanged("", {"a": "1"}, {"a": "2"})),
+        (False, gpu_check.unchanged("", {"a": "1"}, {})),
+        (False, gpu_check.unchanged("", {}, {})),
+        (True, gpu_check.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
+        (False, gpu_check.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
 def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: Row) -> None:
@@ -126,13 +125,13 @@ def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | No
 def test_the_difference_to_the_sampler_has_the_name_under_which_trl_and_unsloth_log_it() -> None:
     for package, file in (("trl", "trainer/grpo_trainer.py"), ("unsloth", "models/rl_replacements.py")):
         folder = Path(importlib.util.find_spec(package).origin).parent
-        assert f'"{phases._DIFFERENCE}"' in (folder / file).read_text("utf-8"), package
+        assert f'"{gpu_check._DIFFERENCE}"' in (folder / file).read_text("utf-8"), package
 
 
 def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
     since = time.monotonic()
-    assert phases.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
-    assert not phases.interrupted(lambda: None, 30)
+    assert gpu_check.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
+    assert not gpu_check.interrupted(lambda: None, 30)
     time.sleep(0.1)  # none comes afterwards
 
 
@@ -149,12 +148,12 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
             raise
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
-    monkeypatch.setattr(phases, "rewards", lambda: [brevity])
-    checks = gpu_check.run_phase(phases.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
+    monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
+    checks = gpu_check.run_phase(gpu_check.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
     assert [row.name for row in checks if row.ok is False] == [
         "generation",
-        "reward rises",
         "sampler agrees with trainer",
+        "reward rises",
         "answers after interrupts",
         "weights after interrupts",
         "base answers in the end, adapter off",
@@ -171,7 +170,7 @@ def test_each_export_of_a_trained_model_holds_and_its_score_stands_beside_the_ru
     request = rehearsal(tiny_run.settings.model, tmp_path)
     shutil.copytree(tiny_run.path, request.runs / "whole")
     gn.compare(gn.open_run(request.runs / "whole"))
-    merged, adapter, gguf, score = gpu_check.run_phase(phases.exporting, request)
+    merged, adapter, gguf, score = gpu_check.run_phase(gpu_check.exporting, request)
     assert merged.ok and "every weight is base plus adapter" in merged.found and adapter.ok
     # None where the converter is neither here nor to be had.
     assert gguf.ok or (gguf.ok is None and "converter" in gguf.found), gguf
@@ -182,9 +181,9 @@ def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Pa
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
-    assert list(phases.done("a", lacks)) == [Row("a", None, "no converter")]
-    assert list(phases.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
-    (preset,) = gpu_check.run_phase(phases.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
+    assert list(gpu_check.done("a", lacks)) == [Row("a", None, "EnvironmentProblem: no converter")]
+    assert list(gpu_check.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
+    (preset,) = gpu_check.run_phase(gpu_check.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
     assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
 
 
@@ -199,25 +198,25 @@ def test_the_notebook_is_small_and_one_that_could_do_it_before_has_nothing_to_le
             raise ChildError("ended with 1", 1, ["Stopped during “Train”: ValueError: here"])
         return ["All steps done"]
 
-    monkeypatch.setattr("grpo_nb.core.processes.run_command", run_command)
+    monkeypatch.setattr(gpu_check, "run_command", run_command)
     held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
     run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
-    monkeypatch.setattr(phases.gn, "open_run", lambda path: run)
-    ends, learns = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))
+    monkeypatch.setattr(gpu_check.gn, "open_run", lambda path: run)
+    ends, learns = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path)))
     assert ends.ok and learns.ok is None
-    (failed,) = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path), "m"))
+    (failed,) = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path), "m"))
     assert failed.ok is False and "ValueError: here" in failed.found
     assert "PRESET='cpu'" in asked[0] and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
-    assert "'model': 'm'" in asked[1][-1] and "'model'" not in asked[0][-1]
+    assert "'model': 'm'" in asked[1][-1]
 
 
 def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
-    names = [name for name, *_ in phases.plan_of(True)]
+    names = [name for name, *_ in gpu_check.plan_of(True)]
     assert len(names) == len(set(names)) == 7 and names[-1] == "quickstart notebook"
     assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= set(names)
-    asked = [changes for name, _, changes in phases.plan_of(True) if name == "kit, 16 bit"]
+    asked = [changes for name, _, changes in gpu_check.plan_of(True) if name == "kit, 16 bit"]
     assert asked == [{"use_vllm": True, "load_in_4bit": False}]
-    assert [changes for *_, changes in phases.plan_of(False)] == [{"use_vllm": False}] * 5
+    assert [changes for *_, changes in gpu_check.plan_of(False)] == [{"use_vllm": False}] * 5
 
 
 def failing(request: object):
@@ -225,16 +224,15 @@ def failing(request: object):
     raise ValueError("here")
 
 
-def test_a_phase_keeps_what_it_found_before_it_failed() -> None:
-    kept: list[list[Row]] = []
-    found = gpu_check.run_phase(failing, Request("f"), lambda rows: kept.append(list(rows)))
+def test_a_phase_keeps_what_it_found_before_it_failed(tmp_path: Path) -> None:
+    found = gpu_check.run_phase(failing, Request(str(tmp_path)))
     assert found == [Row("a", True, "1", "2"), Row("ends", False, "ValueError: here")]
-    assert kept == [found[:1], found]
+    assert [Row(*row) for row in json.loads((tmp_path / "phase.json").read_text())] == found
 
 
 def test_a_phase_of_its_own_process_ends_with_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """vLLM and CUDA are not taken down with the interpreter: what crashes or hangs there is no fault of the phase."""
-    monkeypatch.setattr(gpu_check, "plan_of", lambda has_vllm: [("a", failing, {})])
+    monkeypatch.setattr(gpu_check, "failing", failing, raising=False)
     monkeypatch.setattr(gpu_check.os, "_exit", sys.exit)
     request = json.dumps(dataclasses.asdict(Request(str(tmp_path), "m")))
     monkeypatch.setattr(sys, "argv", ["", "--phase", "failing", request])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import os
@@ -54,6 +53,7 @@ class Jupyter:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.folder, self.log = folder, settings_folder / "jupyter.log"
+        folder.mkdir(exist_ok=True)
         own = {f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}",
@@ -71,7 +71,7 @@ class Jupyter:
         end = time.monotonic() + PATIENCE
         while not self._is_up():
             if self.process.poll() is not None or time.monotonic() > end:
-                self.stop()
+                self.close()
                 raise RuntimeError(f"JupyterLab did not come up: {self.log.read_text()[-3000:]}")
             time.sleep(0.25)
 
@@ -82,7 +82,7 @@ class Jupyter:
         except OSError:
             return False
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the server and with it its kernels."""
         self.process.terminate()
         try:
@@ -257,8 +257,8 @@ class LabPage:
               .map(e => contrast(e).toFixed(1) + ' ' + e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40))"""
         return self.run(read, least)
 
-    def screenshot(self, path: Path, css: str = ".gn-lab") -> None:
-        """Save a picture of the lab from top to bottom."""
+    def screenshot(self, css: str = ".gn-lab") -> bytes:
+        """Return a picture (PNG) of the lab from top to bottom."""
         element, before = self.find(css), self.driver.get_window_size()
         # The notebook scrolls inside the page: grow the window until all of the lab is on it.
         height = int(self.run("return arguments[0].scrollHeight", element))
@@ -267,8 +267,9 @@ class LabPage:
             arguments[0].scrollIntoView({block: 'start'})
             return arguments[0].getBoundingClientRect().bottom <= window.innerHeight"""
         self.wait(lambda: self.run(is_in_view, element) or height > 4500, "the whole lab", 20)
-        path.write_bytes(base64.b64decode(element.screenshot_as_base64))
+        picture = element.screenshot_as_png
         self.driver.set_window_size(before["width"], before["height"])
+        return picture
 
     def looks(self) -> Iterator[str]:
         """Show the page in both themes, wide and narrow, and name each as it is shown."""
