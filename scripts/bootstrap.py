@@ -2,12 +2,11 @@
 
 Can be interrupted and run again. Environment variables:
   GRPO_NB_VENV         another place for the environment
-  GRPO_NB_DEVICE       cpu, gpu or vllm-cpu (vLLM's build for a CPU, for `make test-vllm`); by default gpu where
-                       `nvidia-smi` names a CUDA, else cpu
-  GRPO_NB_TORCH_INDEX  one more index for torch. On Linux, torch's standard build brings several GB of CUDA libraries
-                       even to a machine without a GPU; PyTorch's own index of CPU builds avoids that. Its address is
-                       what the installation selector on PyTorch's web site shows for "CPU".
-pip's own variables and configuration files (index, proxy, certificates, cache) are honoured.
+  GRPO_NB_DEVICE       cpu or gpu; by default gpu where `nvidia-smi` names a CUDA
+  PIP_EXTRA_INDEX_URL  one more index. On Linux, torch's standard build brings several GB of CUDA libraries even to a
+                       machine without a GPU; PyTorch's own index of CPU builds avoids that. Its address is what the
+                       installation selector on PyTorch's web site shows for "CPU".
+pip's other variables and its configuration files (index, proxy, certificates, cache) are honoured as well.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -25,31 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# What is installed besides requirements.txt and requirements-dev.txt, and what that takes. One resolve for all of them: vllm on
-# its own would move torch, torch on its own would break vllm.
-KINDS = {
-    "cpu": ("", "a few minutes and 3.5 GB of disk"),
-    "gpu": ("-gpu", "some minutes and 10 GB of disk or more"),
-    "vllm-cpu": ("-vllm-cpu", "3 to 4 minutes and 4.9 GB of disk"),
-}
+# What the environment takes.
+COSTS = {"cpu": "a few minutes and 3.5 GB of disk", "gpu": "some minutes and 10 GB of disk or more"}
 # As in grpo_nb.machine.packages, which an older Python could not read. 3.15 is where unsloth 2026.10.9 stops.
 OLDEST_PYTHON, TOO_NEW_PYTHON = (3, 11), (3, 15)
-
-
-def lacks_for_vllm() -> str:
-    """Say what this processor lacks for vLLM's build for a CPU; empty where it lacks nothing, or nobody can tell.
-
-    vllm-cpu 0.31.0 has a library for each kind of x86 processor, of which vLLM takes `_C` where there is AVX-512 with bfloat16
-    (vllm/platforms/cpu.py, `import_kernels`). unsloth 2026.10.9 loads `_C` on every processor (unsloth/import_fixes.py,
-    `disable_broken_vllm`): its instructions end the process on an older one, and so does a second library beside it.
-    """
-    listing = Path("/proc/cpuinfo")
-    if platform.machine() != "x86_64" or not listing.exists() or "avx512_bf16" in listing.read_text().split():
-        return ""
-    return (
-        "This processor has no AVX-512 with bfloat16 (avx512_bf16 in /proc/cpuinfo), and vLLM's build for a CPU ends there in\n"
-        "an illegal instruction as soon as unsloth loads it. Nothing was installed; `make test` needs none of it."
-    )
 
 
 def wanted_for(place: Path, device: str) -> str:
@@ -66,74 +43,40 @@ def fill(place: Path, device: str) -> None:
     """
     from grpo_nb.machine import installer
 
-    wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in dict.fromkeys(("", "-dev", KINDS[device][0]))]
-    if index := os.environ.get("GRPO_NB_TORCH_INDEX", "").strip():
-        wanted += ["--extra-index-url", index]
+    # One resolve for all of them: vllm on its own would move torch, torch on its own would break vllm.
+    kinds = ("", "-dev", "-gpu") if device == "gpu" else ("", "-dev")
+    wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in kinds]
     with (place / "install.log").open("w", encoding="utf-8") as log:
         note = functools.partial(print, file=log, flush=True)
-
-        def step(what: str, *arguments: str) -> None:
-            installer.run_step([sys.executable, *arguments], what, print, note)
-
-        what = f"torch, {'' if device == 'cpu' else 'vllm, '}transformers, trl, jupyter"
-        installer.run_pip(["install", *wanted], what, print, note)
+        installer.run_pip(["install", *wanted], "torch, transformers, trl, jupyter", print, note)
         installer.install_alone(ROOT, print, note)
         installer.remove_misfits(print, note)
-        if device == "vllm-cpu":
-            step("removing what is built for CUDA", "-m", "pip", "uninstall", "--yes", "torchaudio", "torchcodec")
-            mend_vllm_cpu()
         installer.link(ROOT)
-        kernel = ("--prefix", sys.prefix, "--name", "grpo_nb", "--display-name", "GRPO notebooks")
-        step("its Jupyter kernel", "-m", "ipykernel", "install", *kernel)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
-        step("checking that unsloth and trl load", "-c", load)
+        installer.run_step([sys.executable, "-c", load], "checking that unsloth and trl load", print, note)
     (place / "complete").write_text(wanted_for(place, device))
-
-
-def mend_vllm_cpu() -> None:
-    """Give vLLM's build for a CPU what vllm-cpu 0.31.0 lacks: metadata under the name that trl, unsloth and the kit look for.
-
-    Its Python files are vLLM's own, the module is called vllm, and vLLM asks for the version of a package of that name too.
-    """
-    from importlib import metadata
-
-    build = metadata.distribution("vllm-cpu")
-    record = Path(str(build.locate_file(f"vllm-{build.version}+cpu.dist-info")))
-    record.mkdir(exist_ok=True)
-    text = re.sub(r"^Name: .*$", "Name: vllm", build.read_text("METADATA"), count=1, flags=re.MULTILINE)
-    text = re.sub(r"^Version: .*$", f"Version: {build.version}+cpu", text, count=1, flags=re.MULTILINE)
-    (record / "METADATA").write_text(text, encoding="utf-8")
-    # pip takes it out with these two.
-    (record / "INSTALLER").write_text("grpo_nb\n", encoding="utf-8")
-    (record / "RECORD").write_text("".join(f"{record.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
 
 
 def main() -> None:
     if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
-        raise SystemExit(
-            f"Python {platform.python_version()} ({sys.executable}) is not supported; 3.11 to 3.14 are.\n"
-            "Run it with one of them, for example: make PYTHON=python3.12"
-        )
+        named = f"Python {platform.python_version()} ({sys.executable})"
+        raise SystemExit(f"{named} is not supported; 3.11 to 3.14 are: make PYTHON=python3.12, for example.")
     from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 
     place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()
     # Asks the driver's own tool and not torch, which is not installed yet.
     device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower() or ("gpu" if driver_cuda() else "cpu")
-    if device not in KINDS:
-        raise SystemExit(
-            f"GRPO_NB_DEVICE is {device!r}; it can be {', '.join(KINDS)}. Unset it to let the machine decide."
-        )
-    if device == "vllm-cpu" and (lacking := lacks_for_vllm()):
-        raise SystemExit(lacking)
+    if device not in COSTS:
+        raise SystemExit(f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. Unset it to let the machine decide.")
     python, complete = place / "bin" / "python", place / "complete"
     # `exists` follows the link: an environment whose Python was uninstalled is not complete.
     if python.exists() and complete.exists() and complete.read_text() == wanted_for(place, device):
         print("environment is up to date")
         return
     if Path(sys.prefix) != place:
-        print(f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {KINDS[device][1]}).", flush=True)
+        print(f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {COSTS[device]}).", flush=True)
         complete.unlink(missing_ok=True)
         # What an interruption left is gone over again; one whose Python was uninstalled is made from scratch.
         clear = ["--clear"] if (place / "pyvenv.cfg").exists() and not python.exists() else []

@@ -68,12 +68,10 @@ def generate(source: Path, there: Path) -> str:
         if cell.cell_type == "code" and cell.id in old:
             cell.outputs, cell.execution_count = old[cell.id].outputs, old[cell.id].execution_count
         cells[cell.id] = cell
-    # 4.5 is the first format with cell ids.
     # Colab reads in a source's header whether to offer a GPU.
     header = {key: value for key, value in jupytext.read(source).metadata.items() if key == "accelerator"}
-    parts = {"cells": list(cells.values()), "metadata": METADATA | header, "nbformat": 4, "nbformat_minor": 5}
-    notebook = nbformat.from_dict(parts)
-    nbformat.validate(notebook)
+    # In format 4.5, the first with cell ids.
+    notebook = nbformat.v4.new_notebook(cells=list(cells.values()), metadata=METADATA | header)
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 

@@ -1,23 +1,21 @@
 """Make the pictures of README.md and docs/ from a finished run of the quickstart, in a headless chromium.
 
-`make run`, then `.venv/bin/python scripts/pictures.py runs/<its folder>`; look at what it made before it is committed.
-On Debian and Ubuntu the browser is `apt-get install chromium chromium-driver`.
+`make run`, then `PYTHONPATH=. .venv/bin/python scripts/pictures.py runs/<its folder>`; look at what it made before it is
+committed. On Debian and Ubuntu the browser is `apt-get install chromium chromium-driver`.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
-from PIL import Image
+from publish import ROOT, packed
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from grpo_nb.runs.figure import png  # noqa: E402
-from grpo_nb.runs.run_folder import open_run  # noqa: E402
-from tests.support.lab_page import Jupyter, LabPage, write_notebook  # noqa: E402
+from grpo_nb.runs.figure import png
+from grpo_nb.runs.run_folder import open_run
+from tests.support.lab_page import Jupyter, LabPage, write_notebook
 
 LAB = """
 import grpo_nb as gn
@@ -28,40 +26,27 @@ more = task.format.render(f"It is {gold}, or one more.", str(int(gold) + 1))
 lab.completions = [task.format.render(f"The sum is {gold}.", gold), more, f"The answer is {gold}."]
 lab
 """
-# In the middle a group has right and wrong completions.
-VIEWER = """
-import grpo_nb as gn
-viewer = gn.RunViewer({!r})
-viewer.step = {}
-viewer
-"""
 
 
-def make(run: Path) -> None:
+def main() -> None:
     """Write the three pictures into docs/."""
-    docs, rows = ROOT / "docs", open_run(run).rows
-    (docs / "quickstart.png").write_bytes(png(open_run(run).plot(), dpi=150))
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "notebooks")
-        folder.mkdir()
-        server, page = Jupyter(folder, Path(place, "jupyter")), LabPage(Path(place, "profile"), width=1180)
-        try:
-            for name, code in (("reward_lab", LAB), ("run_viewer", VIEWER.format(str(run), len(rows) // 2))):
-                write_notebook(folder / f"{name}.ipynb", code)
-                page.open(server, f"{name}.ipynb")
-                page.run_all()
-                page.wait(lambda: page.find(".gn-lab"), name)
-                page.screenshot(docs / f"{name}.png")
-        finally:
-            page.close()
-            server.stop()
-    for name in ("quickstart", "reward_lab", "run_viewer"):
-        # The palette of fewest errors: others lose the colours of thin lines, or the light greys.
-        picture = Image.open(docs / f"{name}.png").convert("RGB")
-        picture.quantize(256, Image.Quantize.MAXCOVERAGE, 3, dither=Image.Dither.NONE).save(
-            docs / f"{name}.png", optimize=True
-        )
+    folder, docs = Path(sys.argv[1]).absolute(), ROOT / "docs"
+    run = open_run(folder)
+    (docs / "quickstart.png").write_bytes(packed(png(run.plot(), dpi=150), 256))
+    # In the middle a group has right and wrong completions.
+    viewer = f"import grpo_nb as gn\nviewer = gn.RunViewer({str(folder)!r})\nviewer.step = {len(run.rows) // 2}\nviewer"
+    with (
+        tempfile.TemporaryDirectory() as place,
+        closing(Jupyter(Path(place, "notebooks"), Path(place, "jupyter"))) as server,
+        closing(LabPage(Path(place, "profile"), width=1180)) as page,
+    ):
+        for name, code in (("reward_lab", LAB), ("run_viewer", viewer)):
+            write_notebook(server.folder / f"{name}.ipynb", code)
+            page.open(server, f"{name}.ipynb")
+            page.run_all()
+            page.wait(lambda: page.find(".gn-lab"), name)
+            (docs / f"{name}.png").write_bytes(packed(page.screenshot(), 256))
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]).absolute())
+    main()

@@ -13,18 +13,15 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from ipykernel.kernelspec import make_ipkernel_cmd
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-ROOT = Path(__file__).resolve().parent.parent
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
 
 
@@ -42,16 +39,15 @@ def training_steps(runs: Path) -> Iterator[None]:
             lines = file.read_bytes().rpartition(b"\n")[0].splitlines()
             for row in map(json.loads, lines[said.get(file, 0) :]):
                 if "reward" in row:
-                    parts = [f"step {row['step']}/{row.get('max_steps', '?')}"]
-                    for name, key, form in SHOWN:
-                        parts.append(f"{name} {'not measured' if row.get(key) is None else format(row[key], form)}")
-                    say("  ".join(parts), indent="  ")
+                    shown = {name: format(row[key], form) for name, key, form in SHOWN if row.get(key) is not None}
+                    numbers = "".join(f"  {name} {shown.get(name, 'not measured')}" for name, *_ in SHOWN)
+                    say(f"step {row['step']}/{row.get('max_steps', '?')}{numbers}", indent="  ")
             said[file] = len(lines)
         yield
 
 
 class Client(NotebookClient):
-    """Executes a notebook in a folder, in a kernel of the Python that runs this script, and says what it does."""
+    """Executes a notebook in a folder, in the environment's own kernel, and says what it does."""
 
     def __init__(self, notebook: nbformat.NotebookNode, folder: Path) -> None:
         super().__init__(
@@ -63,12 +59,6 @@ class Client(NotebookClient):
         )  # fmt: skip
         self.title, self.is_interrupted, self.training = "starting the kernel", False, training_steps(folder / "runs")
         self.steps = sum(cell.cell_type == "code" for cell in notebook.cells)
-
-    def create_kernel_manager(self) -> Any:
-        # A "python3" that the user installed for another environment would be found first, so the command is replaced.
-        manager = super().create_kernel_manager()
-        manager.kernel_spec.argv = make_ipkernel_cmd(executable=sys.executable)
-        return manager
 
     async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
         if cell.cell_type != "code":
@@ -84,7 +74,12 @@ class Client(NotebookClient):
         finally:
             following.cancel()
             next(self.training)
-            self.say_outputs(cell)
+            for output in cell.outputs:
+                data = output.get("data", {})
+                text = output.get("text") or data.get("text/plain", "") or "\n".join(output.get("traceback", []))
+                # "<Figure size ...>" or "<IPython...HTML object>" describe what a terminal cannot show; so does a widget's.
+                if text and not text.startswith("<") and "application/vnd.jupyter.widget-view+json" not in data:
+                    say(text, indent="    ")
 
     async def follow(self) -> None:
         while True:
@@ -94,21 +89,19 @@ class Client(NotebookClient):
     def interrupt(self) -> None:
         self.is_interrupted, self.interruption = True, asyncio.ensure_future(self.km.interrupt_kernel())
 
-    def say_outputs(self, cell: nbformat.NotebookNode) -> None:
-        for output in cell.outputs:
-            data = output.get("data", {})
-            text = output.get("text") or data.get("text/plain", "") or "\n".join(output.get("traceback", []))
-            # "<Figure size ...>" or "<IPython...HTML object>" describe what a terminal cannot show; so does a widget's.
-            if text and not text.startswith("<") and "application/vnd.jupyter.widget-view+json" not in data:
-                say(text, indent="    ")
 
+def run(file: Path, folder: Path, values: list[str]) -> int:
+    """Execute a notebook in a folder; return the exit status.
 
-def with_values(notebook: nbformat.NotebookNode, values: list[str]) -> nbformat.NotebookNode:
-    """Give lines of the settings cell other values, each as `NAME=VALUE` with a value as Python writes it.
+    Args:
+        file: The notebook.
+        folder: Where it is executed.
+        values: Others for lines of the settings cell, each as `NAME=VALUE` with a value as Python writes it.
 
     Raises:
         SystemExit: The settings cell has no such line.
     """
+    notebook = nbformat.read(file, as_version=4)
     for given in values:
         name, _, value = given.partition("=")
         line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
@@ -116,12 +109,6 @@ def with_values(notebook: nbformat.NotebookNode, values: list[str]) -> nbformat.
         if not cells or not value:
             raise SystemExit(f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE.")
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
-    return notebook
-
-
-def run(file: Path, folder: Path, values: list[str]) -> int:
-    """Execute a notebook in a folder; return the exit status."""
-    notebook = with_values(nbformat.read(file, as_version=4), values)
     client, begun, status, ended = Client(notebook, folder), time.monotonic(), 0, "All steps done"
     try:
         client.execute()
@@ -141,15 +128,9 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it is not changed")
+    parser.add_argument("--cwd", type=Path, default=Path(), help="where runs/ and exports/ are written")
     parser.add_argument(
-        "--cwd", type=Path, default=ROOT, help="working directory: runs/ and exports/ are written there"
-    )
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="NAME=VALUE: another value for a line of its settings cell",
+        "--set", nargs="+", action="extend", default=[], help="NAME=VALUE for a line of its settings cell"
     )
     arguments = parser.parse_args()
     return run(arguments.notebook.absolute(), arguments.cwd.absolute(), arguments.set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -18,16 +19,14 @@ pytestmark = [pytest.mark.begins(70), needs_browser]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
-    server = Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))
-    yield server
-    server.stop()
+    with closing(Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))) as server:
+        yield server
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[LabPage]:
-    page = LabPage(tmp_path / "profile")
-    yield page
-    page.close()
+    with closing(LabPage(tmp_path / "profile")) as page:
+        yield page
 
 
 def on_page(scores: Scores) -> list[dict[str, str]]:
@@ -92,14 +91,6 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     marks = page.texts(".gn-card[data-completion='1'] mark.gn-earned")
     assert marks == ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
 
-    # A weight moved; no reward is called, and totals and advantages follow.
-    page.write("correctness", "0.25")
-    moved = gn.rewards.reweight(scores, {"correctness": 0.25})
-    assert on_page(moved)[0]["advantage"] != on_page(scores)[0]["advantage"]
-    wait_for_scores(page, moved)
-    page.click("Reset weights")
-    wait_for_scores(page, scores)
-
     check_rewards(page)
     assert "Nothing found." in page.text(".gn-lab")
 
@@ -136,16 +127,11 @@ odd.__name__ = EVIL
 lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows)
 lab"""
 
-EDITED = """\
-def brevity(completions, **columns):
-    return [1 / (1 + len(c[0]["content"].split())) for c in completions]
-lab.update([gn.rewards.correctness(), brevity, odd])"""
-
 INJECTED = "return window.taken || document.querySelector('.gn-lab img, .gn-lab script, .gn-lab [onerror]')"
 
 
 def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> None:
-    write_notebook(server.folder / "hostile.ipynb", HOSTILE, EDITED)
+    write_notebook(server.folder / "hostile.ipynb", HOSTILE)
     page.open(server, "hostile.ipynb")
     page.run_cell("import grpo_nb")
     page.wait(page.scores, "the table of scores")
@@ -161,42 +147,11 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
     assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
 
-    # Mended in the next cell: the same texts are scored again.
-    page.run_cell("lab.update(")
-    expected = [f"{1 / (1 + len(EVIL.split())):.4g}", "1"]
-    page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
-    assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
-
     check_rewards(page)
     assert page.run(INJECTED) is None
     # That an img would have been noticed:
     page.run("document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL)
     page.wait(lambda: page.run("return window.taken") == "img", "the control")
-
-
-LONG = """\
-import grpo_nb as gn
-task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
-def brevity(completions, **columns):
-    return [1 / len(c[0]["content"].split()) for c in completions]
-rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5), brevity]
-lab = gn.RewardLab(rewards, task)
-lab.completions = ["<answer>" + "word " * 3000 + "</answer>", "x" * 5000, ""]
-lab"""
-
-
-TALL = """
-    const held = [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')]
-    return held.map(e => e.clientHeight).filter(height => height > 310)"""
-
-
-def test_it_fits_wide_and_narrow_pages_in_both_themes(server: Jupyter, page: LabPage) -> None:
-    run_lab(server, page, "long.ipynb", LONG)
-    check_rewards(page)
-    for look in page.looks():
-        assert page.overflowing() == []
-        assert page.run(TALL) == [], "long completions scroll inside their boxes"
-        assert page.faint_texts() == [], f"text must stand out from its ground: {look}"
 
 
 def test_a_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: LabPage) -> None:

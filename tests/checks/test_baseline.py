@@ -77,14 +77,6 @@ def test_the_verdict_and_what_the_groups_are(groups, rewards, verdict: str, coun
     assert repr(gate) and gate._repr_html_()
 
 
-def test_the_sentence_claims_no_more_than_the_interval_allows() -> None:
-    gate = made([[RIGHT, WRONG, BARE, WRONG]] * 8)
-    assert gate.useful_interval[0] == pytest.approx(0.6756, abs=1e-3)
-    assert "in 8 of 8 groups of 4 the totals differ (95 % interval 68% to 100% of groups)" in gate.sentence
-    form = made([[WRONG, BARE, BARE, WRONG]] * 8).sentence
-    assert "None of them differs in correctness" in form and "learn what the other rewards pay" in form
-
-
 def test_right_sampled_and_likeliest_stand_side_by_side_with_the_floor() -> None:
     gate = made([[RIGHT, WRONG, WRONG, WRONG]] * 8)
     assert gate.right_shares[0] == 0.25 and math.isnan(gate.right_shares[1]) and "always answering" not in repr(gate)

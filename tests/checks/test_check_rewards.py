@@ -12,7 +12,6 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.findings import KINDS, WHOLE_SET
-from grpo_nb.checks.probes import near_misses, wrong_answers
 from grpo_nb.checks.report import RewardProblem, RewardReport
 from grpo_nb.rewards import completion_text
 from grpo_nb.tasks import formats
@@ -27,7 +26,6 @@ def rows_of(*pairs: tuple[str, str]) -> list[dict]:
 SUMS = ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (2, 3))
 ROWS = rows_of(*((f"What is {a} + {b}?", str(a + b)) for a, b in SUMS))
 CITIES = rows_of(("Of France?", "Paris"), ("Of Italy?", "Rome"), ("Of Spain?", "Madrid"), ("Of Greece?", "Athens"))
-CALLS = rows_of(*((f"Weather in {c}?", json.dumps({"name": "weather", "city": c})) for c in ("Oslo", "Lima", "Cairo")))
 
 
 def slots(text: str) -> list[str]:
@@ -74,14 +72,6 @@ def not_too_long(completions, **_):
     return [-0.5 * (len(completion_text(c).split()) > 150) for c in completions]
 
 
-@by_text
-def same_call(text, gold):
-    try:
-        return json.loads(text) == json.loads(gold)
-    except (ValueError, RecursionError):
-        return 0.0
-
-
 KITS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
 SETS = ([right], [right, not_too_long], [not_too_long], KITS, KITS[1:2])
 
@@ -92,17 +82,13 @@ def test_sound_rewards_are_not_accused(rewards) -> None:
     assert report.ok and kinds(report, "note") <= {"number form refused"}, report
 
 
-@pytest.mark.parametrize("format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()])
+@pytest.mark.parametrize(
+    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
+)
 def test_the_kits_own_correctness_in_every_format(format) -> None:
     for rows in (ROWS, CITIES):
         report = check(gn.rewards.correctness(format=format), rows=rows, format=format)
         assert report.ok, report
-
-
-def test_an_answer_that_is_the_whole_completion() -> None:
-    report = check(same_call, rows=CALLS, format=formats.bare())
-    assert report.ok and report.roles == {"same_call": "tells right from wrong"}, report
-    assert kinds(check(same_call, rows=CALLS)) == {"another format", "nothing tells right from wrong"}
 
 
 # ---- Broken ones: of kinds that no fault of the study is, or that show in several ways -------------------------------
@@ -130,11 +116,6 @@ def slot_alone(text, gold):
 
 
 @by_text
-def in_a_box(text, gold):
-    return re.findall(r"\\boxed\{(.*?)\}", text) == [gold]
-
-
-@by_text
 def only_long_ones(text, gold):
     return len(gold) > 1 and slots(text) == [gold]
 
@@ -142,11 +123,6 @@ def only_long_ones(text, gold):
 @by_text
 def nested_repeats(text, gold):
     return bool(re.fullmatch(r"(a+)+b", text)) or slots(text) == [gold]
-
-
-@by_text
-def never(text, gold):
-    return 0.0
 
 
 def nothing(completions, **_):
@@ -170,12 +146,9 @@ def takes_no_more(completions, answer):
 
 
 BROKEN = [
-    (gold_somewhere, "every candidate", ROWS), (gold_somewhere, "contains the answer", ROWS),
-    (gold_somewhere, "answer outside the slot", CITIES), (gold_somewhere, "several answers", CITIES),
-    (last_number, "no slot needed", ROWS), (last_number, "answer outside the slot", ROWS),
-    (no_dotall, "right answer refused", ROWS), (slot_alone, "another format", ROWS),
-    (in_a_box, "another format", ROWS), (only_long_ones, "not on every row", ROWS), (nested_repeats, "hangs", ROWS),
-    (never, "constant", ROWS), (of_the_row, "constant", ROWS), (nothing, "no score", ROWS), (noisy, "unsteady", ROWS),
+    (gold_somewhere, "every candidate", ROWS), (last_number, "no slot needed", ROWS),
+    (no_dotall, "right answer refused", ROWS), (slot_alone, "another format", ROWS), (only_long_ones, "not on every row", ROWS),
+    (nested_repeats, "hangs", ROWS), (of_the_row, "constant", ROWS), (nothing, "no score", ROWS), (noisy, "unsteady", ROWS),
     (wants_a_solution, "breaks the contract", ROWS), (takes_no_more, "breaks the contract", ROWS),
 ]  # fmt: skip
 
@@ -187,15 +160,13 @@ def test_broken_rewards_are_found(reward, kind: str, rows: list[dict]) -> None:
     assert found and found[0].severity == KINDS[kind].severity != "note" and found[0].effect and found[0].fix, report
 
 
-def test_a_part_of_a_word_and_a_column_of_trl() -> None:
+def test_a_part_of_a_word() -> None:
     @by_text
     def first_letters(text, gold):
         return any(slot and gold.startswith(slot) for slot in slots(text))
 
     animals = rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect"))
     assert "near miss" in kinds(check(first_letters, rows=animals))
-    taken = [{**row, "prompts": "x"} for row in ROWS]
-    assert "multiple values for keyword argument 'prompts'" in repr(check(right, rows=taken))
 
 
 def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
@@ -244,20 +215,6 @@ def test_rows_of_other_kinds_are_no_reason_to_accuse() -> None:
     assert check(right, rows=worded, answer=lambda row: row["gold"].split()[-1]).ok
 
 
-@pytest.mark.parametrize(
-    ("gold", "near"),
-    [("12.0 mmol/l", "12.0"), ("f(2, 3), [4, 5]", "f(2"), ("positive", "negative"), ('{"a": [1, 2]}', '{"a": [1, 2]}')],
-)
-def test_what_is_right_or_something_else_is_no_near_miss(gold: str, near: str) -> None:
-    assert near not in [answer for _, answer in near_misses(gold)]
-
-
-def test_wrong_answers_are_plausible_and_wrong() -> None:
-    assert wrong_answers("42", ["42", "42.0", "17", "9"])[:2] == ["17", "53"]
-    assert wrong_answers("B", ["B", "A", "C"]) == ["A", "C"]
-    assert all(answer != "Paris" for answer in wrong_answers("Paris", ["Paris"])) and wrong_answers("Paris", ["Paris"])
-
-
 # ---- The set, and the report -----------------------------------------------------------------------------------------
 
 
@@ -273,21 +230,6 @@ OF_THE_SET = [
 def test_what_shows_in_the_set(kind: str, broken: list, options: dict) -> None:
     report = check(*broken, **options)
     assert [f.reward for f in report.findings if f.kind == kind] == [WHOLE_SET], report
-
-
-def test_the_cause_comes_first_and_what_follows_names_it() -> None:
-    report = check(never, not_too_long)
-    assert [f.kind for f in report.findings] == ["constant", "nothing tells right from wrong"]
-    assert "look first at never" in report.findings[1].what
-
-
-def test_every_completion_that_was_tried_is_a_line_of_a_table() -> None:
-    table = check(right, not_too_long).probes
-    assert list(table) == ["reward", "row", "kind", "how", "expected", "score", "text"]
-    assert set(table["expected"]) == {"pay", "refuse", "survive", "control"}
-    of_right = table[table["reward"] == "right"]
-    assert (of_right.query("expected == 'refuse'")["score"] == 0).all()
-    assert (of_right.query("kind == 'right answer refused'")["score"] == 1).all()
 
 
 def test_the_report_shows_itself_escaped_and_can_stop_a_script() -> None:
@@ -308,7 +250,6 @@ def test_what_was_not_looked_at_is_named() -> None:
         return right(completions=completions, answer=answer)
 
     assert any("without tokenizer" in limit for limit in check(brief).limits)
-    assert any("weighted total" in limit for limit in check(noisy).limits)
     report = check(slow, seconds_per_call=0.1)
     assert any("what follows" in limit for limit in report.limits)
     assert report.roles == {"slow": "tells right from wrong"}

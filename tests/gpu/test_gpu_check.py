@@ -14,8 +14,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation import subjects
 from scripts import gpu_check
-from scripts import gpu_check_phases as phases
-from scripts.gpu_check_phases import Request, Row
+from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT, brevity
 
 
@@ -38,12 +37,12 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
 def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """All phases on the tiny model, in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phases, "rewards", lambda: [brevity])  # which a random model can earn
+        patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 
 def test_every_path_of_the_script_runs(report) -> None:
-    assert list(report) == ["all", *(name for name, *_ in phases.plan_of(False))]
+    assert list(report) == ["all", *(name for name, *_ in gpu_check.plan_of(False))]
     held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
     finite, kl, whole = "numbers that are not finite", "KL of the first step", {"generation", "weights as asked"}
     assert held["kit, without vLLM"] >= whole | {
@@ -80,39 +79,39 @@ SCALED = [{**row, "grad_norm": math.inf if row["step"] < 3 else 0.2} for row in 
 
 def agreeing(*differences: float, kl: float = 0.08) -> Row:
     name = "sampling/sampling_logp_difference/mean"
-    return phases.sampler_agrees([{name: one, "kl": kl} for one in differences])
+    return gpu_check.sampler_agrees([{name: one, "kl": kl} for one in differences])
 
 
 def first_kl(kl: float) -> Row:
-    return next(phases.trained(SimpleNamespace(rows=[{"kl": kl}]), is_scaled=False))
+    return next(gpu_check.trained(SimpleNamespace(rows=[{"kl": kl}]), is_scaled=False))
 
 
 @pytest.mark.parametrize(
     ("ok", "row"),
     [
-        (True, phases.at_most("", 1, 1.0)),
-        (False, phases.at_most("", 1, 1.01)),
-        (False, phases.at_most("", 1, math.nan)),
+        (True, gpu_check.at_most("", 1, 1.0)),
+        (False, gpu_check.at_most("", 1, 1.01)),
+        (False, gpu_check.at_most("", 1, math.nan)),
         (True, first_kl(0.0)),
         (False, first_kl(0.013)),  # completions behind no prompt
         (False, first_kl(math.nan)),
         (True, agreeing(0.01, 0.02, 0.03)),
         (False, agreeing(0.01, 0.04, 0.2)),  # the sampler stays behind
         (False, agreeing(0.01, 0.02, math.nan)),
-        (False, phases.sampler_agrees(ROWS)),  # it was not logged: the correction is off
+        (False, gpu_check.sampler_agrees(ROWS)),  # it was not logged: the correction is off
         (None, agreeing(0.01, 0.02, 0.03, kl=0.001)),  # nothing that a sampler could have missed
-        (True, phases.numbers_hold(ROWS, is_scaled=False)),
-        (True, phases.numbers_hold(SCALED, is_scaled=True)),
-        (False, phases.numbers_hold(SCALED, is_scaled=False)),
-        (False, phases.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
-        (False, phases.numbers_hold([{**ROWS[0], "kl": math.nan}], is_scaled=True)),
-        (False, phases.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
-        (True, phases.unchanged("", {"a": "1"}, {"a": "1"})),
-        (False, phases.unchanged("", {"a": "1"}, {"a": "2"})),
-        (False, phases.unchanged("", {"a": "1"}, {})),
-        (False, phases.unchanged("", {}, {})),
-        (True, phases.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
-        (False, phases.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
+        (True, gpu_check.numbers_hold(ROWS, is_scaled=False)),
+        (True, gpu_check.numbers_hold(SCALED, is_scaled=True)),
+        (False, gpu_check.numbers_hold(SCALED, is_scaled=False)),
+        (False, gpu_check.numbers_hold(SCALED[::-1], is_scaled=True)),  # not at the beginning
+        (False, gpu_check.numbers_hold([{**ROWS[0], "kl": math.nan}], is_scaled=True)),
+        (False, gpu_check.numbers_hold(SCALED[:1] * 6, is_scaled=True)),  # the scale finds no end
+        (True, gpu_check.unchanged("", {"a": "1"}, {"a": "1"})),
+        (False, gpu_check.unchanged("", {"a": "1"}, {"a": "2"})),
+        (False, gpu_check.unchanged("", {"a": "1"}, {})),
+        (False, gpu_check.unchanged("", {}, {})),
+        (True, gpu_check.alike("", ["x"] * 9 + ["y"], ["x"] * 10)),
+        (False, gpu_check.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
 def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: Row) -> None:
@@ -121,8 +120,8 @@ def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | No
 
 def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
     since = time.monotonic()
-    assert phases.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
-    assert not phases.interrupted(lambda: None, 30)
+    assert gpu_check.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
+    assert not gpu_check.interrupted(lambda: None, 30)
     time.sleep(0.1)  # none comes afterwards
 
 
@@ -139,8 +138,8 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
             raise
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
-    monkeypatch.setattr(phases, "rewards", lambda: [brevity])
-    checks = gpu_check.run_phase(phases.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
+    monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
+    checks = gpu_check.run_phase(gpu_check.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
     verdicts = {row.name: row.ok for row in checks}
     assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
     for name in (
@@ -158,9 +157,9 @@ def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Pa
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
-    assert list(phases.done("a", lacks)) == [Row("a", None, "no converter")]
-    assert list(phases.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
-    (preset,) = gpu_check.run_phase(phases.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
+    assert list(gpu_check.done("a", lacks)) == [Row("a", None, "no converter")]
+    assert list(gpu_check.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
+    (preset,) = gpu_check.run_phase(gpu_check.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
     assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
 
 
@@ -168,21 +167,21 @@ def test_a_notebook_that_fails_is_said_and_one_that_could_do_it_before_has_nothi
     tmp_path: Path, monkeypatch
 ) -> None:
     asked: list[list] = []
-    monkeypatch.setattr("grpo_nb.core.processes.run_command", lambda command, **named: asked.append(command))
+    monkeypatch.setattr(gpu_check, "run_command", lambda command, **named: asked.append(command))
     held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
     run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
-    monkeypatch.setattr(phases.gn, "open_run", lambda path: run)
-    ends, learns = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))
+    monkeypatch.setattr(gpu_check.gn, "open_run", lambda path: run)
+    ends, learns = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path)))
     assert ends.ok and learns.ok is None and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
     held_out.before.accuracy = 0.5
-    assert gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path)))[1].ok is False
-    monkeypatch.setattr("grpo_nb.core.processes.run_command", lambda command, **named: 1 / 0)
-    (failed,) = gpu_check.run_phase(phases.quickstart_notebook, Request(str(tmp_path), "m"))
+    assert gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path)))[1].ok is False
+    monkeypatch.setattr(gpu_check, "run_command", lambda command, **named: 1 / 0)
+    (failed,) = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path), "m"))
     assert failed == Row("ends well", False, "ZeroDivisionError: division by zero")
 
 
 def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
-    with_vllm, without = (dict((name, changes) for name, _, changes in phases.plan_of(has)) for has in (True, False))
+    with_vllm, without = (dict((name, changes) for name, _, changes in gpu_check.plan_of(has)) for has in (True, False))
     assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= with_vllm.keys()
     assert with_vllm["kit, 16 bit"] == {"use_vllm": True, "load_in_4bit": False}
     assert list(without.values()) == [{"use_vllm": False}] * 6

@@ -15,7 +15,6 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
-from grpo_nb.lab.numbers import prompt_text
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.length import length
 from grpo_nb.rewards.scores import group_advantages, score
@@ -105,7 +104,6 @@ def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
     assert len(shown_scores(lab)) == 2 and lab.completions[1] == RIGHT
     lab._entries.children[0].remove.click()
     assert lab.completions == [RIGHT] and "nothing to be compared with" in lab._table.value
-    assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
     assert lab._entries.children[0].remove.disabled, "the last completion must stay"
 
 
@@ -169,7 +167,7 @@ def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(lab:
     assert lab._errors.value == "" and "failed" not in lab._table.value
 
     lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
-    assert "missing 1 required" in html.unescape(lab._errors.value) and shown_scores(lab)[0][0] == "failed"
+    assert "missing 1 required" in html.unescape(lab._errors.value)
 
     start = time.monotonic()
     lab = gn.RewardLab([correctness(), lambda **columns: threading.Event().wait(60)], task, seconds_per_call=0.3)
@@ -227,13 +225,6 @@ def test_rows_with_a_question_alone_are_enough() -> None:
     lab._check_button.click()
     assert "no column" in lab._errors.value and lab.report is None, "scored, but not checked without a gold answer"
 
-    def echoes(prompts: list, completions: list, **_: Any) -> list[float]:
-        return [float(prompt in completion) for prompt, completion in zip(prompts, completions, strict=True)]
-
-    row = {"question": "What is 20 + 3?", "answer": "23"}
-    assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
-    assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()
-
 
 def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     lab.update([correctness(), xml_format()])
@@ -252,53 +243,12 @@ def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     assert "several answers" in lab._report_view.value
 
 
-def test_marks_in_the_cards(lab: gn.RewardLab) -> None:
-    lab.completions = [RIGHT, WRONG]
-    first, second = re.findall(r'<div class="gn-card".*?</div>', lab._cards.value, re.DOTALL)
-    assert '<mark class="gn-earned" title="correctness: answer slot, +2">23</mark>' in first
-    assert '<mark class="gn-nothing" title="correctness: answer slot, +0">99</mark>' in second
-    lab._marked.value = "brevity"
-    assert lab._cards.value.count("<mark") == 2 and "brevity: whole text" in lab._cards.value
-
-
-class Tokenizer:
-    """One token a character."""
-
-    def apply_chat_template(self, messages: list, tokenize: bool, add_generation_prompt: bool) -> str:
-        assert not tokenize and add_generation_prompt
-        return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
-
-    def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
-        return {"input_ids": [ord(c) for c in text]}
-
-
-def test_the_prompt_is_shown_as_the_model_sees_it(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
-        return [float(len(ids)) for ids in completion_ids]
-
-    lab = gn.RewardLab([counts], task, tokenizer=Tokenizer())
-    assert "&lt;|user|&gt;What is 20 + 3?&lt;|assistant|&gt;" in lab._row_view.value
-    lab.completions = ["abc", "d"]
-    assert lab.scores.totals == (3.0, 1.0)
-    assert prompt_text({"prompt": "plain"}, Tokenizer()) == "plain"
-    monkeypatch.setattr(Tokenizer, "apply_chat_template", None)
-    lab = gn.RewardLab([correctness(), Brevity()], task, tokenizer=Tokenizer())
-    assert "not callable" in lab._errors.value and lab.scores is not None, "from the beginning"
-    lab.completions = [RIGHT, ""]
-    lab._row.value = 2
-    assert "not callable" in lab._errors.value and "ZeroDivisionError" not in lab._status.value
-
-
 def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, "", WRONG]
     shown = DisplayFormatter().format(lab)[0]
-    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
-        "where there are widgets, this"
-    )
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id
     assert shown["text/plain"] == repr(lab)
-    for view in (lab._row_view, lab._errors, lab._table, lab._cards):
-        assert view.value and view.value in shown["text/html"]
-    assert all(part in shown["text/html"] for part in ("What is 20 + 3?", "ZeroDivisionError", "<style>"))
+    assert all(part in shown["text/html"] for part in ("What is 20 + 3?", "ZeroDivisionError", lab._table.value))
     lab._row.value = 1
     lab._check_button.click()
     page = DisplayFormatter().format(lab)[0]["text/html"]

@@ -105,7 +105,7 @@ def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
 PINNED = {"torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0"}
 
 
-def make_wheels(folder: Path, *wheels: str, program: str = "") -> None:
+def make_wheels(folder: Path, *wheels: str) -> None:
     """Each as `name version`, and what it asks for behind that."""
     folder.mkdir(exist_ok=True)
     for line in wheels:
@@ -113,7 +113,6 @@ def make_wheels(folder: Path, *wheels: str, program: str = "") -> None:
         record = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
-            wheel.writestr(f"{name}/__main__.py", program)
             asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
             wheel.writestr(f"{record}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}")
             wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -192,9 +191,9 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
     place, command = root / ".venv", [sys.executable, root / "scripts" / "bootstrap.py"]
     make_repository(root, all="torch==2.13.0\ntrl", dev="ipykernel", no_deps="unsloth")
     make_wheels(
-        wheels, "torch 2.13.0", "torchvision 0.25.0", "trl 1.15.0 torchvision", "unsloth 2026.10.9 certifi>=9999"
-    )
-    make_wheels(wheels, "ipykernel 7.4", program="import sys; print('kernel', *sys.argv[1:])")
+        wheels, "torch 2.13.0", "torchvision 0.25.0", "trl 1.15.0 torchvision", "unsloth 2026.10.9 certifi>=9999",
+        "ipykernel 7.4",
+    )  # fmt: skip
     variables = without_index(wheels) | {"GRPO_NB_DEVICE": "cpu"}
     pipes = {"cwd": root, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
@@ -220,8 +219,7 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
     assert (site / "grpo_nb.pth").read_text() == f"{root}\n"
     assert {"torch", "trl", "ipykernel", "unsloth"} <= (there := {path.name for path in site.iterdir()})
     assert "vllm" not in there and "torchvision" not in there
-    log = (place / "install.log").read_text()
-    assert "kernel install --prefix" in log and "import unsloth, trl" in log
+    assert "import unsloth, trl" in (place / "install.log").read_text()
     assert begun() == (0, "environment is up to date\n")
 
     (root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
@@ -229,15 +227,6 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
     assert status == 1 and "ERROR: No matching distribution found for missing" in said and "Collecting" not in said
     assert "Settings > Internet" in said and "The whole log: .venv/install.log" in said
     assert not (place / "complete").exists()
-
-
-def test_vllms_build_for_a_cpu_is_refused_where_it_would_end_the_process(tmp_path: Path, monkeypatch) -> None:
-    listing = tmp_path / "cpuinfo"
-    monkeypatch.setattr(bootstrap, "Path", lambda path: listing)
-    monkeypatch.setattr(bootstrap.platform, "machine", lambda: "x86_64")
-    for flags, is_refused in (("avx2 avx512f avx512_vnni", True), ("avx2 avx512f avx512_bf16", False)):
-        listing.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
-        assert ("no AVX-512 with bfloat16" in bootstrap.lacks_for_vllm()) is is_refused
 
 
 def test_all_name_the_same_pythons() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import os
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +53,7 @@ class Jupyter:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.folder, self.log = folder, settings_folder / "jupyter.log"
+        folder.mkdir(exist_ok=True)
         own = {f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}",
@@ -71,7 +71,7 @@ class Jupyter:
         end = time.monotonic() + PATIENCE
         while not self._is_up():
             if self.process.poll() is not None or time.monotonic() > end:
-                self.stop()
+                self.close()
                 raise RuntimeError(f"JupyterLab did not come up: {self.log.read_text()[-3000:]}")
             time.sleep(0.25)
 
@@ -82,7 +82,7 @@ class Jupyter:
         except OSError:
             return False
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the server and with it its kernels."""
         self.process.terminate()
         try:
@@ -220,45 +220,8 @@ class LabPage:
                 cell => [name(cell), cell.innerText.trim()])))"""
         return self.run(read)
 
-    # How it looks.
-
-    def overflowing(self) -> list[str]:
-        """Return what of the lab is wider than the lab, cut off or scrolled sideways, apart from what is meant to be."""
-        read = """
-            const lab = document.querySelector('.gn-lab'), edge = lab.getBoundingClientRect().right + 1
-            const meant = '.gn-scroll, .gn-scroll *, pre, pre *, textarea, style, select, option'
-            const isCut = e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).textOverflow !== 'ellipsis'
-              && ['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX)
-            return [...lab.querySelectorAll('*')].filter(e => !e.matches(meant))
-              .filter(e => e.getBoundingClientRect().right > edge || isCut(e))
-              .map(e => e.tagName + '.' + e.className + ' ' + e.scrollWidth + ' in ' + e.clientWidth)"""
-        return self.run(read)
-
-    def faint_texts(self, least: float = 4.5) -> list[str]:
-        """Return texts of the lab with less contrast to their ground than this, which is what WCAG 2.1 asks for (1.4.3)."""
-        read = """
-            // The colours of buttons, tabs and reports of other modules are not the lab's.
-            const others = 'style, option, [disabled], .jp-mod-current, button, .lm-TabBar, .gn-report table'
-            const parents = e => e ? [...parents(e.parentElement), e] : []
-            const rgba = text => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4)
-            const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3]))
-            const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
-            const light = c => c.reduce((sum, v, i) => sum + [0.2126, 0.7152, 0.0722][i] * linear(v / 255), 0)
-            const contrast = e => {
-              const styles = parents(e).map(p => getComputedStyle(p)), ink = rgba(styles.at(-1).color)
-              const ground = styles.reduce((below, s) => over(rgba(s.backgroundColor), below), [255, 255, 255])
-              ink[3] *= styles.reduce((opacity, s) => opacity * s.opacity, 1)
-              const [dark, bright] = [light(over(ink, ground)), light(ground)].sort((x, y) => x - y)
-              return (bright + 0.05) / (dark + 0.05) }
-            const isText = e => e.matches('input, textarea')
-              || [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
-            return [...document.querySelectorAll('.gn-lab *')]
-              .filter(e => e.offsetParent && isText(e) && !e.closest(others) && contrast(e) < arguments[0])
-              .map(e => contrast(e).toFixed(1) + ' ' + e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40))"""
-        return self.run(read, least)
-
-    def screenshot(self, path: Path, css: str = ".gn-lab") -> None:
-        """Save a picture of the lab from top to bottom."""
+    def screenshot(self, css: str = ".gn-lab") -> bytes:
+        """Return a picture (PNG) of the lab from top to bottom."""
         element, before = self.find(css), self.driver.get_window_size()
         # The notebook scrolls inside the page: grow the window until all of the lab is on it.
         height = int(self.run("return arguments[0].scrollHeight", element))
@@ -267,18 +230,9 @@ class LabPage:
             arguments[0].scrollIntoView({block: 'start'})
             return arguments[0].getBoundingClientRect().bottom <= window.innerHeight"""
         self.wait(lambda: self.run(is_in_view, element) or height > 4500, "the whole lab", 20)
-        path.write_bytes(base64.b64decode(element.screenshot_as_base64))
+        picture = element.screenshot_as_png
         self.driver.set_window_size(before["width"], before["height"])
-
-    def looks(self) -> Iterator[str]:
-        """Show the page in both themes, wide and narrow, and name each as it is shown."""
-        for theme, is_light in (("JupyterLab Dark", "false"), ("JupyterLab Light", "true")):
-            self.choose_menu("Settings", "Theme", theme)
-            self.wait(functools.partial(self.find, f"body[data-jp-theme-light={is_light}]"), f"the theme {theme}")
-            for width in (1200, 700):
-                self.driver.set_window_size(width, 1000)
-                self.wait(functools.partial(self.run, f"return window.innerWidth === {width}"), "the width")
-                yield f"{theme}, {width} wide"
+        return picture
 
     def close(self) -> None:
         """Close the browser."""

@@ -50,11 +50,6 @@ def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, pr
     assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
 
 
-def test_rows_without_an_answer_make_no_task() -> None:
-    with pytest.raises(ValueError, match="no row of the data is left of 4: 4 with an empty answer"):
-        gn.load_task(of_answers(["", None, float("nan"), " "]))
-
-
 def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
     asked = [("1 + 1?", "2"), ("2 + 2?", "4"), ("", "1"), (None, "1"), (float("nan"), "1"), ("3?", ""), ({"a": 1}, "6"),
              ("1 +  1?", "2.0"), ("Total", "9")]  # fmt: skip
@@ -78,14 +73,6 @@ def test_contradictions_are_asked_about() -> None:
     dropped, first = (gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first"))
     assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
     assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {"repeated": 1, "contradictory": 1}
-
-
-@pytest.mark.parametrize("kind", ["one answer", "two answers"])
-def test_what_contradicts_is_told_by_the_sameness_that_is_paid(kind: str) -> None:
-    expected = {"repeated": 1} if kind == "one answer" else {"contradictory": 2}
-    for pair in WRITTEN[kind]:
-        rows = [*of_answers(["x", "y"]), *({"question": "a?", "answer": answer} for answer in pair)]
-        assert gn.load_task(rows, contradictory="drop", holdout=1).dropped == expected, pair
 
 
 def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
@@ -200,8 +187,6 @@ def test_the_answer_of_a_chat_is_what_the_assistant_says_last(column: str, keys:
     task = gn.load_task(rows, holdout=1)
     assert answers(task) == {f"{n}?": str(n) for n in range(4)}
     assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
-    texts = gn.load_task([{"prompt": f"{n} + 2?", "answer": str(n + 2)} for n in range(4)], holdout=1)
-    assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"], "a prompt may be a text"
 
 
 def test_dicts_are_answers_in_json() -> None:
