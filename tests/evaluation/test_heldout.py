@@ -1,22 +1,11 @@
 """Questions to evaluate on, and those that were trained on are found among them."""
 
-from pathlib import Path
-
-import pandas
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.generation.samples import Completion
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
-
-
-def test_own_rows_and_files(tmp_path: Path) -> None:
-    pandas.DataFrame({"q": [f"Is {i} even?" for i in range(20)], "a": "no"}).to_csv(tmp_path / "own.csv", index=False)
-    how = {"columns": {"question": "q", "answer": "a"}, "limit": 5, "format": gn.tasks.boxed()}
-    held, again = (gn.evaluation.load_holdout(tmp_path / "own.csv", **how) for _ in "ab")
-    assert len(held.holdout) == 5 and "\\boxed{" in held.holdout[0]["prompt"][0]["content"]
-    assert list(again.holdout) == list(held.holdout) and "5 questions" in repr(held)
 
 
 def test_right_is_what_the_reward_pays_in_full() -> None:

@@ -20,12 +20,9 @@ def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.runs.Ru
     notebook, run = nbformat.read(evaluate[0], as_version=4), evaluate[1]
     shown = text_of(cell_with(notebook, "comparison = gn.compare("), "text/html")
     assert "better" in shown and 'alt="Held-out comparison. better: accuracy' in shown
-    several = "pass@2" if size == "small" else "pass@4"
-    assert several in text_of(cell_with(notebook, "sampled[1]"))
-    assert text_of(cell_with(notebook, "sampled = [")).split()[0] == "before"
+    assert ("pass@2" if size == "small" else "pass@4") in text_of(cell_with(notebook, "sampled[1]"))
     table = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
     assert "gained" in table and table.count("<tr") == 21
     assert "1 held-out question is also in the training part" in printed(cell_with(notebook, "refused = False"))
     assert printed(cell_with(notebook, "It worked")).startswith("It worked. better: accuracy")
-    for file in ("comparison.json", "comparison.png", "transcripts.parquet"):
-        assert (run.path / "comparison" / file).is_file()
+    assert (run.path / "comparison" / "transcripts.parquet").is_file()

@@ -23,7 +23,3 @@ def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) ->
     said = printed(cell_with(notebook, "run.rise()")).splitlines()[-1]
     assert said.startswith("test, 12 questions of the test part: ") and "accuracy" in said
     assert "every weight is base plus adapter" in text_of(cell_with(notebook, "gn.export_merged("))
-
-
-def test_nobody_has_run_it_on_a_gpu_and_it_says_so(gsm8k: Path) -> None:
-    assert "**Nobody has run this on a GPU yet.**" in nbformat.read(gsm8k, as_version=4).cells[0].source

@@ -19,18 +19,12 @@ def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
     notebook = nbformat.read(reward_lab, as_version=4)
     reading = cell_with(notebook, "task.format.extract(text)")
     assert [line.split(" -> ")[1] for line in printed(reading).splitlines()] == ["7", "None", "None"]
-    tried = text_of(cell_with(notebook, "first = gn.rewards.correctness("))
-    assert re.findall(r"^(\d) +\d +'", tried, re.MULTILINE) == ["1", "1", "0", "0", "0", "0"]
-    sound = text_of(cell_with(notebook, "report = gn.check_rewards"))
-    assert sound.startswith("Nothing found.")
-
+    assert text_of(cell_with(notebook, "report = gn.check_rewards")).startswith("Nothing found.")
     holed = cell_with(notebook, "def gold_somewhere")
     assert printed(holed) == "[1.0, 1.0, 1.0]\n"
-    for kind in ("every candidate", "contains the answer", "answer outside the slot"):
-        assert f"critical: gold_somewhere: {kind}" in text_of(holed)
+    assert "critical: gold_somewhere: answer outside the slot" in text_of(holed)
     mended = cell_with(notebook, "def gold_in_its_slot")
-    assert printed(mended) == "[1.0, 0.0, 0.0]\n"
-    assert text_of(mended).startswith("Found: 1 note.") and "another form of the same number" in text_of(mended)
+    assert printed(mended) == "[1.0, 0.0, 0.0]\n" and text_of(mended).startswith("Found: 1 note.")
     assert "form outweighs being right" in text_of(cell_with(notebook, "formal = {"))
 
 
@@ -38,26 +32,21 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
     notebook = nbformat.read(reward_lab, as_version=4)
     cell = cell_with(notebook, "gn.RewardLab(")
     assert outputs(cell, "application/vnd.jupyter.widget-view+json")
-    assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell)
     page = text_of(cell, "text/html")
     assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page, "what a page without a kernel shows"
     scores = cell_with(notebook, "scores = gn.score(")
     assert "advantages: [1.04, -0.09, -0.95]" in printed(scores)
-    table = text_of(scores, "text/html")
-    assert table.count("<tr") == 4 and "It is 2, or one more." in table, "the completions are there as a whole"
+    assert "It is 2, or one more." in text_of(scores, "text/html"), "the completions are there as a whole"
 
 
 def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
     notebook, groups = nbformat.read(reward_lab, as_version=4), 6 if size == "small" else 8
-    drawn = 8 * groups
     without, with_example = (text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after"))
     # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
     assert re.match(rf"no signal: in none of {groups}|weak signal: in 1 of {groups}", without)
-    assert f"answer can be read in none of {drawn} completions" in without
-    assert re.search(rf"stands in (none|1) of {drawn}", without)
-    (first, *_) = re.findall(r"advice: (.+?):", without)
-    assert first == "example turn" and "flat reward" not in without
+    assert f"answer can be read in none of {8 * groups} completions" in without
+    assert re.findall(r"advice: (.+?):", without)[0] == "example turn" and "example turn" not in with_example
     differing = "[56]" if size == "small" else "[678]"
     assert re.match(rf"(signal|form only): in {differing} of {groups} groups of 8 the totals differ", with_example)
-    assert "example turn" not in with_example and int(re.search(rf"read +(\d+) of {drawn}", with_example)[1]) > 3
+    assert int(re.search(rf"read +(\d+) of {8 * groups}", with_example)[1]) > 3
     assert "It worked." in printed(cell_with(notebook, "It worked."))

@@ -1,6 +1,6 @@
 """A stand-in for the Hub on this machine: the calls that huggingface_hub 1.x makes to create a repository and commit to it.
 
-It keeps bytes, checks hashes as the Hub does, and asks for a token to write. What it is not: xet storage.
+It keeps bytes and checks hashes as the Hub does. What it is not: xet storage, and rights.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ class Repo:
 
 @dataclass
 class FakeHub:
-    """The server's state. Who has `token` may write; all else is open to everybody."""
+    """The server's state."""
 
-    token: str
     url: str = ""
     repos: dict[str, Repo] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -53,10 +52,9 @@ class FakeHub:
         repo, entries = self.repos[name], []
         for path, content in repo.files.items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": repo.hash_of(path)}
-            more = (
-                {"lfs": {"oid": sha256(content), "size": len(content), "pointerSize": 135}} if path in repo.lfs else {}
-            )
-            entries.append(entry | more)
+            if path in repo.lfs:
+                entry["lfs"] = {"oid": sha256(content), "size": len(content), "pointerSize": 135}
+            entries.append(entry)
         return 200, entries
 
     def create(self, body: bytes) -> Answer:
@@ -66,9 +64,6 @@ class FakeHub:
         if is_new:
             self.repos[name] = Repo(asked.get("visibility") == "private", {".gitattributes": b"* text\n"})
         return 200 if is_new else 409, {"url": f"{self.url}/{name}", "name": name}
-
-    def validate(self, body: bytes) -> Answer:
-        return 200, {"errors": [], "warnings": []}
 
     def preupload(self, body: bytes, name: str) -> Answer:
         repo, files = self.repos[name], []
@@ -95,14 +90,17 @@ class FakeHub:
         repo, (header, *changes) = self.repos[name], map(json.loads, body.splitlines())
         if header["value"].get("parentCommit") not in (None, repo.commits[-1]):
             return 412, {"error": "A commit has happened since. Please refresh and try again."}
-        for kind, value in ((change["key"], change["value"]) for change in changes):
+        for change in changes:
+            kind, value = change["key"], change["value"]
             path = value["path"]
             repo.lfs.discard(path)
             if kind == "deletedFile":
                 del repo.files[path]
+            elif kind == "lfsFile":
+                repo.files[path] = self.blobs[value["oid"]]
+                repo.lfs.add(path)
             else:
-                repo.files[path] = self.blobs[value["oid"]] if kind == "lfsFile" else base64.b64decode(value["content"])
-                repo.lfs |= {path} if kind == "lfsFile" else set()
+                repo.files[path] = base64.b64decode(value["content"])
         repo.commits.append(hashlib.sha1(body).hexdigest())
         return 200, {"commitUrl": f"{self.url}/{name}/commit/{repo.commits[-1]}", "commitOid": repo.commits[-1]}
 
@@ -111,7 +109,7 @@ ROUTES: dict[str, Callable[..., Answer]] = {
     r"GET /api/models/([^/]+/[^/]+)(?:/revision/main)?": FakeHub.info,
     r"GET /api/models/([^/]+/[^/]+)/tree/\w+": FakeHub.tree,
     r"POST /api/repos/create": FakeHub.create,
-    r"POST /api/validate-yaml": FakeHub.validate,
+    r"POST /api/validate-yaml": lambda *_: (200, {"errors": [], "warnings": []}),
     r"POST /api/models/([^/]+/[^/]+)/preupload/main": FakeHub.preupload,
     r"POST /([^/]+/[^/]+)\.git/info/lfs/objects/batch": FakeHub.batch,
     r"PUT /lfs/(\w+)": FakeHub.store,
@@ -143,8 +141,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def route(self, body: bytes) -> Answer:
         asked = f"{self.command} {self.path.partition('?')[0]}"
-        if self.command == "POST" and self.headers.get("authorization") != f"Bearer {self.hub.token}":
-            return 403, {"error": "you need to provide a token with write access"}
         for route, answer in ROUTES.items():
             if match := re.fullmatch(route, asked):
                 return answer(self.hub, body, *match.groups())
@@ -156,15 +152,11 @@ def sha256(content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def running(token: str) -> Iterator[FakeHub]:
+def running() -> Iterator[FakeHub]:
     """A hub on a free port, until the end of the block."""
-    hub = FakeHub(token)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("HandlerOfThis", (Handler,), {"hub": hub}))
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    hub = FakeHub()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("HandlerOfThis", (Handler,), {"hub": hub})) as server:
+        hub.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield hub
-    finally:
         server.shutdown()
-        server.server_close()

@@ -13,8 +13,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-
 # How much of a notebook is executed: small, through its settings cell, in `make test`; as it is published in `make test-all`.
 PUBLISHED = pytest.param("published", marks=pytest.mark.slow)
 SIZES = ("small", PUBLISHED)
