@@ -10,6 +10,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
 from grpo_nb.rewards.calls import RewardError
+from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.tiny import load_tiny
@@ -120,7 +121,14 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
     sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "num_generations": 4}
     with pytest.warns(UserWarning, match="slower path .*no prompt occurs twice in a micro-batch"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1, **sizes), name="apart")
-    assert run.info["rollout"].startswith("stock (no prompt") and math.isfinite(run.rows[0]["reward"])
+    assert math.isfinite(run.rows[0]["reward"])
+
+
+def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
+    monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
+    with pytest.warns(UserWarning, match="three times as long: this model is odd"):
+        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
+    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
