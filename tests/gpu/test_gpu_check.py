@@ -212,11 +212,11 @@ def test_the_notebook_is_small_and_one_that_could_do_it_before_has_nothing_to_le
 
 def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
     names = [name for name, *_ in gpu_check.plan_of(True)]
-    assert len(names) == len(set(names)) == 7 and names[-1] == "quickstart notebook"
+    assert len(names) == len(set(names)) == 8 and names[-1] == "quickstart notebook"
     assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= set(names)
     asked = [changes for name, _, changes in gpu_check.plan_of(True) if name == "kit, 16 bit"]
     assert asked == [{"use_vllm": True, "load_in_4bit": False}]
-    assert [changes for *_, changes in gpu_check.plan_of(False)] == [{"use_vllm": False}] * 5
+    assert [changes for *_, changes in gpu_check.plan_of(False)] == [{"use_vllm": False}] * 6
 
 
 def failing(request: object):
