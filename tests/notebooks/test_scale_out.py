@@ -26,5 +26,4 @@ def test_two_processes_compute_what_the_run_did_and_bring_theirs_back(scale_out:
     assert json.loads((folder / "replay" / "finished.json").read_text())["processes"] == 2
     back = gn.scaleout.open(folder).run
     assert len(back.rows) == 3 and "2 processes" in back.info["rollout"]
-    assert "2 processes x 4 completions x 1 passes a step" in printed(cell_with(notebook, '"--plan"'))
     assert "It worked" in printed(cell_with(notebook, "It worked"))
