@@ -91,7 +91,6 @@ def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run, task: gn
     assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
     assert (there.before.rows, there.after.rows) == (here.before.rows, here.after.rows)
     assert tiny_run.comparison.sentence == here.sentence and "Held-out:" in repr(tiny_run)
-    assert here.sentence in (tiny_run.path / "README.md").read_text()
     assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
     assert here.after.cut_share > 0.5 and "of 'after' were cut at the length limit" in repr(here)
 
@@ -105,35 +104,26 @@ def test_own_questions_are_answered_side_by_side_as_in_training(run: gn.runs.Run
     shown = gn.ask(str(run.path), "What is <b>2</b> + 2?", max_completion_length=3)
     page = shown._repr_html_()
     assert len(shown.before) == 1 and shown.after[0].tokens <= 3 and "&lt;b&gt;2" in page and "<b>2" not in page
-    (run.adapter_path / "adapter_model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="has no adapter yet"):
-        gn.ask(run.path, "What is 2 + 2?")
 
 
 def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    rewards = [brevity, gn.rewards.xml_tags()]
-    greedy = gn.evaluate((tiny_run.model, tiny_run.tokenizer), task, max_completion_length=12, rewards=rewards)
-    again = gn.evaluate(tiny_run, task, rewards=rewards)
-    assert again.rows == greedy.rows and (greedy.label, again.label) == ("model", "tiny")
+    greedy = gn.evaluate((tiny_run.model, tiny_run.tokenizer), task, max_completion_length=12, rewards=brevity)
+    assert gn.evaluate(tiny_run, task, rewards=brevity).rows == greedy.rows
     expected = [brevity([[{"content": row["completion"]}]])[0] for row in greedy.rows]
-    assert list(greedy.rewards) == ["brevity", "xml_tags"]
     assert greedy.rewards["brevity"].mean == pytest.approx(sum(expected) / 10)
     state = torch.get_rng_state()
     drawn = gn.evaluate(tiny_run, task, samples=4)
     assert torch.equal(torch.get_rng_state(), state), "an evaluation must not change what is drawn afterwards"
-    assert drawn.samples == 4 and drawn.questions == 10 and len(drawn.rows) == 40 and set(drawn.pass_at) == {1, 2, 4}
-    assert drawn.decoding["temperature"] == tiny_run.settings.temperature and drawn.decoding["seed"] == 3407
-    assert [row["question"] for row in drawn.rows[::4]] == task.holdout["question"]
+    assert len(drawn.rows) == 40 and [row["question"] for row in drawn.rows[::4]] == task.holdout["question"]
+    assert set(drawn.pass_at) == {1, 2, 4} and "4 drawn for each at temperature 1." in repr(drawn)
     assert len({row["completion"] for row in drawn.rows[:4]}) > 1, "the samples of a question are draws of their own"
     assert gn.evaluate(tiny_run, task, samples=4).rows == drawn.rows, "the same seed, the same draws"
-    assert "4 drawn for each at temperature 1. Right is what correctness() pays in full." in repr(drawn)
 
 
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
         ({"samples": 2, "temperature": 0}, "must be 1, or several at a temperature above 0"),
-        ({"samples": 0}, "must be 1, or several"),
         ({"limit": 0}, "there are no held-out questions"),
         ({"max_completion_length": 0}, "max_completion_length = 0 must be"),
         ({"task": [{"question": "Say hello."}]}, "no column 'answer'"),
@@ -143,9 +133,6 @@ def test_what_cannot_work_is_told_before_anything_is_loaded(run: gn.runs.Run, ho
     with pytest.raises(ValueError, match=problem):
         gn.compare(run, **how)
     assert run.model is None
-    (run.path / "holdout.jsonl").unlink()
-    with pytest.raises(ValueError, match="there are no held-out questions to ask"):
-        gn.compare(gn.open_run(run.path))
 
 
 def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -163,35 +150,25 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
     assert "Which questions were trained on is not known" in repr(alone)
 
 
-def test_what_is_not_the_runs_own_result_is_not_kept_as_that(run: gn.runs.Run, tmp_path: Path) -> None:
+def test_what_is_not_the_runs_own_result_is_not_kept_as_that(
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = gn.compare(run, fresh())
     assert other.path is None and gn.open_run(run.path).comparison is None
-
-    def some(completions: list, **_: object) -> list[float | None]:
-        return [None] * (len(completions) - 1) + [0.25]
-
-    own = gn.compare(run, rewards=[brevity, some])
+    own = gn.compare(run, rewards=brevity)
     assert own.path == run.path / "comparison" and own.sentence in (run.path / "README.md").read_text()
     for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2}, {"task": fresh()}):
         assert gn.compare(run, **how).path is None and run.comparison.sentence == own.sentence, how
+    # A new one that cannot be written leaves the old one whole.
+    with monkeypatch.context() as patch:
+        patch.delattr(Comparison, "_picture")
+        with pytest.raises(AttributeError):
+            gn.compare(run)
     opened = gn.evaluation.open_comparison(run.path)
     assert repr(opened) == repr(own) and opened._repr_html_() == own._repr_html_()
-    assert opened.transcripts().equals(own.transcripts()) and opened.path == own.path
-    few, again = ([row["question"] for row in gn.evaluate(run, limit=3).rows] for _ in "ab")
-    assert few == again
+    assert opened.transcripts().equals(own.transcripts())
     assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).result.questions == 12
     assert (tmp_path / "mine" / "comparison.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_earlier_comparison_is_whole_where_a_new_one_cannot_be_written(
-    run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = gn.compare(run)
-    with monkeypatch.context() as patch:
-        patch.delattr(Comparison, "_picture")  # the last that is made before anything is written
-        with pytest.raises(AttributeError):
-            gn.compare(run, rewards=brevity)
-    assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
 
 
 def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
@@ -199,8 +176,7 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run:
     pandas.DataFrame(fresh()).to_csv(file, index=False)
     wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
     expected = gn.evaluate(tiny_run, wanted).rows
-    for given in (fresh(), str(file), file):
-        assert gn.evaluate(tiny_run, given).rows == expected
+    assert gn.evaluate(tiny_run, fresh()).rows == gn.evaluate(tiny_run, file).rows == expected
     assert gn.compare(tiny_run, str(file), limit=3).result.questions == 3, "no model of that name is looked for"
 
 
@@ -209,17 +185,14 @@ def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
     plain, near = "Right is what correctness() pays in full.", "Right is what correctness(tolerance=0.5) pays in full."
     own = gn.compare(run).sentence
     assert plain in own and own == run.comparison.sentence and own in (run.path / "README.md").read_text()
-    # A hint as long as that of a task with many labels.
-    form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
-    paid, (first, second) = gn.rewards.correctness(tolerance=0.5, format=form), run.info["rewards"]
+    paid, (first, second) = gn.rewards.correctness(tolerance=0.5), run.info["rewards"]
     recorded = run.info | {"rewards": [{**first, "name": "correctness", **record_of(paid)}, second]}
     (run.path / "run.json").write_text(json.dumps(recorded))
     opened = gn.open_run(run.path)
-    assert near in gn.compare(opened).sentence and near in gn.compare(opened, fresh()).sentence
-    assert near in gn.evaluation.open_comparison(run.path).sentence
+    assert near in gn.compare(opened, fresh()).sentence
     assert plain in gn.compare(opened, rewards=gn.rewards.correctness()).sentence
     mixed = [row | {"answer": "May" if n < 4 else '{"a": 1}'} for n, row in enumerate(fresh(12))]
-    found = gn.evaluate(opened, mixed, rewards=gn.rewards.json_answer(format=form), max_completion_length=4)
+    found = gn.evaluate(opened, mixed, rewards=gn.rewards.json_answer(), max_completion_length=4)
     assert "no opinion (4 of 12 questions) what correctness() does" in repr(found)
 
 
@@ -234,4 +207,3 @@ def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.R
                 ask(run)
     finally:
         layer.data.copy_(kept)
-    assert gn.evaluate(run).questions == 10

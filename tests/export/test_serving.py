@@ -65,10 +65,9 @@ def served(command: list[str], address: str, log: Path, *, seconds: float = 240)
 def shell_line(export: Export, program: str, port: int) -> list[str]:
     """The command of a program as it is printed, on another port and in float32."""
     (line,) = [line for line in export.usage.splitlines() if line.startswith(f"# {program} ")]
-    command = shlex.split(line.removeprefix("# "))
-    assert command[command.index("--host") + 1] == "127.0.0.1", "not for the whole network"
-    command[command.index("--port") + 1] = str(port)
-    return [str(Path(sys.executable).with_name(command[0])), *command[1:], "--dtype", "float32"]
+    assert line.endswith(" --host 127.0.0.1 --port 8000"), "not for the whole network"
+    name, *arguments = shlex.split(line.removeprefix("# "))[:-1]
+    return [str(Path(sys.executable).with_name(name)), *arguments, str(port), "--dtype", "float32"]
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +116,7 @@ def same(found: list[str], expected: list[str]) -> int:
 
 def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: list[str]) -> None:
     """The kit's own comparison, stored with the run: rounding to 16 bit is all that lies between."""
-    stored = gn.evaluation.open_comparison(quick.run.path)
-    told = {row["question"]: row["completion"] for row in stored.after.rows}
+    told = {row["question"]: row["completion"] for row in gn.evaluation.open_comparison(quick.run.path).after.rows}
     asked = [row["question"] for row in quick.run.holdout[:QUESTIONS]]
     assert same([told[question] for question in asked], expected) >= QUESTIONS - 2
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"
@@ -172,13 +170,12 @@ def test_the_cells(merged: Export, tiny_run: gn.runs.Run, tmp_path: Path) -> Non
     answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
     assert run_cell(merged.usage).strip() == answer.strip() != ""
     assert run_cell(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1)).strip()
-    base = shlex.quote(tiny_run.settings.model)
+    # Of vLLM, which most machines have not, at least the words; where it is, it is started above.
     lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
-    assert f"# vllm serve {base} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
-    assert f"# vllm serve {shlex.quote(str(merged.path))} --host" in merged.usage
+    assert f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
 
 
-@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (8, 8), (12, 16), (32, 32), (33, 64)])
+@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
 def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
     export = Export(tmp_path, {"kind": "adapter", "rank": rank})

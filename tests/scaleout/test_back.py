@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from tests.export.test_merged import rewrite
 from tests.support.scale import said_by, signs, start, trained
 
 
@@ -26,31 +27,18 @@ def back(run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFac
     return gn.scaleout.open(there.rename(root / "moved"))
 
 
-@pytest.fixture
-def folder(run: gn.runs.Run, tmp_path: Path) -> Path:
-    return gn.scaleout.write(run, tmp_path / "folder").path
-
-
 def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
     came = back.run
     assert came.status == "finished" and came.name == "a-run" and "2 processes" in came.info["rollout"]
     assert [row["step"] for row in came.rows] == [1, 2, 3] and all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
-    assert list(there[1].columns) == list(here[1].columns) and len(there[1]) == 8
     # The same prompts in each step, in the same order; other completions.
     assert [table["prompt"].tolist() for table in there] == [table["prompt"].tolist() for table in here]
     assert there[1]["signs"].tolist() == signs([[{"content": text}] for text in there[1]["completion"]])
-    assert (came.path / "README.md").read_text().partition("# ")[2].startswith("a-run\n")
-    assert came.plot() is not None and isinstance(gn.health.check_health(came), gn.health.HealthReport)
+    assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
     # Settings may be changed there, and two runs of one name are still two.
     assert came.settings.learning_rate == 0.1 and came.settings.extra == {"epsilon": 0.3}
-    compared = gn.runs.compare(run, came)
-    assert list(compared.differences["learning_rate"].values()) == [0.5, 0.1]
-    assert "what differs is luck" not in repr(compared) and str(back.path) in repr(compared)
-
-
-def rewritten(file: Path, **changes: object) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    assert list(gn.runs.compare(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
 
 
 def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.Project, tmp_path: Path) -> None:
@@ -58,24 +46,24 @@ def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.
     (mine := tmp_path / "mine").mkdir()
     (mine / "thesis.txt").write_text("three years")
     sent = Path(shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back")))
-    for name in (str(mine), "../../mine", "..", "", "C:\\mine", "a/../../../mine"):
-        rewritten(sent / "origin.json", run=name)
+    for name in (str(mine), "../../mine", "", "C:\\mine"):
+        rewrite(sent / "origin.json", run=name)
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
-    rewritten(sent / "origin.json", run="a-run")
+    rewrite(sent / "origin.json", run="a-run")
     for link, target in (("back", mine), ("result/adapter/adapter_more", mine / "thesis.txt"), ("base/more", mine)):
         (sent / link).symlink_to(target)
         with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
             gn.scaleout.open(sent)
         (sent / link).unlink()
     settings = json.loads((sent / "origin.json").read_text())["settings"]
-    rewritten(sent / "origin.json", settings={**settings, "model": str(mine)})
+    rewrite(sent / "origin.json", settings={**settings, "model": str(mine)})
     with pytest.raises(ValueError, match=r"origin\.json' names the model .* no name on the Hub"):
         gn.scaleout.open(sent)
-    rewritten(sent / "origin.json", settings={**settings, "run_root": str(mine)})
+    rewrite(sent / "origin.json", settings={**settings, "run_root": str(mine)})
     finished = json.loads((sent / "result" / "finished.json").read_text())
     elsewhere = {**finished["trainer"], "run_root": str(mine), "model": str(mine)}
-    rewritten(sent / "result" / "finished.json", trainer=elsewhere)
+    rewrite(sent / "result" / "finished.json", trainer=elsewhere)
     came = gn.scaleout.open(sent).run
     assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
     assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == ["thesis.txt"]
@@ -89,20 +77,11 @@ def test_it_can_be_compared_and_exported_and_is_not_written_over(
     assert "holds a training already: move it away" in said_by(back.path, capsys) and back.run.rows
 
 
-def test_opening_runs_nothing(run: gn.runs.Run, folder: Path) -> None:
-    mark = folder.parent / "was-run"
+def test_opening_runs_nothing(run: gn.runs.Run, tmp_path: Path) -> None:
+    folder, mark = gn.scaleout.write(run, tmp_path / "folder").path, tmp_path / "was-run"
     (folder / "rewards.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
-    project = gn.scaleout.open(folder)
-    assert "a-run, to be trained by" in repr(project)
     with pytest.raises(FileNotFoundError, match=r"start train\.py there"):
-        _ = project.run
+        _ = gn.scaleout.open(folder).run
     assert not mark.exists()
-
-
-def test_what_is_no_such_folder(folder: Path, tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"origin\.json"):
-            gn.scaleout.open(path)
-    rewritten(folder / "origin.json", form=7)
-    with pytest.raises(ValueError, match="has the form 7, this version reads 2: write it again"):
-        gn.scaleout.open(folder)
+    with pytest.raises(FileNotFoundError, match=r"origin\.json"):
+        gn.scaleout.open(tmp_path)

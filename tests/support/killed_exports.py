@@ -22,10 +22,6 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying_at(word: str) -> Callable[[str], None]:
-    return lambda line: die() if word in line else None
-
-
 def after(function: Callable) -> Callable:
     """Do it, then die."""
 
@@ -36,28 +32,13 @@ def after(function: Callable) -> Callable:
     return done
 
 
-# Moments of an export: what is put in whose place, or the stage that is told.
+# Moments of an export: a stage that is told, or what is put in whose place.
 STAGES = ("merging", "writing", "verifying")
 MOMENTS = {
-    "the weights are copied": ("tokenizer_for", die),
     "all is verified": ("write_export_card", die),
     "the card is written": ("write_export_card", after(merged.write_export_card)),
     "it is in its place": ("put_in_place", after(merged.put_in_place)),
 }
-
-
-def killed(make: Callable[[str | None], None], moment: str | None) -> None:
-    def work() -> None:
-        if moment in MOMENTS:
-            setattr(merged, *MOMENTS[moment])
-        make(moment)
-
-    assert in_child(work) == (moment is not None), moment
-
-
-def found(folder: Path) -> dict[str, list[str]]:
-    """Of each folder there its kind, without the process that made it, and its files."""
-    return {path.name.split("-")[0]: sorted(file.name for file in path.iterdir()) for path in folder.iterdir()}
 
 
 def main(run_folder: str, where: str) -> None:
@@ -70,24 +51,23 @@ def main(run_folder: str, where: str) -> None:
 
     torch.set_num_threads(1)  # a fork has no other threads
     merged.run_script = run_script_here  # no moment lies in it, and each child would wait for one of its own
-    run = gn.open_run(run_folder)
-    makers = {
-        "merged": lambda moment: gn.export_merged(
-            run, Path(where, "merged", "out"), overwrite=True, report=dying_at(str(moment))
-        ),
-        "adapter": lambda moment: gn.export.export_adapter(run, Path(where, "adapter", "out"), overwrite=True),
-    }
-    moments = {
-        "merged": [*STAGES, "it is in its place"],
-        "adapter": ["the weights are copied", "all is verified", "the card is written", "it is in its place"],
-    }
-    for kind, make in makers.items():
-        old = Path(where, kind, "out")
-        old.mkdir(parents=True)
-        (old / "old").touch()
-        for moment in (*moments[kind], None):
-            killed(make, moment)
-            print(json.dumps({"kind": kind, "moment": moment, "found": found(old.parent)}), flush=True)
+    run, target = gn.open_run(run_folder), Path(where, "out")
+    target.mkdir(parents=True)
+    (target / "old").touch()
+
+    def export_until(moment: str | None) -> None:
+        def report(line: str) -> None:
+            if moment in STAGES and moment in line:
+                die()
+
+        if moment in MOMENTS:
+            setattr(merged, *MOMENTS[moment])
+        gn.export_merged(run, target, overwrite=True, report=report)
+
+    for moment in (*STAGES, *MOMENTS, None):
+        assert in_child(lambda moment=moment: export_until(moment)) == (moment is not None), moment
+        found = {path.name: sorted(file.name for file in path.iterdir()) for path in target.parent.iterdir()}
+        print(json.dumps({"moment": moment, "found": found}), flush=True)
 
 
 if __name__ == "__main__":
