@@ -161,15 +161,6 @@ def test_a_token_is_never_shown_and_colabs_secrets_are_not_opened(token, status,
     assert asked == [] and (not token or token.strip() not in repr(report) + report._repr_html_())
 
 
-def test_a_containers_cores_are_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
-    limit = tmp_path / "cpu.max"
-    monkeypatch.setattr(host, "Path", lambda path: limit)
-    for text, count in (("200000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 64)):
-        limit.write_text(text)
-        assert host.usable_cores() == count
-
-
 def test_the_gpu_is_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """As pynvml tells it on a machine with two cards."""
     cards, begin = {0: "Tesla T4", "GPU-b": "NVIDIA L4"}, Mock()

@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import datasets
 import numpy
@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from trl.trainer.utils import get_callable_name
 
 import grpo_nb as gn
-from grpo_nb.rewards import base, correctness, length, xml_format, xml_tags
-from grpo_nb.tasks import formats
+from grpo_nb.rewards import base, correctness, xml_tags
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
 # Code needs a sandbox: tests/rewards/test_code.py.
@@ -102,20 +101,6 @@ def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None
         replace(reward, weight=math.nan)
 
 
-def test_a_reward_of_ones_own_class_shows_itself_as_the_kits() -> None:
-    @dataclass(frozen=True)
-    class Polite(base.Reward):
-        word: str = "please"
-
-        def score_text(self, text: str, row: dict) -> float:
-            return float(self.word in text)
-
-    reward = Polite(word="<b>", weight=0.5, format=formats.boxed())
-    assert repr(reward) == "Polite(weight=0.5, format='boxed', word='<b>')" and repr(correctness()) == "correctness()"
-    assert repr(length(2, 4)) == "length(low=2, high=4)"
-    assert reward(completions=["a", "<b>"]) == [0.0, 1.0] and "Polite" not in base.kinds()
-
-
 def test_importing_rewards_is_light() -> None:
     code = "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -123,35 +108,14 @@ def test_importing_rewards_is_light() -> None:
     assert not set(done.stdout.split()) & heavy
 
 
-@pytest.mark.parametrize(
-    ("completion", "text"),
-    [
-        ("7", "7"), ([], ""), ([{"role": "assistant", "content": None}], ""), ([{"role": "assistant"}], ""),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "b"),
-    ],
-)  # fmt: skip
-def test_completion_text(completion, text: str) -> None:
-    assert base.completion_text(completion) == text
-
-
 def graded(completions: list, **columns: object) -> list[float]:
     return [float(len(c)) for c in completions]
 
 
-def test_names_are_trls_and_what_is_no_list_of_rewards_is_refused() -> None:
+def test_names_are_trls() -> None:
     reward = functools.partial(functools.partial(graded, level=[1]), other=2)
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
     assert base.weights_by_name([reward, xml_tags(weight=0.5)]) == {"graded": 1.0, "xml_tags": 0.5}
-    one = xml_format()
-    assert base.reward_list(one) == base.reward_list([one]) == base.reward_list(iter([one])) == [one]
-    for twice in ([reward, graded], [correctness(), xml_tags(), correctness()]):
-        with pytest.raises(ValueError, match=r"two rewards are named '(graded|correctness)'"):
-            base.weights_by_name(twice)
-    for wrong in ([correctness()(completions=["7"], answer=["7"])], [correctness], ["correctness"]):
-        with pytest.raises(ValueError, match="no reward function"):
-            base.weights_by_name(wrong)
-    with pytest.raises(ValueError, match="rewards is empty"):
-        base.reward_list([])
 
 
 def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:

@@ -13,7 +13,7 @@ from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks import formats
-from tests.rewards.cases import KINDS, QUICK, slot
+from tests.rewards.cases import KINDS, slot
 
 ADD = [{"call": "add", "args": [1, 2], "expected": 3}]
 
@@ -85,12 +85,6 @@ def test_a_batch_with_a_loop_costs_its_limit_once_in_any_thread() -> None:
         reward = code_tests(limits=Limits(cpu_seconds=1.0))
         values = threads.submit(reward, completions=completions, tests=[ADD * 5] * 16).result(60)
     assert values == [0.0] + [1.0] * 15 and time.monotonic() - started < 5
-
-
-def test_the_same_code_gets_the_same_score() -> None:
-    code = "import random\ndef f(n): return sorted({*'abcd'}, key=lambda c: random.random() + hash(c))[0] == 'abcd'[n]"
-    tests = [f"assert f({n})" for n in range(4)] * 5
-    assert len(set(code_tests(limits=QUICK)(completions=[slot(code)] * 3, tests=[tests] * 3))) == 1
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -37,12 +37,6 @@ def test_lengths() -> None:
     assert one(length(10, unit="characters"), "12345", 9) == one(length(10, unit="words"), "a b c d e", 9) == 0.5
 
 
-@pytest.mark.parametrize(("low", "high", "unit"), [(5, 4, "words"), (0, None, "words"), (10, None, "lines")])
-def test_lengths_that_cannot_be(low: int, high: int | None, unit: str) -> None:
-    with pytest.raises(ValueError, match=r"low = |unit = 'lines'"):
-        length(low, high, unit=unit)
-
-
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
 
 
@@ -63,14 +57,3 @@ BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
 )  # fmt: skip
 def test_spans(reward, text: str, expected: list[str]) -> None:
     assert [text[span.start : span.end] for span in spans(reward, text)] == expected
-
-
-def test_where_a_function_with_a_format_looked() -> None:
-    def mine(completions, **columns):
-        return [0.0 for _ in completions]
-
-    assert [span.what for span in spans(mine, GOOD)] == ["whole text"]
-    mine.format = formats.xml()
-    marked = [GOOD[span.start : span.end] for span in spans(mine, GOOD)]
-    assert marked == ["<reasoning>", "</reasoning>", "<answer>", "7", "</answer>"]
-    assert spans(mine, "") == () and [span.what for span in spans(xml_format(), "<answer>7")] == ["tag"]

@@ -74,13 +74,3 @@ def test_an_adaptive_weight_falls_as_the_form_is_learnt_and_is_kept(recipes: dic
     again = recipes["Adaptive"](gn.rewards.xml_tags())
     again.load_state_dict(reward.state_dict())
     assert gn.score(again, [GOOD]).totals == gn.score(reward, [GOOD]).totals
-
-
-def test_trls_own_are_taken_as_they_are(recipes: dict) -> None:
-    given = [recipes[name] for name in ("overlong", "repeated", "think_format_reward")]
-    chats = [[{"role": "assistant", "content": text}] for text in ("<think>so</think>7", "7")]
-    scores = gn.score(given, chats, completion_ids=[[5] * 600] * 2)
-    assert scores.values["soft_overlong_punishment_reward"] == (-1.0, -1.0)
-    assert scores.values["repetition_penalty_reward"][0] < -0.9
-    assert scores.values["think_format_reward"] == (1.0, 0.0)
-    assert scores.totals[0] - scores.totals[1] == 1.0

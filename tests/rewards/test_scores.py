@@ -214,20 +214,6 @@ def test_a_wrong_number_of_scores_and_none_at_all_are_errors() -> None:
         score(paying(None), ["a"])
 
 
-def test_what_a_reward_changes_is_not_the_callers() -> None:
-    def vandal(completions, answer, **_):
-        completions[0][0]["content"] = ""
-        answer[0] = "8"
-        return [0.0]
-
-    row = {"prompt": [{"role": "user", "content": "?"}], "answer": "7"}
-    chat = [[{"role": "assistant", "content": "<answer>7</answer>"}]]
-    found = score([vandal, correctness()], chat, [row])
-    assert chat[0][0]["content"] == "<answer>7</answer>" and row["answer"] == "7"
-    # The next reward sees the damage, as in the trainer.
-    assert found.values["correctness"] == (0.0,) and found.completions == ("<answer>7</answer>",)
-
-
 def tokens(completions, completion_ids, **_):
     return [float(len(ids)) for ids in completion_ids]
 

@@ -237,22 +237,6 @@ def test_values_come_back_with_their_types() -> None:
         assert is_same_value(answer.value, value), (answer, value)
 
 
-def test_what_holds_values_comes_back_as_what_it_holds() -> None:
-    code = """
-from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
-import decimal, enum, fractions
-class Color(enum.IntEnum): RED = 3
-def held(): return [Counter("aab"), OrderedDict(a=1), defaultdict(int, x=1), namedtuple("P", "x y")(1, 2), Color.RED]
-def exact(): return [decimal.Decimal("0.5"), fractions.Fraction(1, 4)]
-def items(): return [(n for n in range(3)), map(int, "012"), range(3), deque([0, 1, 2]), {0: 1, 1: 2, 2: 3}.keys()]"""
-    held, exact, items = run_untrusted(code, [*map(Call, ("held", "exact", "items"))]).answers
-    assert is_same_value(held.value, [{"a": 2, "b": 1}, {"a": 1}, {"x": 1}, (1, 2), 3])
-    assert exact.value == [0.5, 0.25]
-    for one in items.value:  # as Python's own: equal to no list
-        assert one not in ([0, 1, 2], (0, 1, 2)) and not is_same_value(one, (0, 1, 2))
-    assert [list(one) for one in items.value] == [[0, 1, 2]] * 5
-
-
 @pytest.mark.parametrize(
     ("given", "expected", "exact", "equal"),
     [
@@ -381,17 +365,6 @@ sys.stdin.readline()
         inside = children(parent.pid)
         parent.communicate("\n", timeout=30)
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), 10)
-
-
-def test_settings_are_checked() -> None:
-    for name, value in (("cpu_seconds", 0), ("memory_mib", 1), ("output_kib", 0.5), ("cpu_seconds", 1e300)):
-        with pytest.raises((TypeError, ValueError), match=f"^{name} = "):
-            Limits(**{name: value})
-    for name in ("f(1)", "", "a b", "__import__('os').system", "f;g", "f.", "f\n"):
-        with pytest.raises(ValueError, match="not a function"):
-            Call(name)
-    with pytest.raises(ValueError, match="unmarshallable"):
-        run_untrusted("def f(x): pass", [Call("f", (object(),))])
 
 
 @pytest.mark.parametrize(

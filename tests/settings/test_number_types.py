@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type, number_type
 from grpo_nb.settings.presets import GPUS
 from tests.conftest import brevity
@@ -59,11 +57,3 @@ def test_model_trainer_plan_record_and_evaluation_have_the_type_of_the_settings(
     reopened = gn.open_run(run.path)
     gn.evaluate(reopened, task=task)
     assert str(reopened.model.dtype) == f"torch.{dtype}"
-
-
-def test_unsloth_is_told_by_the_variable_that_it_reads_and_the_users_stands(nobody_chose) -> None:
-    for users, told in ((None, "0"), ("1", "1")):
-        if users is not None:
-            nobody_chose.setenv(VARIABLE, users)
-        import_unsloth()
-        assert os.environ[VARIABLE] == told

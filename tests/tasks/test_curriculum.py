@@ -96,19 +96,6 @@ def test_a_real_run(tiny_run: gn.runs.Run) -> None:
     assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
 
 
-def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run) -> None:
-    unsolved = dataclasses.replace(task, train=task.train.add_column("pass_rate", [0.0] * 10))
-    other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
-    for told, act in (
-        ("measure first", task.curriculum),
-        (r"one of \['correctness'\]", lambda: task.with_pass_rates(run, reward="format")),
-        ("no training question of 10 has a pass rate", lambda: unsolved.curriculum(0.4, 0.5)),
-        ("none of the measured groups", lambda: other.with_pass_rates(run)),
-    ):
-        with pytest.raises(ValueError, match=told):
-            act()
-
-
 def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
     sizes = {"max_steps": 3, "max_completion_length": 4, "num_generations": 2, "per_device_train_batch_size": 4}
     model, tokenizer, task, settings = load_tiny(tiny_folder, 12, 2, run_root=str(tmp_path), **sizes)

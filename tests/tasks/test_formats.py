@@ -47,26 +47,6 @@ def test_a_template_that_opens_the_tag() -> None:
     assert not formats.xml().for_template(Opens()).is_opened_by_template
 
 
-def test_a_bare_completion_is_its_answer() -> None:
-    bare = formats.bare()
-    assert bare.render("3 + 4 = 7", "7") == "7" and not bare.is_exact(" ") and bare.completeness("") == 0
-    assert (bare.tags, bare.tag_spans("7"), bare.reasoning("7")) == ((), [], "")
-
-
-@pytest.mark.parametrize(
-    ("marks", "told"),
-    [
-        ({"answer_open": "\n"}, "answer_open"),  # of a mark of white space, every completion was an error
-        ({"answer_close": "</answer>"}, "answer_open"),
-        ({"reasoning_open": "<r>", "reasoning_close": "</r>"}, "answer_open"),
-        ({"answer_open": "#", "reasoning_open": "<r>"}, "belong together"),
-    ],
-)
-def test_marks_that_cannot_be(marks: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        formats.AnswerFormat(name="none", **marks)
-
-
 PIECES = st.sampled_from([*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"])
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pandas
 import pytest
 from datasets import Dataset, DatasetDict
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.tasks import read_rows as reading
@@ -151,20 +149,6 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> Non
 def test_an_argument_that_means_nothing_for_a_source_is_told(source: Any, name: str, value: Any, hub: list) -> None:
     with pytest.raises(TypeError, match=f"{name}= means nothing for"):
         gn.load_task(source, **{name: value})
-
-
-@given(
-    data=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")),
-    name=st.sampled_from(["a.csv", "a.tsv", "a.json", "a.jsonl", "a.parquet"]),
-)  # fmt: skip
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_damaged_file_is_read_or_named(data: bytes, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.getbasetemp() / name
-    file.write_bytes(data)
-    try:
-        assert all(isinstance(row, dict) for row in read_rows(file).rows)
-    except (ValueError, TypeError) as error:
-        assert name in str(error)
 
 
 def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
