@@ -63,15 +63,3 @@ def test_what_is_not_covered_runs_as_before(case: str) -> None:
     with grouped_attention:
         got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
     assert torch.equal(got, expected)
-
-
-def test_the_last_who_leaves_puts_it_back_whoever_came_first() -> None:
-    """Threads come and go in any order: none may lose what it relies on."""
-    stock = sdpa_attention.sdpa_attention_forward
-    grouped_attention.__enter__()
-    patched = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    with pytest.raises(KeyError), grouped_attention:
-        grouped_attention.__exit__(None, None, None)
-        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is patched is not stock
-        raise KeyError
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is stock

@@ -119,9 +119,3 @@ def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows:
                 assert folded._packed[head][1] is packed, "packed again for nothing"
             for weight in changed:
                 weight.data.mul_(1.5)  # past autograd, as loaders write
-
-
-def test_one_model_has_one_folded_copy_while_somebody_holds_it() -> None:
-    model = lora_model()
-    folded = FoldedLora.of(model)
-    assert FoldedLora.of(model) is folded is not FoldedLora.of(lora_model())

@@ -57,15 +57,6 @@ def test_it_is_the_plain_log_softmax_with_its_gradients(
     torch.testing.assert_close(again[:2], (log_probs.detach(), entropy.detach()))
 
 
-def test_no_token_at_all_is_no_error() -> None:
-    hidden, weight, targets = problem()
-    empty = hidden[:0].requires_grad_()
-    with tiled_head:
-        log_probs, *_ = call(empty, weight, targets[:0])
-    log_probs.sum().backward()
-    assert log_probs.shape == (0,) and empty.grad.shape == (0, 24)
-
-
 @pytest.mark.parametrize(
     "other", [{"bias": torch.zeros(1001)}, {"softcap": 30.0}, {"scale": 0.5}, {"outputs": ("log_probs", "is_top1")},
               {"trained": True}, {"dtype": torch.bfloat16}], ids=lambda other: next(iter(other)),

@@ -6,7 +6,6 @@ of test_vllm.py and with `make gpu-check`: memory that is given back in sleep, 4
 
 from __future__ import annotations
 
-import collections
 import logging
 import signal
 from collections.abc import Iterator
@@ -164,35 +163,6 @@ def test_an_interrupt_leaves_an_engine_that_can_be_asked(model, prompts, monkeyp
             vllm.sample_with_vllm(model, prompts, config())
     assert len(engine.output_processor.request_states) == len(prompts), "left behind, and it would wait for ever"
     assert vllm.sample_with_vllm(model, prompts, config()) == expected
-
-
-def test_an_interrupt_while_two_steps_are_under_way_leaves_an_engine_that_can_be_asked(
-    model, prompts, monkeypatch
-) -> None:
-    """As on a GPU, where vLLM has a queue of two steps (async_scheduling); on a CPU it turns that off (platforms/cpu.py)."""
-    expected = vllm.sample_with_vllm(model, prompts, config())
-    core = model.vllm_engine.llm_engine.engine_core.engine_core
-    assert core.batch_queue is None and core.batch_queue_size == 1
-
-    class Interrupted(collections.deque):
-        times = 0
-
-        def appendleft(self, step: Any) -> None:
-            super().appendleft(step)
-            if len(self) == self.maxlen and self.times == 0:
-                self.times += 1
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(core, "batch_queue_size", 2)
-    monkeypatch.setattr(core, "batch_queue", Interrupted(maxlen=2))
-    monkeypatch.setattr(core, "step_fn", core.step_with_batch_queue)
-    with pytest.raises(KeyboardInterrupt):
-        vllm.sample_with_vllm(model, prompts, config())
-    assert len(core.batch_queue) == 2
-    with pytest.raises(AssertionError):
-        model.fast_generate([{"prompt_token_ids": prompts[0]}], use_tqdm=False)
-    assert vllm.sample_with_vllm(model, prompts, config()) == expected
-    assert vllm.sample_with_vllm(model, prompts, config()) == expected and core.batch_queue.times == 1
 
 
 def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(loaded, model, monkeypatch) -> None:

@@ -51,31 +51,6 @@ def test_log_probabilities_are_those_of_the_distribution_drawn_from(name: str) -
         assert log_probs == pytest.approx(drawn_log_probs(model, PROMPTS[0], tokens, settings), abs=1e-4)
 
 
-@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0, 40.0])
-def test_words_drawn_are_those_of_multinomial(spread: float) -> None:
-    """Drawn another way for speed: the same words, and the same random state afterwards."""
-    for seed, width in enumerate((49152, 128, 2) * 8):
-        torch.manual_seed(seed)
-        scores = spread * torch.randn(6, width)
-        scores[0, 1:] = -torch.inf  # as top-k leaves it
-        drawn, states = [], []
-        for draw in (torch.multinomial, rollout._draw):
-            torch.manual_seed(seed)
-            more = (1,) if draw is torch.multinomial else (6, torch.arange(6))
-            drawn.append(draw(scores.softmax(-1), *more).flatten())
-            states.append(torch.get_rng_state())
-        assert torch.equal(*drawn) and torch.equal(*states)
-
-
-def test_a_rollout_leaves_the_model_as_it_was() -> None:
-    model = lora_model().train()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    rollout.sample(model, [PROMPTS[0]] * 3, config(top_k=0))
-    assert model.training
-    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
-    assert not any("forward" in vars(module) for module in model.modules() if hasattr(module, "lora_A"))
-
-
 def test_generate_keeps_order_and_says_what_was_cut(tiny_folder: Path) -> None:
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
     chats = [[{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "No?")]

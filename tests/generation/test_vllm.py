@@ -11,8 +11,8 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+import unsloth_zoo.vllm_utils  # noqa: F401 before there is a stand-in, for which it would look
 from transformers import GenerationConfig
-from unsloth_zoo import vllm_utils  # before there is a stand-in, for which it would look
 
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
@@ -193,14 +193,6 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     engine.waiting["left"] = ()
     build_a_trainer(with_engine)
     assert not engine.waiting
-
-
-@pytest.mark.parametrize("use", [ask, build_a_trainer])
-def test_a_model_that_the_kit_did_not_load_hands_copies_too(with_engine, monkeypatch, use) -> None:
-    """Loaded by hand through Unsloth; what copies are is in models/test_load.py."""
-    monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
-    use(with_engine)
-    assert vllm_utils._build_lora_request.hands_copies
 
 
 def test_what_the_engine_would_cut_or_not_sample_from_takes_the_other_path(with_engine) -> None:

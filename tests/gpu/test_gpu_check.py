@@ -1,11 +1,8 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
-import dataclasses
-import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,13 +115,6 @@ def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | No
     assert row.ok is ok, row
 
 
-def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
-    since = time.monotonic()
-    assert gpu_check.interrupted(lambda: time.sleep(30), 0.05) and time.monotonic() - since < 10
-    assert not gpu_check.interrupted(lambda: None, 30)
-    time.sleep(0.1)  # none comes afterwards
-
-
 def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """Other base weights are left, as a folded LoRA would be."""
     stock = subjects.answers_of_model
@@ -163,30 +153,6 @@ def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Pa
     assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
 
 
-def test_a_notebook_that_fails_is_said_and_one_that_could_do_it_before_has_nothing_to_learn(
-    tmp_path: Path, monkeypatch
-) -> None:
-    asked: list[list] = []
-    monkeypatch.setattr(gpu_check, "run_command", lambda command, **named: asked.append(command))
-    held_out = SimpleNamespace(before=SimpleNamespace(accuracy=0.9), verdict="no difference shown", sentence="alike")
-    run = SimpleNamespace(rise=lambda: SimpleNamespace(is_clear=False, sentence="flat"), comparison=held_out)
-    monkeypatch.setattr(gpu_check.gn, "open_run", lambda path: run)
-    ends, learns = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path)))
-    assert ends.ok and learns.ok is None and "'load_in_4bit': True, 'fast_inference': True" in asked[0][-1]
-    held_out.before.accuracy = 0.5
-    assert gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path)))[1].ok is False
-    monkeypatch.setattr(gpu_check, "run_command", lambda command, **named: 1 / 0)
-    (failed,) = gpu_check.run_phase(gpu_check.quickstart_notebook, Request(str(tmp_path), "m"))
-    assert failed == Row("ends well", False, "ZeroDivisionError: division by zero")
-
-
-def test_with_vllm_all_is_done_and_the_rest_besides() -> None:
-    with_vllm, without = (dict((name, changes) for name, _, changes in gpu_check.plan_of(has)) for has in (True, False))
-    assert {"kit, with vLLM", "kit, without vLLM", "resume, with vLLM", "exports, with vLLM"} <= with_vllm.keys()
-    assert with_vllm["kit, 16 bit"] == {"use_vllm": True, "load_in_4bit": False}
-    assert list(without.values()) == [{"use_vllm": False}] * 6
-
-
 def failing(request: object):
     yield Row("a", True, "1", "2")
     raise ValueError("here")
@@ -197,18 +163,6 @@ def test_a_phase_keeps_what_it_found_before_it_failed() -> None:
     found = gpu_check.run_phase(failing, Request("f"), lambda rows: kept.append(list(rows)))
     assert found == [Row("a", True, "1", "2"), Row("ends", False, "ValueError: here")]
     assert kept == [found[:1], found]
-
-
-def test_a_phase_of_its_own_process_ends_with_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """vLLM and CUDA are not taken down with the interpreter: what crashes or hangs there is no fault of the phase."""
-    monkeypatch.setattr(gpu_check, "plan_of", lambda has_vllm: [("a", failing, {})])
-    monkeypatch.setattr(gpu_check.os, "_exit", sys.exit)
-    request = json.dumps(dataclasses.asdict(Request(str(tmp_path), "m")))
-    monkeypatch.setattr(sys, "argv", ["", "--phase", "failing", request])
-    with pytest.raises(SystemExit) as ended:
-        gpu_check.main()
-    kept = json.loads((tmp_path / "phase.json").read_text())
-    assert ended.value.code == 0 and [name for name, *_ in kept] == ["a", "ends"]
 
 
 @pytest.mark.parametrize(("end", "said"), [("sys.exit(139)", "ended with 139"), ("time.sleep(60)", "longer than 2 s")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import logging
 import os
@@ -194,15 +193,6 @@ def test_what_a_second_load_would_meet_too_is_explained_at_once(on_a_gpu, words,
     assert len(loader.calls) == 1
 
 
-def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
-    monkeypatch.setattr(models, "find_gpu", lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    loader = Loader()
-    with pytest.raises(gn.machine.EnvironmentProblem, match="of which no NVIDIA driver tells"):
-        on_a_gpu(loader)
-    assert loader.calls == []
-
-
 # --- What Unsloth reads when it is imported ---
 
 
@@ -242,15 +232,6 @@ def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(importe
             imported(**{there: "1"})
         assert missing not in os.environ, "a second try would pass"
     imported(**{STANDBY: "1", SHARED_SCORING: "1"})
-
-
-def test_a_notebook_whose_stdout_has_no_descriptor_gets_one(imported, monkeypatch) -> None:
-    """For who loads by hand with Unsloth in Colab: its own cure, at its import, met the kit's stream."""
-    shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    imported()
-    assert sys.stdout.fileno() == 1
 
 
 # --- What the trainer makes of it ---

@@ -1,22 +1,17 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text, trains on a CPU with every hook of the kit.
 
-In another process, where it takes the place of TRL's. What only a GPU or a checkpoint would show is read from its syntax: what
-`grpo_nb.training.checkpointing` keeps (`_buffered_inputs`, `_step`), and the number types.
+In another process, where it takes the place of TRL's. What only a checkpoint would show is read from its syntax: what
+`grpo_nb.training.checkpointing` keeps (`_buffered_inputs`, `_step`).
 """
 
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 import grpo_nb as gn
-from grpo_nb.settings.effective import requested_arguments
-from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import trainer_state
 from tests.support import first_losses
 from tests.support.signatures import text_of
@@ -67,34 +62,6 @@ def test_what_the_kit_replaces_or_calls_of_trls_trainer_is_in_the_written_one(wr
     used = trls & {getattr(node, "attr", None) or getattr(node, "name", None) for node in nodes}
     assert {"_prepare_inputs", "training_step", "_save_checkpoint"} <= used
     assert used <= methods_of(written[f"_{NAME}"]).keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("t4", "auto"), ("t4", "float16"), ("t4", "float32"), ("h100", "auto"), ("h100", "bfloat16"), ("h100", "float32")],
-)
-def test_the_number_type_is_that_of_the_loader(name: str, dtype: str, written, monkeypatch) -> None:
-    """Unsloth's own lines, run: what they make of `bf16` and `fp16` for a model that its loader made with that type."""
-    gpu = GPUS[name]
-    is_native = gpu.compute_capability >= (8, 0)
-    loads = {"auto": "bfloat16" if is_native else "float16"}.get(dtype, dtype)
-    body = methods_of(written[NAME])["__init__"].body
-    begin = next(i for i, line in enumerate(body) if ast.unparse(line).startswith("use_bf16 ="))
-    end = next(i for i, line in enumerate(body) if "eval_dataset" in ast.unparse(line))
-    monkeypatch.setattr("unsloth_zoo.device_type.device_is_bf16_supported", lambda *_: is_native)
-    monkeypatch.setattr("unsloth_zoo.device_type.DEVICE_TYPE", "cuda")
-    for variable in ("ACCELERATE_MIXED_PRECISION", "UNSLOTH_MIXED_PRECISION", "UNSLOTH_FORCE_FLOAT32"):
-        monkeypatch.setenv(variable, "float32" if variable == "UNSLOTH_MIXED_PRECISION" else "0")
-    model = SimpleNamespace(
-        config=SimpleNamespace(dtype=getattr(torch, loads)), _unsloth_full_finetuning=False,
-        _unsloth_forced_float32=False, _unsloth_user_float32=dtype == "float32",
-    )  # fmt: skip
-    asked = requested_arguments(gn.preset(name, dtype=dtype), gpu=gpu, number_type=loads, has_vllm=True)
-    args = SimpleNamespace(bf16=asked["bf16"], fp16=asked["fp16"], mixed_precision=None)
-    lines = ast.Module(body[begin:end], type_ignores=[])
-    exec(compile(lines, NAME, "exec"), {"args": args, "model": model, "os": os, "torch": torch})
-    autocast = (is_native, False)  # over float32 weights
-    assert (args.bf16, args.fp16) == (autocast if dtype == "float32" else (asked["bf16"], asked["fp16"]))
 
 
 def check_run(seen: dict) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import embedded, load
+from grpo_nb.models import load
 from grpo_nb.models.load import hand_copies
 
 
@@ -32,28 +32,6 @@ def test_it_speaks_in_4_bit() -> None:
     assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
     asked = [[{"role": "user", "content": "What is the capital of France?"}]]
     assert "Paris" in generate(model, tokenizer, asked, max_completion_length=12)[0].text
-
-
-def test_a_conversion_is_not_repeated_and_an_interrupted_one_leaves_nothing(
-    embedded_folder, tmp_path, monkeypatch
-) -> None:
-    def stop_half_way(gguf: Path, target: Path, report: object) -> None:
-        (target / "config.json").write_text("{}")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(embedded, "_convert", stop_half_way)
-    assert embedded.embedded_model_folder() == embedded_folder
-    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path))
-    with pytest.raises(KeyboardInterrupt):
-        embedded.embedded_model_folder()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_names_of_models(tiny_folder: Path, tmp_path: Path, embedded_folder: Path) -> None:
-    assert load.resolve_model(gn.settings.EMBEDDED_MODEL) == str(embedded_folder)
-    assert load.resolve_model(str(tiny_folder)) == str(tiny_folder)
-    with pytest.raises(FileNotFoundError, match="no model folder"):
-        load.resolve_model(str(tmp_path))
 
 
 def test_unsloth_too_late_is_said_before_anything_slow() -> None:

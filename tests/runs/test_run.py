@@ -78,13 +78,6 @@ def test_new_names_do_not_collide(tmp_path: Path) -> None:
         run_file.new_run_folder(tmp_path, "../a")
 
 
-def test_the_kl_is_to_what_the_run_says(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", reference="the adapter it started from")
-    assert "KL to the adapter it started from 0.0" in run.sentence and run.sentence in repr(run)
-    texts = [text.get_text() for text in run.plot().texts]
-    assert run.sentence in " ".join(texts) and run.rise().claim in run.sentence
-
-
 READERS = {
     "run.json": lambda run: (run.info, run.settings, run.weights),
     "metrics.jsonl": lambda run: run.rows,

@@ -386,12 +386,6 @@ def test_one_press_ends_after_the_step_and_two_end_at_once(fresh, settings, whol
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
 
 
-def test_rows_of_several_steps_end_with_one_for_the_last_step(fresh, settings) -> None:
-    settings = settings.replace(extra={"logging_steps": 3})
-    run = gn.train(*fresh, [brevity], settings.replace(max_steps=4), name="seldom")
-    assert [row["step"] for row in run.rows] == [3, 4] and run.checkpoint_step == 4
-
-
 class Watcher:
     """Counts rows, and stops at one."""
 

@@ -110,13 +110,6 @@ def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
         gn.train(*tiny, [gn.rewards.correctness(column="gold")], tiny_settings.replace(max_prompt_length=most - 1))
 
 
-def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
-    run = gn.train(*fresh, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
-    assert all("kl" not in row for row in run.rows)
-    card = (run.path / "README.md").read_text()
-    assert "KL not measured" in card and "Not measured (`gn.compare(run, task)` does)." in card
-
-
 def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
     sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "num_generations": 4}
     with pytest.warns(UserWarning, match="slower path .*no prompt occurs twice in a micro-batch"):
