@@ -72,7 +72,7 @@ def main() -> None:
 
     import grpo_nb as gn
     from grpo_nb.runs import figure as figures
-    from grpo_nb.training.recorder import Recorder
+    from grpo_nb.training.callback import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     # The figure's clock: CPU time of this process, and the seconds that the steps would have taken.

@@ -13,7 +13,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
-from grpo_nb.settings.effective import SHARED_SCORING
+from grpo_nb.settings.effective_table import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE
 
 _STANDBY = "UNSLOTH_VLLM_STANDBY"

@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo_nb.rewards.algebra import is_equal
 from grpo_nb.rewards.answers import SlotReward, is_copied
-from grpo_nb.rewards.shapes import UNION, Shape, bare, boxed_answers, spelled, split_name
+from grpo_nb.rewards.maths_shapes import UNION, Shape, bare, boxed_answers, spelled, split_name
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.numbers import INSIDE, is_same_number, read_number, unit_name
 

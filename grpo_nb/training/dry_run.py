@@ -25,8 +25,8 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_nb.training.callback import completions_table
 from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
-from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.trainer_state import remembering
 
 

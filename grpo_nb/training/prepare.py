@@ -23,7 +23,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.calls import call_reward, make_batch
 from grpo_nb.rewards.fitting import check_rows
 from grpo_nb.runs.groups import OWN_COLUMNS
-from grpo_nb.settings.effective import requested_arguments
+from grpo_nb.settings.effective_table import requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.vllm import vllm_obstacle

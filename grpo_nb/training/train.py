@@ -27,12 +27,12 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.beginning import keep_beginning, keep_generation
+from grpo_nb.training.callback import Observer, Recorder, best_adapter
 from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
 from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import Prepared, build_trainer, prepare, reference_adapter
-from grpo_nb.training.recorder import Observer, Recorder, best_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.training.trainer_state import Resumable, remembering, take_up_memory
 

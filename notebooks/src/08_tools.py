@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 6 minutes on 2 CPU cores; on a GPU not yet measured |
+# | Time | 9 minutes on 2 CPU cores with a test suite beside it, alone not yet measured; on a GPU not yet measured |
 # | Memory | under 5 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.2 GB for the run |
 # | Writes | `runs/`, and the converted model in your cache folder |

@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | on 2 CPU cores and on a T4 not yet measured; the first time 3 minutes more for the installation |
+# | Time | 8 minutes on 2 CPU cores with a test suite beside it, alone not yet measured; on a T4 not yet measured |
 # | Memory | on a CPU and on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |

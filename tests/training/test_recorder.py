@@ -42,9 +42,9 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, set
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
+    monkeypatch.setattr("grpo_nb.training.callback.is_notebook", lambda: where == "notebook")
     broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
-    monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
+    monkeypatch.setattr(f"grpo_nb.training.callback.{broken}", breaks)
     with pytest.warns(UserWarning, match="Nothing more is shown") as caught:
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]

@@ -20,8 +20,8 @@ import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
 from grpo_nb.training import prepare
+from grpo_nb.training.callback import Recorder
 from grpo_nb.training.observers import HoldoutScore
-from grpo_nb.training.recorder import Recorder
 from tests.conftest import ROOT, brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
