@@ -73,7 +73,7 @@ def by_hand(steps: int) -> list[float]:
 def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
-    from grpo_nb.training import recorder, train
+    from grpo_nb.training import callback, train
 
     with tempfile.TemporaryDirectory() as out:
         settings = gn.preset("cpu", max_steps=steps, run_root=out, shared_prompts=shared, **SETTINGS)

@@ -26,7 +26,8 @@ CEILINGS = {
     "export": 790,
     "scaleout": 500,
 }
-AROUND = {"tests": 11_500, "scripts": 600}
+#: The tests of tools and of judges came on top of 11,500.
+AROUND = {"tests": 12_100, "scripts": 600}
 
 #: What came on top of these: tools and environments, and judges.
 TOOLS = {
