@@ -82,7 +82,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
         at: list[float] = []
 
-        class Clock(recorder.TrainerCallback):
+        class Clock(callback.TrainerCallback):
             def on_step_begin(self, *args: object, **kwargs: object) -> None:
                 at.append(time.perf_counter())
 
@@ -95,7 +95,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         import IPython.display
 
         IPython.display.display = lambda *args, **kwargs: Handle()  # drawn and encoded, shown to nobody
-        train.is_notebook = recorder.is_notebook = lambda: True
+        train.is_notebook = callback.is_notebook = lambda: True
         build = train.build_trainer
 
         def with_clock(*args: object) -> object:
