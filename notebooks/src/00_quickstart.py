@@ -48,7 +48,8 @@ gn.check_environment()
 # `CHANGES = {"max_steps": 50}`. A `RUN_NAME` of `None` becomes the time it starts. In Colab, `DRIVE = "grpo_nb/quickstart"` keeps
 # the runs in that folder of your Google Drive: when Colab takes the machine back, run all cells again, and the training goes on.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Your own data, from a file to a run
 #
-# A CSV from a spreadsheet, with odd column names, bad rows and labels. You map the columns, see what was left out and what the model
-# is told, write two rewards (one of them has a hole), have them checked, train, and hold the result against the dumbest answer
-# there is.
+# A CSV from a spreadsheet, with odd column names, bad rows and labels. You map the columns, see what was left out and what the
+# model is told, write two rewards (one of them has a hole), have them checked, train, and hold the result against the dumbest
+# answer there is.
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_your_data.ipynb)
 
@@ -161,9 +161,9 @@ report
 # Some groups are sampled as training would, and scored. Beside the verdict stands a floor: what one gets for always giving the most
 # frequent label, without reading anything.
 #
-# You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its likeliest ones,
-# many. It knows these moods already, and cannot say them reliably: that is what training will mend. (So it is with the small model
-# of a CPU; a larger one on a GPU may have little left to learn, and the verdict says so.)
+# You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its
+# likeliest ones, many. It knows these moods already, and cannot say them reliably: that is what training will mend. (So it is
+# with the small model of a CPU; a larger one on a GPU may have little left to learn, and the verdict says so.)
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -191,8 +191,8 @@ comparison
 # %% [markdown]
 # ## Runs side by side
 #
-# Change a setting, train again, and look at both: what differs between them stands in the list. `gn.runs.compare("<one>", "<other>")`
-# draws them in one figure.
+# Change a setting, train again, and look at both: what differs between them stands in the list.
+# `gn.runs.compare("<one>", "<other>")` draws them in one figure.
 
 # %%
 gn.runs.list(settings.run_root)

@@ -47,7 +47,8 @@ gn.check_environment()
 # larger one on a GPU may know the format from the start, and then the last lesson is another one: it needs no example. `PROMPTS`
 # are sampled for each baseline; a change by name is, for example, `CHANGES = {"num_generations": 16}`.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -191,7 +192,8 @@ mended
 # ## Rewards together
 #
 # Sound rewards can still make a bad sum. The same scores under other weights, with form worth more than being right: the first
-# two texts, right and wrong, move close together, and both are far above a right answer in poor form. The check sees it without being told.
+# two texts, right and wrong, move close together, and both are far above a right answer in poor form. The check sees it without
+# being told.
 #
 # You should see two lines of advantages, and a warning that *form outweighs being right*.
 

@@ -43,11 +43,12 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. On a CPU one group of 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end;
-# `save_steps` writes a checkpoint every second step. In Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your
-# Google Drive.
+# The only cell to edit. `auto` takes the preset for your machine. On a CPU one group of 8 completions a step and `STEPS` steps
+# keep the runs short, half of them in each of two stages at the end; `save_steps` writes a checkpoint every second step. In
+# Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -93,9 +94,9 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## An alert, provoked
 #
-# The same questions without the example turn, and completions cut off after 12 tokens, which is less than the format needs: a mistake
-# that many make with a model that thinks before it answers. All completions of a group score the same, no advantage is left,
-# and nothing is learnt, however long it runs. People find that out in the morning.
+# The same questions without the example turn, and completions cut off after 12 tokens, which is less than the format needs: a
+# mistake that many make with a model that thinks before it answers. All completions of a group score the same, no advantage is
+# left, and nothing is learnt, however long it runs. People find that out in the morning.
 #
 # Here a rule says so at step 10, with the numbers and what to change, and at step 20, where it is beyond doubt, the run ends
 # by itself: that is what `stop_on_alert="critical"` asks for.
@@ -115,9 +116,9 @@ provoked.alerts[0]
 # %% [markdown]
 # ## Mended, and interrupted
 #
-# `task` has the example turn, and `settings` room for an answer. The model is as it was: without an advantage there was no gradient.
-# After half of the steps somebody presses the stop button: here an observer does, a function that is called with each row. A press ends the training
-# after the step that is under way, a second one at once.
+# `task` has the example turn, and `settings` room for an answer. The model is as it was: without an advantage there was no
+# gradient. After half of the steps somebody presses the stop button: here an observer does, a function that is called with each
+# row. A press ends the training after the step that is under way, a second one at once.
 
 
 # %%
@@ -133,9 +134,10 @@ print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
 # %% [markdown]
 # ## Resumed
 #
-# The same cell with `resume="auto"` goes on where it stopped: weights, optimizer, learning rate, data order and random state come
-# from the checkpoint, and the weights are compared with its file. The numbers are those of a run that was never interrupted; a test in this
-# repository compares them step by step, after `kill -9` too. On Colab, set `DRIVE` and, after a disconnection, run this very cell again.
+# The same cell with `resume="auto"` goes on where it stopped: weights, optimizer, learning rate, data order and random state
+# come from the checkpoint, and the weights are compared with its file. The numbers are those of a run that was never
+# interrupted; a test in this repository compares them step by step, after `kill -9` too. On Colab, set `DRIVE` and, after a
+# disconnection, run this very cell again.
 #
 # You should see one line over all steps.
 

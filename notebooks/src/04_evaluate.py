@@ -43,11 +43,13 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
-# questions are asked. Without one, a run of `STEPS` steps is made here. `SAMPLES` is the number of answers to each of `QUESTIONS`
-# questions, for pass@k. In Colab, `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, such as
+# `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out questions are asked. Without one, a run of `STEPS` steps is
+# made here. `SAMPLES` is the number of answers to each of `QUESTIONS` questions, for pass@k. In Colab,
+# `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]

@@ -44,11 +44,12 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
-# trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty. In Colab,
-# `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, one of the earlier notebooks
+# for example; while it is empty, a small one is trained here: too short to be good, long enough to be exported. Nothing is sent
+# anywhere while `PUSH_TO` is empty. In Colab, `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -62,8 +63,8 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The run
 #
-# A high learning rate, so that six steps change something, and harder sums for a larger model, which would get these all right. The comparison on held-out questions goes into the model card; with 24
-# questions its interval is wide.
+# A high learning rate, so that six steps change something, and harder sums for a larger model, which would get these all right.
+# The comparison on held-out questions goes into the model card; with 24 questions its interval is wide.
 
 # %%
 if RUN:
@@ -132,8 +133,8 @@ except gn.machine.EnvironmentProblem as problem:
 gguf
 
 # %% [markdown]
-# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes system prompt and stop token from it. Ollama itself is not
-# run here.
+# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes system prompt and stop token from it. Ollama itself
+# is not run here.
 
 # %%
 print((gguf.path / "Modelfile").read_text() if gguf else "No GGUF file, so no Modelfile.")

@@ -43,11 +43,12 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a finished run, such as that of the quickstart; while it is empty, a small one is
-# trained here. `STEPS` is how far it is trained, here and in the folder: enough to compare, too short to be good. In Colab,
-# `DRIVE = "grpo_nb/scale_out"` keeps the run in that folder of your Google Drive.
+# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a finished run, such as that of the
+# quickstart; while it is empty, a small one is trained here. `STEPS` is how far it is trained, here and in the folder: enough
+# to compare, too short to be good. In Colab, `DRIVE = "grpo_nb/scale_out"` keeps the run in that folder of your Google Drive.
 #
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
+# (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -60,8 +61,8 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# Eight completions a step in groups of four, so that each of two processes has one whole group. On a GPU too it is the small model in
-# float32: here arithmetic is compared, to the last digits.
+# Eight completions a step in groups of four, so that each of two processes has one whole group. On a GPU too it is the small
+# model in float32: here arithmetic is compared, to the last digits.
 
 # %%
 if RUN:

@@ -57,10 +57,11 @@ SEED = 0  # @param {"type": "integer"}
 # %% [markdown]
 # ## What is measured on what
 #
-# Lessons 1 and 2 take gradients of the real model, SmolLM2-135M. Lessons 3 to 5 need many trainings, and one of the real
-# model takes minutes; so they use a model of 90,000 weights that learns in five seconds, in `benchmarks/results`. It reads `7+5+9` and
-# writes an attempt, writes it again as often as it likes, and ends with an answer: `21,21,21#21`. How hard a sum is was set by its
-# first digit, and how long the answer is helps nothing. **What such a model shows is a mechanism, not how a large one will do.**
+# Lessons 1 and 2 take gradients of the real model, SmolLM2-135M. Lessons 3 to 5 need many trainings, and one of the real model
+# takes minutes; so they use a model of 90,000 weights that learns in five seconds, in `benchmarks/results`. It reads `7+5+9`
+# and writes an attempt, writes it again as often as it likes, and ends with an answer: `21,21,21#21`. How hard a sum is was set
+# by its first digit, and how long the answer is helps nothing. **What such a model shows is a mechanism, not how a large one
+# will do.**
 #
 # Each of the trainings was made with ten seeds by `benchmarks/algorithms.py`, through `gn.train` and with TRL's losses. The
 # trainings of one seed are pairs: the same weights at the start, and the same prompts in the same order.
@@ -95,17 +96,17 @@ policies = gradients.digit_policies(model, tokenizer, PROMPTS)
 print(f"{policies.parameters:,} weights of the LoRA; exact gradient and autograd differ by {policies.error:.0e}")
 
 # %% [markdown]
-# You should see one line leave the others: without a baseline the estimate gets worse as the prompts get easier, for then nearly every
-# completion is paid, and each payment pushes. For hard prompts a baseline changes nothing: there is hardly anything to
-# take off. 90 degrees is an estimate that knows nothing. Bands hold nine batches in ten.
+# You should see one line leave the others: without a baseline the estimate gets worse as the prompts get easier, for then
+# nearly every completion is paid, and each payment pushes. For hard prompts a baseline changes nothing: there is hardly
+# anything to take off. 90 degrees is an estimate that knows nothing. Bands hold nine batches in ten.
 
 # %%
 table = gradients.angle_table(policies)
 gradients.draw_angles(table)
 
 # %% [markdown]
-# More completions help everyone. The mean of the group and leave-one-out have one direction, for one is G/(G-1) times the other. And
-# where a batch has easy and hard prompts side by side, the mean of the *batch* is a bad baseline for both, and in a
+# More completions help everyone. The mean of the group and leave-one-out have one direction, for one is G/(G-1) times the
+# other. And where a batch has easy and hard prompts side by side, the mean of the *batch* is a bad baseline for both, and in a
 # group of two the baseline is so rough that none at all does better:
 
 # %%
@@ -129,14 +130,16 @@ identities = gradients.identities(*gradients.loss_gradients(model, tokenizer, ta
 gradients.draw_identities(identities)
 
 # %% [markdown]
-# So with `num_iterations=1` and one optimizer step a sampling, choosing among GRPO, clip-higher, GSPO and SAPO is choosing a name; so is
-# CISPO, DAPO or BNPO. RLOO is GRPO without its two divisions, times G/(G-1), which the optimizer takes as a little more learning rate.
+# So with `num_iterations=1` and one optimizer step a sampling, choosing among GRPO, clip-higher, GSPO and SAPO is choosing a
+# name; so is CISPO, DAPO or BNPO. RLOO is GRPO without its two divisions, times G/(G-1), which the optimizer takes as a little
+# more learning rate.
 
 # %% [markdown]
 # ## Lesson 3: length
 #
 # **The claim.** GRPO divides each completion by its length. A long wrong answer then costs less a token than a short one, so wrong answers
-# grow; Dr. GRPO divides by a constant, and they do not (arXiv:2503.20783). DAPO divides by the tokens of the batch (arXiv:2503.14476).
+# grow; Dr. GRPO divides by a constant, and they do not (arXiv:2503.20783). DAPO divides by the tokens of the batch
+# (arXiv:2503.14476).
 #
 # **The measurement.** The two settings of a comparison differ in this divisor alone. Length is free here, so nothing but the loss moves
 # it. You should see the lines part: dots are seeds, diamonds the mean of the middle half (IQM), bars its 95 % interval.
@@ -146,9 +149,9 @@ length = algorithms.scores(lines, ["grpo", "dapo"], "letters of wrong answers", 
 length
 
 # %% [markdown]
-# The same without the division by the spread, which is Dr. GRPO as its paper has it. And what the shorter wrong answers are worth on
-# held-out sums: read the column *would have shown* before you call it nothing. The first line is a warning: in trainings three times
-# as long, which leave few wrong answers to measure, the same effect cannot be told.
+# The same without the division by the spread, which is Dr. GRPO as its paper has it. And what the shorter wrong answers are
+# worth on held-out sums: read the column *would have shown* before you call it nothing. The first line is a warning: in
+# trainings three times as long, which leave few wrong answers to measure, the same effect cannot be told.
 
 # %%
 longer = algorithms.scores(lines, ["grpo, 120 steps", "dapo, 120 steps"], "letters of wrong answers")
@@ -173,9 +176,9 @@ for right in (1, 2, 4, 7):
     print(f"{right} of 8 right: {pushes[0]:.1f} divided by the spread, {pushes[1]:.1f} not divided")
 
 # %% [markdown]
-# Then the trainings: as GRPO has it, not divided, and with the prompts kept whose pass rate at the start was from 10 to 90 % (as it
-# was set; for a task of your own, `task.curriculum()` goes by what was measured). The score is of all held-out sums, those that were
-# filtered away included.
+# Then the trainings: as GRPO has it, not divided, and with the prompts kept whose pass rate at the start was from 10 to 90 %
+# (as it was set; for a task of your own, `task.curriculum()` goes by what was measured). The score is of all held-out sums,
+# those that were filtered away included.
 
 # %%
 difficulty = algorithms.scores(lines, ["grpo", "grpo unscaled", "grpo filtered"], curves="silent groups")
@@ -187,13 +190,14 @@ for part in ("easy", "middle", "hard"):
 algorithms.scores(lines, ["dr_grpo", "reinforce"])
 
 # %% [markdown]
-# The last table is lesson 1 again, as a training: REINFORCE without a baseline beside the same with one. They are not told apart. Most of
-# these sums are hard, where a baseline has little to take off, and Adam does not mind how large a gradient is.
+# The last table is lesson 1 again, as a training: REINFORCE without a baseline beside the same with one. They are not told
+# apart. Most of these sums are hard, where a baseline has little to take off, and Adam does not mind how large a gradient is.
 #
 # ## Lesson 5: used more than once
 #
 # **The claim.** Here the names part. Clip-higher leaves rare tokens room to grow (arXiv:2503.14476); GSPO clips whole completions, at 3e-4
-# (arXiv:2507.18071); CISPO clips the weight and drops no token's gradient (arXiv:2506.13585); SAPO fades in place of clipping (arXiv:2511.20347).
+# (arXiv:2507.18071); CISPO clips the weight and drops no token's gradient (arXiv:2506.13585); SAPO fades in place of clipping
+# (arXiv:2511.20347).
 #
 # **The measurement.** Each sampling is used eight times, for 80 optimizer steps on 10 samplings. You should see two stay behind: CISPO and
 # SAPO have no hard clip, and at this learning rate they follow an old sample too far. The papers report the opposite, of large
@@ -214,8 +218,8 @@ algorithms.scores(lines, [f"{name}, used 8 times, slowly" for name in algorithms
 # %% [markdown]
 # ## One pair again
 #
-# Two of the stored trainings, done here and now, on one thread as they were. On a processor of the same kind you should see the same
-# numbers to the last digit; on another one a rounding can turn a draw, and the curves part from there on.
+# Two of the stored trainings, done here and now, on one thread as they were. On a processor of the same kind you should see the
+# same numbers to the last digit; on another one a rounding can turn a draw, and the curves part from there on.
 
 # %%
 import torch

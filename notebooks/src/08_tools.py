@@ -43,9 +43,9 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. Anything of the table below can be changed by its name, `CHANGES = {"max_steps": 20}`. `HELD_OUT` is how many
-# questions are kept for the proof, `LONGER` how many with chains of three, which nobody trains. In Colab, `DRIVE = "grpo_nb/tools"`
-# keeps the run in that folder of your Google Drive.
+# The only cell to edit. Anything of the table below can be changed by its name, `CHANGES = {"max_steps": 20}`. `HELD_OUT` is
+# how many questions are kept for the proof, `LONGER` how many with chains of three, which nobody trains. In Colab,
+# `DRIVE = "grpo_nb/tools"` keeps the run in that folder of your Google Drive.
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -81,9 +81,10 @@ if is_small:
 # %% [markdown]
 # ## The village
 #
-# Each place has a note. It names the next place, or the number that was asked for. The model cannot know it: it has to read. `Village`
-# is an *environment*: `reset` begins an episode with a row of the data, every public method is a tool, and its docstring is all that
-# the model is told of it. Each completion plays in an object of its own, and the rewards get these objects.
+# Each place has a note. It names the next place, or the number that was asked for. The model cannot know it: it has to read.
+# `Village` is an *environment*: `reset` begins an episode with a row of the data, every public method is a tool, and its
+# docstring is all that the model is told of it. Each completion plays in an object of its own, and the rewards get these
+# objects.
 
 # %%
 import random
@@ -111,8 +112,8 @@ class Village:
 
 
 # %% [markdown]
-# Chains of one and two places to train on. What `reset` takes stands in the row: so all completions of a group play the same game. One
-# that draws its game is refused, for then their advantages would be luck.
+# Chains of one and two places to train on. What `reset` takes stands in the row: so all completions of a group play the same
+# game. One that draws its game is refused, for then their advantages would be luck.
 
 # %%
 PLACES = (
@@ -141,9 +142,9 @@ task = gn.load_task(rows, holdout=HELD_OUT, **told).with_tools(environment=Villa
 # %% [markdown]
 # ## Play one yourself
 #
-# Before a model plays it, you do: with the same tools, and paid by the same rewards, step by step. `progress` pays for the share of the
-# chain that was read in order. You should see that reading earns something, that the number counts only in your own answer, and
-# that an answer without reading, a guess, earns nothing.
+# Before a model plays it, you do: with the same tools, and paid by the same rewards, step by step. `progress` pays for the
+# share of the chain that was read in order. You should see that reading earns something, that the number counts only in your
+# own answer, and that an answer without reading, a guess, earns nothing.
 
 # %%
 from grpo_nb.lab import ByHand
@@ -182,8 +183,8 @@ task
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that it reads one note and stops: it is right where the chain has one place. Groups differ, so there is something to
-# learn from.
+# You should see that it reads one note and stops: it is right where the chain has one place. Groups differ, so there is
+# something to learn from.
 
 # %%
 gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -191,8 +192,8 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 # %% [markdown]
 # ## Train
 #
-# As ever: a task with tools is trained by the same line. Tokens that a tool wrote are in the context and in no loss. The card *Calls
-# per completion* should rise to what the chains need, one and a half.
+# As ever: a task with tools is trained by the same line. Tokens that a tool wrote are in the context and in no loss. The card
+# *Calls per completion* should rise to what the chains need, one and a half.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -238,8 +239,8 @@ three
 # %% [markdown]
 # ## Did it work?
 #
-# That every call was one that the tool could answer is part of it: a bug in a tool is told to the model as its answer, and no more is
-# heard of it but the alert.
+# That every call was one that the tool could answer is part of it: a bug in a tool is told to the model as its answer, and no
+# more is heard of it but the alert.
 
 # %%
 last = run.rows[-1]
@@ -254,8 +255,8 @@ print(f"Held-out: {comparison.sentence}")
 print(f"Chains of three: {three.sentence}")
 
 # %% [markdown]
-# What this does not show: a strategy. The model has learnt to go on, and where to is written in the note. A game of *higher or lower*,
-# where the next guess has to follow from what came back, it did not learn in ten steps of the same size.
+# What this does not show: a strategy. The model has learnt to go on, and where to is written in the note. A game of *higher or
+# lower*, where the next guess has to follow from what came back, it did not learn in ten steps of the same size.
 
 # %% [markdown]
 # ## If something went wrong

@@ -55,8 +55,8 @@ STEPS = 16  # @param {"type": "integer"}
 # ## Forty summaries with a score by hand
 #
 # Short notes as a small town's paper has them, and one or two summaries of each, good and bad. They were written and scored for
-# this kit by its makers, along the rubric below, before any judge saw them; they are under the kit's licence, Apache-2.0. Your own come from
-# `gn.RewardLab`, whose keys 1 to 5 give scores, or from a .csv file with these columns.
+# this kit by its makers, along the rubric below, before any judge saw them; they are under the kit's licence, Apache-2.0. Your
+# own come from `gn.RewardLab`, whose keys 1 to 5 give scores, or from a .csv file with these columns.
 
 # %%
 from importlib.resources import files
@@ -187,10 +187,12 @@ run = gn.train(model, tokenizer, task, [plain], settings)
 # %% [markdown]
 # ## What it learnt, judged by both
 #
-# The held-out notes, before and after, scored by both judges (0 to 1), with the length of the answers. The row between cuts each answer
-# from before to as many words as the one from after: what it gains is **gained in length alone**, and no better summary.
+# The held-out notes, before and after, scored by both judges (0 to 1), with the length of the answers. The row between cuts
+# each answer from before to as many words as the one from after: what it gains is **gained in length alone**, and no better
+# summary.
 #
-# Look at the plain checks, and at how much of their gain is length. What the small model thinks of it means nothing, as was measured.
+# Look at the plain checks, and at how much of their gain is length. What the small model thinks of it means nothing, as was
+# measured.
 
 # %%
 held_out = list(task.holdout)

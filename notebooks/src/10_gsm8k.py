@@ -46,10 +46,11 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your card. `DATA` is trained on, `TEST` is asked: `"gsm8k"` is `openai/gsm8k` on the
-# Hub, its training part in one place and its test part in the other; files with columns `question` and `answer` work as well.
-# `QUESTIONS` of the test part are asked: with 200 an accuracy is known to about 7 points either way. In Colab,
-# `DRIVE = "grpo_nb/gsm8k"` keeps the run in that folder of your Google Drive: after a disconnection, run all cells again.
+# The only cell to edit. `auto` takes the preset for your card. `DATA` is trained on, `TEST` is asked: `"gsm8k"` is
+# `openai/gsm8k` on the Hub, its training part in one place and its test part in the other; files with columns `question` and
+# `answer` work as well. `QUESTIONS` of the test part are asked: with 200 an accuracy is known to about 7 points either way. In
+# Colab, `DRIVE = "grpo_nb/gsm8k"` keeps the run in that folder of your Google Drive: after a disconnection, run all cells
+# again.
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -75,8 +76,9 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## The task
 #
-# An answer of GSM8K is a worked solution that ends in `#### 42`. The number is the gold answer; the solution becomes a column of its
-# own and is never shown. One example of our own stands in each prompt. You should see that the answers are numbers, and the first prompt.
+# An answer of GSM8K is a worked solution that ends in `#### 42`. The number is the gold answer; the solution becomes a column
+# of its own and is never shown. One example of our own stands in each prompt. You should see that the answers are numbers, and
+# the first prompt.
 
 # %%
 example = ("A box holds 12 eggs. How many eggs are in 3 boxes and 4 more?", "3 * 12 = 36 and 36 + 4 = 40", "40")
