@@ -50,6 +50,7 @@ def export_gguf(
         FileExistsError: The folder exists and `overwrite` is false.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or disk or memory is short.
         ExportError: The file is not the merged model. Nothing is left at `path`.
+        ValueError: The run was trained with tools.
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
@@ -63,6 +64,11 @@ def export_gguf(
         raise ValueError(
             f"a GGUF file is made from a run, or from a merged export whose run is known, and {str(export.path)!r} is "
             f"{export.kind} of {export.verification['run']!r}: gn.export.open(path, run='runs/<name>')."
+        )
+    if run.info["task"].get("tools"):
+        raise ValueError(
+            f"the run {run.name!r} was trained with tools, and llama.cpp, which would verify the file, runs none here: "
+            "gn.export_merged(run, path)."
         )
     require_llama_cpp()
     quantizer = find_quantizer(quantization)
