@@ -88,7 +88,7 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True, enough: flo
     """
     import pandas
 
-    rows = [row for row in read_rows(labelled).rows if str(row.get("score", "")).strip() not in ("", "None")]
+    rows = [row for row in read_rows(labelled).rows if str(row.get("score", "")).strip() not in ("", "None", "nan")]
     if not rows or "completion" not in rows[0] or not {"question", "prompt"} & rows[0].keys():
         raise ValueError('labels are rows with a score: [{"question": "...", "completion": "...", "score": 4}, ...].')
     judged = judge.judged([str(row["completion"]) for row in rows], rows)

@@ -190,8 +190,9 @@ class RewardLab(Panel):
         elif waiting:
             require_number("score", score, *self._scale, is_whole=False)
             self.labels.append({"question": self._asked, "completion": waiting[0], "score": float(score)})
-        kept = pandas.DataFrame(self.labels, columns=["question", "completion", "score"])
-        write_text(self.labels_file, kept.to_csv(index=False))
+        columns = list(self.labels[0]) if self.labels else ["question", "completion", "score"]
+        # In quotes: the spaces before a text are part of it.
+        write_text(self.labels_file, pandas.DataFrame(self.labels, columns=columns).to_csv(index=False, quoting=1))
         self._show_labels()
 
     @property
@@ -205,8 +206,8 @@ class RewardLab(Panel):
     @property
     def _given(self) -> list[float | None]:
         """The scores by hand of the completions shown."""
-        given = {row["completion"]: float(row["score"]) for row in self.labels if row["question"] == self._asked}
-        return list(map(given.get, self.completions))
+        given = {row["completion"]: row["score"] for row in self.labels if row.get("question") == self._asked}
+        return [None if score in (None, "") else float(score) for score in map(given.get, self.completions)]
 
     @property
     def advantages(self) -> list[float]:
@@ -369,8 +370,8 @@ class RewardLab(Panel):
     def _press(self, change: Any) -> None:
         with self._quietly():
             self._key.value = ""
-        if change["new"].strip().isdecimal():
-            self._give(int(change["new"]))
+        if (key := change["new"].strip()[-1:]).isdecimal():  # the last, where two came before the box was emptied
+            self._give(int(key))
 
     @in_panel
     def _show_beside(self) -> None:

@@ -178,9 +178,7 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
     for reward in reward_list(rewards, least=0):
         name = reward_name(reward)
         if name in weights:
-            raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average them: give one another name (name=...)."
-            )
+            raise ValueError(f"two rewards are named {name!r}, which TRL would average: give one another name.")
         weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
     return weights
 

@@ -15,6 +15,7 @@ import os
 import threading
 import types
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_
 # What TRL does not hand on as a data column, because it passes its own.
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
 FLOAT32_MAX = 3.4028234663852886e38
+_THREAD = "async rewards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +46,7 @@ class Batch:
         lists = (self.prompts, self.completions, self.completion_ids)
         prompts, completions, ids = (copy.deepcopy(held, memo) for held in lists)
         columns = {key: held if key == "environments" else copy.deepcopy(held) for key, held in self.columns.items()}
-        return dataclasses.replace(
-            self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns
-        )  # fmt: skip
+        return dataclasses.replace(self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns)
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
@@ -117,10 +117,15 @@ def is_async(reward: Callable[..., Any]) -> bool:
 def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return what a coroutine gives, run in a thread that nothing waits for at the end; it raises here.
 
-    Always in the same event loop, as in a training: a client keeps connections that belong to the loop it first ran in. What is
-    no longer waited for, as after a time limit, is cancelled.
+    What is no longer waited for, as after a time limit, is cancelled.
+
+    Raises:
+        RuntimeError: Called by what runs in that thread itself, such as an async reward that calls a judge.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, _event_loop(os.getpid()))
+    if threading.current_thread().name == _THREAD:
+        coroutine.close()
+        raise RuntimeError("an async reward that calls a judge would wait for itself: write it with def, not async def.")
+    future = asyncio.run_coroutine_threadsafe(coroutine, event_loop(os.getpid()))
     try:
         return future.result()
     finally:
@@ -128,10 +133,15 @@ def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 @functools.cache
-def _event_loop(process: int) -> asyncio.AbstractEventLoop:
-    # By process: a fork has the loop, and not the thread that runs it.
+def event_loop(process: int) -> asyncio.AbstractEventLoop:
+    """The one loop of a process for all that is async, trainings too: a client's connections belong to the loop it first ran in.
+
+    By process, because a fork has the loop, and not the thread that runs it.
+    """
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="async rewards", daemon=True).start()
+    # asyncio's own pool has four threads more than there are cores, and a judge that is no coroutine takes one a call.
+    loop.set_default_executor(ThreadPoolExecutor(64))
+    threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
     return loop
 
 

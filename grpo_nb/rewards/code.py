@@ -31,8 +31,7 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     slot = format.extract(text)
     if slot is None and any(mark in text for mark in (format.answer_open, format.answer_close) if mark.strip()):
         return None
-    blocks = _python_blocks(text if slot is None else slot)
-    if blocks:
+    if blocks := _python_blocks(text if slot is None else slot):
         return blocks[-1]
     return slot if slot is not None and "```" not in slot else None
 

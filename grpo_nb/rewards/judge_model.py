@@ -74,12 +74,12 @@ class judge(Reward):
         scale: The worst and the best score that the judge may give.
         model: The name of what answers. It is recorded and part of what a reply is kept by: another model is asked anew.
         cache: A file that replies are added to, one line of JSON each: a hash and the reply. None keeps them in memory alone.
-        concurrent: How many calls run at the same time, at most.
+        concurrent: How many calls run at the same time, at most; of an `ask` that is no coroutine function 64 at most.
         retries: How often a call is made again, after it failed or its reply held no number.
         pause: Seconds before the first retry of a call that failed; twice as many before each further one.
-        seconds: After so long a call has failed.
-        budget: How many calls this object may make, retries counted. Then a training ends as by the stop button: what it has
-            learnt is kept, and it can be resumed. Elsewhere it is an error.
+        seconds: After so long a call has failed. One of a plain function goes on in its thread: give its client a limit, too.
+        budget: How many calls this object may make, retries counted. Where it does not last for another batch, a training ends
+            as by the stop button: what it has learnt is kept, and it can be resumed. Elsewhere it is an error.
 
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called, or numbers that cannot work.
@@ -211,7 +211,8 @@ class _Desk:
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, text]) + "\n")
+                # Behind a line that was cut short, too; an empty line is read as nothing.
+                file.write(f"\n{json.dumps([key, text])}\n")
 
     def replies(self, asked: Sequence[tuple[str, Messages]], is_training: bool) -> list[tuple[str, bool]]:
         """Return for each of these messages the reply, or in place of one why there is none, and whether there is none.
@@ -223,9 +224,9 @@ class _Desk:
         if len(new) > self.budget - self.calls:
             told = f"the judge's budget of {self.budget} calls is spent: judge(..., budget=...) allows more"
             raise KeyboardInterrupt(told) if is_training else RuntimeError(f"{told}.")
-        self.last = len(dict(asked)) if is_training else 0
+        self.last = len(asked) if is_training else 0
         failed = awaited(self._ask_all(new)) if new else {}
-        if failed and len(failed) == len(dict(asked)):
+        if failed and (len(failed) == len(new) > 1 or len(failed) == len(asked)):
             error = next(iter(failed.values()))
             raise EnvironmentProblem(
                 f"the judge replied to none of {len(failed)} answers, {self.retries + 1} tries each ({type(error).__name__}): "

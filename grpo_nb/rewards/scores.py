@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
-from grpo_nb.core.words import as_score, displayable, excerpt, shorten
+from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, excerpt, shorten
 from grpo_nb.rewards import base
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
@@ -136,6 +136,8 @@ def score(
         name = reward_name(reward)
         try:
             values[name] = _finite_floats(call_reward(reward, batch), len(batch))
+        except EnvironmentProblem:  # a judge without its server: row by row it would only take longer
+            raise
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
             if on_error == "raise":

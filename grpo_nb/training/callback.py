@@ -101,7 +101,9 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A judge without the calls for another step ends the training as the stop button does.
-        self.is_interrupted |= any(getattr(reward, "is_spent", False) for reward in self.run.rewards)
+        if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
+            self.is_interrupted = True
+            warnings.warn("A judge's budget does not last for another step: it ends here, and can be resumed.", stacklevel=2)
         # With more `logging_steps`, too: a checkpoint comes after a row.
         control.should_log |= self.is_interrupted or control.should_training_stop
 

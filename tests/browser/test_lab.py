@@ -7,8 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import nbformat
+import pandas
 import pytest
 from nbconvert import HTMLExporter
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.remote.webelement import WebElement
 
 import grpo_nb as gn
 from grpo_nb.rewards.scores import Scores
@@ -109,6 +112,32 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     page.run_cell("scores = gn.score(")
     said = f"advantages: {[round(advantage, 2) for advantage in scores.advantages()]}"
     page.wait(lambda: page.output("scores = gn.score(").startswith(said), said)
+
+
+JUDGED = """\
+import grpo_nb as gn
+from tests.support.judges import by_length
+judge = gn.rewards.judge(by_length, "Long is good.", cache=None)
+lab = gn.RewardLab([judge], [{"question": "Why?", "answer": "x"}], labels="by_hand.csv")
+lab.completions = [" ".join(["word"] * n) for n in range(1, 6)]
+lab"""
+
+
+def test_keys_give_scores_that_are_saved_and_stand_beside_the_judges(server: Jupyter, page: LabPage) -> None:
+    run_lab(server, page, "by_hand.ipynb", JUDGED)
+    key = "Or press its key here"
+    page.act(lambda: page.control(key), WebElement.click, "the box for keys")
+    for number in "12345":
+        waits = f"Completion {number} of 5: your score?"
+        page.wait(lambda waits=waits: waits in page.text(".gn-lab") and page.value(key) == "", waits)
+        ActionChains(page.driver).send_keys(number).perform()  # the box keeps the cursor
+    page.wait(lambda: "Every completion here has your score." in page.text(".gn-lab"), "the last score")
+    assert page.text(".gn-given") == "1: 1, 2: 2, 3: 3, 4: 4, 5: 5; 5 in all, in by_hand.csv"
+    kept = pandas.read_csv(server.folder / "by_hand.csv")
+    assert kept["score"].to_list() == [1, 2, 3, 4, 5] and kept["completion"].iloc[0] == "word"
+    page.click("Person and judge side by side")
+    page.wait(lambda: "too few labels to tell; on 5 answers" in page.text(".gn-lab"), "the verdict")
+    assert page.text(".gn-lab").count("It has words.") == 5
 
 
 EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='script'</script>"

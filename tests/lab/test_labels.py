@@ -55,6 +55,17 @@ def test_keys_and_clicks_give_scores_that_are_saved_and_read_again(lab: gn.Rewar
     assert again._given == [4, 5, None]
 
 
+def test_a_table_of_ones_own_keeps_its_columns_and_rows_without_a_score(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')
+    lab = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+    lab.completions = [" one", "two"]
+    press(lab, "45")  # two keys before the box was emptied: the last
+    again = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
+    again.completions = lab.completions
+    assert again._given == [5, 3] and [row.get("who") for row in again.labels] == ["Ada", "Bo", ""]
+
+
 def test_person_and_judge_stand_side_by_side(lab: gn.RewardLab) -> None:
     for score in (2, 2, 5):
         lab.label(score)

@@ -33,18 +33,30 @@ def test_each_answer_is_asked_about_once_and_never_again_also_in_a_new_process(k
         file.write('["cut sho')  # what ended the process
     again = gn.rewards.judge(asked.function, "Long is good.", cache=tmp_path / "replies.jsonl")
     assert call(again) == [0.0, 0.5, 1.0] and asked.calls == 3
+    again.desk.keep("behind it", "x")
+    assert "behind it" in gn.rewards.judge(asked.function, "?", cache=tmp_path / "replies.jsonl").desk.open()
     for other in ({"rubric": "Short is good."}, {"scale": (1, 6)}, {"model": "another"}):
         how = {"rubric": "Long is good.", "cache": tmp_path / "replies.jsonl", **other}
         call(gn.rewards.judge(asked.function, **how), TEXTS[:1])
     assert asked.calls == 6
 
 
-def test_a_batch_is_asked_together_and_no_more_at_once_than_allowed() -> None:
-    asked = Asked(kind="async", seconds=0.05)
-    judge = gn.rewards.judge(asked.function, "?", concurrent=4, cache=None)
-    began = time.perf_counter()
-    call(judge, [f"text {i}" for i in range(12)])
-    assert asked.most_at_once == 4 and time.perf_counter() - began < 12 * 0.05
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_batch_is_asked_together_and_no_more_at_once_than_allowed(kind: str) -> None:
+    asked = Asked(kind=kind, seconds=0.1)
+    judge = gn.rewards.judge(asked.function, "?", concurrent=16, cache=None)
+    call(judge, [f"text {i}" for i in range(40)])
+    assert asked.most_at_once == 16
+
+
+def test_an_async_reward_that_calls_a_judge_is_told_that_it_would_wait_for_itself() -> None:
+    judge = gn.rewards.judge(Asked(kind="async").function, "?", cache=None)
+
+    async def doubled(completions, **columns):
+        return [2 * score for score in judge(completions=completions, **columns)]
+
+    with pytest.raises(RuntimeError, match="would wait for itself"):
+        call_reward(doubled, make_batch(["a"], {"question": "?"}))
 
 
 def test_one_loop_serves_every_call_because_a_clients_connections_belong_to_it() -> None:
@@ -130,6 +142,15 @@ def test_a_server_that_is_down_or_hangs_is_told_without_its_address(asked: Asked
     with pytest.raises(EnvironmentProblem, match=rf"none of 3 answers, 2 tries each \({kind}\)") as told:
         call(judge)
     assert "secret" not in str(told.value)
+
+
+def test_a_server_that_went_down_ends_it_also_where_some_answers_are_kept_and_row_by_row_asks_nothing() -> None:
+    asked = Asked(fails=99)
+    judge = gn.rewards.judge(asked.function, "?", cache=None, retries=0)
+    judge.desk.keep(judge._key(judge.messages("Why?", TEXTS[0])), "Score: 3")
+    with pytest.raises(EnvironmentProblem, match="none of 2 answers"):
+        gn.score(judge, TEXTS, {"question": "Why?"})
+    assert asked.calls == 2
 
 
 def test_one_answer_that_is_lost_is_none_and_its_words_hold_no_address() -> None:

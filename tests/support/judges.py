@@ -1,6 +1,7 @@
 """What judges ask in tests: functions from chat messages to text that count how they are called."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ class Asked:
     def __init__(self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0) -> None:
         self.fails, self.said, self.kind, self.seconds = fails, said, kind, seconds
         self.calls = self.at_once = self.most_at_once = 0
+        self._lock = threading.Lock()
 
     @property
     def function(self) -> Callable[[Any], Any]:
@@ -36,9 +38,15 @@ class Asked:
         return {"sync": self.now, "async": self.later, "object": self}[self.kind]
 
     def now(self, messages: Any) -> str:
-        self.calls += 1
+        with self._lock:
+            self.calls += 1
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+            number = self.calls
         time.sleep(self.seconds)
-        if self.calls <= self.fails:
+        with self._lock:
+            self.at_once -= 1
+        if number <= self.fails:
             raise ConnectionError(self.said)
         return by_length(messages)
 
