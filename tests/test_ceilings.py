@@ -31,8 +31,8 @@ AROUND = {"tests": 12_100, "scripts": 600}
 
 #: What came on top of these: tools and environments, and judges.
 TOOLS = {
-    "core": 2, "settings": 1, "tasks": 173, "models": 33, "generation": 97, "rewards": 18, "checks": 8, "lab": 56,
-    "health": 5, "evaluation": 17, "training": 34, "export": 5, "runs": 15, "scaleout": 4,
+    "core": 4, "settings": 1, "tasks": 165, "models": 33, "generation": 106, "rewards": 18, "checks": 8, "lab": 57,
+    "health": 5, "evaluation": 16, "training": 36, "export": 6, "runs": 15, "scaleout": 4,
 }  # fmt: skip
 JUDGES = {"rewards": 180, "checks": 120, "lab": 60}
 

@@ -56,7 +56,9 @@ def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
         said = str(turn.get("content") or "")
         lines += [f"→ {said}"] if turn.get("role") == "tool" else [said] * bool(said)
         for call in (one["function"] for one in turn.get("tool_calls") or ()):
-            given = ", ".join(f"{name}={value}" for name, value in call["arguments"].items())
+            given = call["arguments"]
+            if isinstance(given, Mapping):  # else the model wrote no names, and TRL has told it so
+                given = ", ".join(f"{name}={value}" for name, value in given.items())
             lines.append(f"{call['name']}({given})")
     return "\n".join(lines)
 

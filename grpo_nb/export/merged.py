@@ -19,7 +19,7 @@ from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
 from grpo_nb.export.result import ADAPTER, RECORD, Export, ExportError, Report, recorded_files, require_passed
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import free_memory_bytes
-from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
+from grpo_nb.models.identity import keep_template, template_of, tokenizer_for, weights_identity
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import resolve_model
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
@@ -100,7 +100,9 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
         config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
         write_json(staged / "adapter_config.json", config)
-        tokenizer_for(run.path, base).save_pretrained(staged)
+        tokenizer = tokenizer_for(run.path, base)
+        tokenizer.save_pretrained(staged)
+        keep_template(staged, tokenizer)
         checks = same_base(run, base) | {
             "every byte is the run's": sha256_of(staged / ADAPTER) == sha256_of(run.adapter_path / ADAPTER),
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),

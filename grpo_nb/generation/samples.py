@@ -29,7 +29,7 @@ class Completion:
     is_cut: bool
     """It reached the length limit without an end token, or in its last turn called tools that nobody ran."""
     ids: tuple[int, ...] = field(default=(), repr=False)
-    """The token ids as sampled, with the end token: what a trainer hands to rewards as `completion_ids`."""
+    """The token ids as sampled, with the end token: what rewards get as `completion_ids`. Of an episode, the model's own."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """Of an episode: every message, those of tools too."""
     columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -37,11 +37,11 @@ class Completion:
 
     @classmethod
     def of_episode(
-        cls, turns: Sequence[Any], ids: Sequence[int], written: int, has_ended: bool, columns: Any
+        cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any
     ) -> Completion:
-        """Make one of an episode, of which the model wrote so many tokens."""
+        """Make one of an episode, of which the model wrote these tokens."""
         is_cut = not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
-        return cls(last_word(turns), written, is_cut, tuple(ids), tuple(turns), columns)
+        return cls(last_word(turns), len(written), is_cut, tuple(written), tuple(turns), columns)
 
     @property
     def shown(self) -> str:

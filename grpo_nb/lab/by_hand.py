@@ -62,6 +62,9 @@ class ByHand(Shown):
         """Return the episode as messages to show the model, `load_task(..., example=...)`, calls as its template writes them.
 
         Those of several episodes can be joined. What the environment said at first is part of the question.
+
+        Raises:
+            ValueError: Written as plain messages the template shows it otherwise than the model would meet it.
         """
         asked, how = self.prompt[-1:], {"tokenize": False, **self._chat_template_kwargs}
         begun = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **how)
@@ -70,6 +73,8 @@ class ByHand(Shown):
             if "tool_calls" in turn:
                 whole = tokenizer.apply_chat_template([*asked, turn], **how)
                 message["content"] = whole.removeprefix(begun).partition(tokenizer.eos_token)[0]
+        if tokenizer.apply_chat_template(messages, **how) != tokenizer.apply_chat_template([*asked, *self.turns], **how):
+            raise ValueError("this template has its own form for calls, which its model knows: leave the example out.")
         return messages
 
     def _parts(self) -> Iterable[Part]:

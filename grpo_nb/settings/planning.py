@@ -153,7 +153,7 @@ def plan(
     chosen = number_type(settings, gpu) if model is None else number_type_of(model, settings, gpu)
     longest = settings.max_prompt_length
     if task is not None and tokenizer is not None:
-        lengths = prompt_lengths(task.train["prompt"], tokenizer, task.template_kwargs)
+        lengths = prompt_lengths(task.begun_prompts(task.train), tokenizer, task.template_kwargs)
         longest = max((length for length in lengths if length <= longest), default=longest)
     return Plan(
         settings=settings if has_vllm else settings.replace(fast_inference=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import pickle
@@ -14,6 +15,7 @@ from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.words import in_line, require_number
 
 Tool = Callable[..., Any]
+_CONSTANTS = (str, bool, int, float, tuple, list, dict, type(None))
 _NO_IMAGES = "gives an image: tools of this kit give text. Have it describe what is to be seen."
 _HOW = (
     "Write types for its arguments, and a docstring that says what it does and, below 'Args:', what each argument is."
@@ -81,61 +83,58 @@ class Play:
 
     @property
     def identity(self) -> list[str]:
-        """What makes these tools others: the source of each function, as far as it is known, and what a model is told of it."""
+        """What makes these tools others: their sources, as far as known, what a model is told of them, constants of the class."""
         own = [held for _, held in inspect.getmembers(self.environment, inspect.isfunction)] if self.environment else []
+        held = vars(self.environment) if self.environment else {}
         return [
             str(self.rounds),
             *(f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}" for f in (*self.tools, *own)),
+            *(f"{name} = {held[name]!r}" for name in held if isinstance(held[name], _CONSTANTS) and name[:2] != "__"),
         ]
 
     @functools.cached_property
-    def limited_tools(self) -> list[Tool]:
-        """The functions under the time limit."""
-        return [_limited(tool, self.seconds_per_call) for tool in self.tools]
+    def fresh_environment(self) -> type | None:
+        """The environment, each episode of it with nothing left of the one before, and with a row of its own.
 
-    @functools.cached_property
-    def limited_environment(self) -> type | None:
-        """The environment with its methods under the time limit, each episode with nothing left of the one before.
-
-        TRL takes an object again for a later completion, and what `reset` forgets would be there still.
+        TRL takes an object again for a later completion, and what `reset` forgets would be there still; and where a question is
+        asked several times, a list that an episode has emptied would be empty for the next.
         """
         kind = self.environment
         if kind is None:
             return None
 
-        def reset(self: Any, **row: Any) -> Any:
+        def reset(self: Any, **row: Any) -> str | None:
             vars(self).clear()
             self.__init__()
-            return kind.reset(self, **row)
+            said = kind.reset(self, **copy.deepcopy(row))
+            if said is not None and not isinstance(said, str):
+                raise ValueError(f"{kind.__name__}.reset returned {in_line(said)}: a text for the prompt, or None.")
+            return said
 
-        methods = {name: _limited(method, self.seconds_per_call) for name, method in self._methods.items()}
-        return type(
-            kind.__name__, (kind,), {**methods, "reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__}
-        )
+        return type(kind.__name__, (kind,), {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__})
+
+    def limited(self, tool: Tool) -> Tool:
+        """A tool as the model calls it, under the time limit. Environment and rewards call methods as they were written."""
+        return _limited(tool, self.seconds_per_call)
 
     def of(self, environment: Any = None) -> list[Tool]:
-        """The tools of one episode, in which it plays in this environment."""
-        return [*self.limited_tools, *(getattr(environment, name) for name in self._methods)]
+        """The tools of one episode as the model calls them, in which it plays in this environment."""
+        return [*map(self.limited, (*self.tools, *(getattr(environment, name) for name in self._methods)))]
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
         """The tools as a chat template takes them."""
         from transformers.utils import get_json_schema  # when a model is there, and with it unsloth, which comes before
 
-        return [get_json_schema(tool) for tool in self.of(self.environment and self.limited_environment())]
+        return [get_json_schema(tool) for tool in self.of(self.environment and self.fresh_environment())]
 
     def begin(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Begin an episode: the prompt with what the environment says at first, and the environment as a column of rewards."""
         prompt = [dict(turn) for turn in row["prompt"]]
         if self.environment is None:
             return prompt, {}
-        environment = self.limited_environment()
-        said = environment.reset(**row)
-        if said is not None and not isinstance(said, str):
-            raise ValueError(
-                f"{self.environment.__name__}.reset returned {in_line(said)}: a text for the prompt, or None."
-            )
-        prompt[-1]["content"] += said or ""
+        environment = self.fresh_environment()
+        prompt[-1]["content"] += environment.reset(**row) or ""
         return prompt, {"environments": environment}
 
     def require_repeatable(self, row: Mapping[str, Any]) -> None:
@@ -168,7 +167,8 @@ def _limited(tool: Tool, seconds: float) -> Tool:
         result = run_with_deadline(lambda: tool(*args, **given), seconds)
         parts = result if isinstance(result, (list, tuple)) else [result]
         if any(
-            type(part).__module__.startswith("PIL") or (isinstance(part, dict) and "image" in part) for part in parts
+            type(part).__module__.startswith("PIL") or (isinstance(part, dict) and part.get("type") == "image")
+            for part in parts
         ):
             raise _Refused(f"the tool {tool.__name__} {_NO_IMAGES}")
         return str(result)

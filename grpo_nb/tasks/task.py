@@ -84,9 +84,9 @@ class Task(Shown):
         """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
         return {**self.chat_template_kwargs, **({"tools": self.play.schemas} if self.play is not None else {})}
 
-    @property
-    def _begun_prompts(self) -> list[Any]:
-        return [self.play.begin(row)[0] for row in self.train] if self.play is not None else []
+    def begun_prompts(self, rows: Dataset) -> list[Any]:
+        """Return the prompts of some of its rows, each with what its environment says at first."""
+        return [self.play.begin(row)[0] for row in rows] if self.play is not None else list(rows["prompt"])
 
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
@@ -123,7 +123,7 @@ class Task(Shown):
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
-            lengths = prompt_lengths(rows["prompt"], tokenizer, self.template_kwargs)
+            lengths = prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
             kept[part] = rows.select([i for i, length in enumerate(lengths) if length <= max_prompt_length])
             if len(kept[part]) == 0:
                 all_longer = (
@@ -157,11 +157,8 @@ class Task(Shown):
         """
         import pyarrow
 
-        found, train, before = (
-            pass_rates(self.train, measured, reward, self._begun_prompts),
-            self.train,
-            [None] * len(self.train),
-        )
+        train, before = self.train, [None] * len(self.train)
+        found = pass_rates(train, measured, reward, self.begun_prompts(train))
         if "pass_rate" in train.column_names:
             before, train = list(train["pass_rate"]), train.remove_columns("pass_rate")
         rates = [found.get(row, known) for row, known in enumerate(before)]
@@ -205,7 +202,7 @@ class Task(Shown):
         """
         if not runs:
             return self
-        counts, order = completion_counts(self.train, runs, self._begun_prompts), list(range(len(self.train)))
+        counts, order = completion_counts(self.train, runs, self.begun_prompts(self.train)), list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
         order.sort(key=counts.__getitem__)
@@ -223,7 +220,7 @@ class Task(Shown):
             "answer format": self.format.name,
         }
         if self.play is not None:
-            shown["tools"] = ", ".join(tool.__name__ for tool in self.play.of(self.play.limited_environment))
+            shown["tools"] = ", ".join(tool.__name__ for tool in self.play.of(self.play.fresh_environment))
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"

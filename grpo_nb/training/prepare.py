@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.generation.episodes import tool_template
+from grpo_nb.generation.episodes import Playing, tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import hand_copies, has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
-from grpo_nb.rewards.calls import call_reward, make_batch
+from grpo_nb.rewards.calls import call_reward, event_loop, make_batch
 from grpo_nb.rewards.fitting import check_rows
 from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.settings.effective_table import requested_arguments
@@ -131,14 +131,14 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
-        play, playing = prepared.task.play, {}
+        play, playing, kinds = prepared.task.play, {}, (kind, base)
         if play is not None:
-            os.environ.setdefault(
-                "TRL_EXPERIMENTAL_SILENCE", "1"
-            )  # a warning that its interface may change: trl is pinned
+            # Of a warning that its interface may change: trl is pinned.
+            os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = play.rounds
-            playing = {"tools": play.limited_tools, "environment_factory": play.limited_environment}
-        trainer = type(kind.__name__, (kind, base), {})(
+            playing = {"tools": list(play.tools), "environment_factory": play.fresh_environment}
+            kinds = (kind, Playing, base)
+        trainer = type(kind.__name__, kinds, {})(
             model=prepared.model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
@@ -146,6 +146,9 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
             train_dataset=prepared.task.train,
             **playing,
         )
+    trainer.play = play
+    if trainer._has_async_funcs:
+        trainer.async_loop = event_loop(os.getpid())  # in which the rewards were tried: TRL has started one of its own
     silence(trainer)
     return trainer
 

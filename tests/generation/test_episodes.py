@@ -60,6 +60,13 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
             return " Read the notes."
 
     model, tokenizer, task, rewards, settings = loaded_village(tiny_folder, tmp_path)
+    rewarded: dict[str, Any] = {}
+
+    def brief(completions: list, **columns: Any) -> list[float]:
+        rewarded.update(columns)
+        return [0.0] * len(completions)
+
+    rewards.append(brief)
     task = task.with_tools(environment=Told, rounds=2)
     speak_for(monkeypatch, tokenizer, ways=1)
     trainer = build_trainer(prepare(model, tokenizer, task, rewards, settings), type("Plain", (), {}))
@@ -68,11 +75,12 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
     batch = trainer._generate_and_score_completions(rows)
     asked = {"max_completion_length": settings.max_completion_length, "temperature": 1.0}
     played = generate(model, tokenizer, [row["prompt"] for row in rows], play=task.play, rows=rows, **asked)
-    for one, ids, mask, written, turns in zip(
-        played, batch["completion_ids"], batch["completion_mask"], batch["tool_mask"], trainer._logs["completion"], strict=True
-    ):  # fmt: skip
-        assert list(one.ids) == ids[mask.bool()].tolist() and list(one.turns) == turns
-        assert one.tokens == int((mask * written).sum()) < len(one.ids)
+    written = batch["completion_mask"] * batch["tool_mask"]
+    for one, ids, mask, turns, paid in zip(
+        played, batch["completion_ids"], written, trainer._logs["completion"], rewarded["completion_ids"], strict=True
+    ):
+        assert list(one.ids) == ids[mask.bool()].tolist() == list(paid) and list(one.turns) == turns
+        assert one.tokens == int(mask.sum()) < len(ids), "what a tool said is not what the model wrote"
         assert not one.is_cut and one.text.startswith("<answer>")
         assert one.columns["environments"].seen == len(one.columns["environments"].chain)
     generator = torch.random.get_rng_state()

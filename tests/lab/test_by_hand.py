@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
+from trl import chat_template_utils
 
 import grpo_nb as gn
 from grpo_nb.lab import ByHand
@@ -49,6 +50,23 @@ def test_a_played_episode_can_be_the_example(tokenizer: Any) -> None:
     assert called in rendered and "read(place): Read the note at a place." in rendered
     with pytest.raises(ValueError, match="is held out"):
         village_task(settings, tokenizer, example=[{"role": "user", "content": task.holdout[0]["question"]}])
+
+
+@pytest.mark.parametrize(("family", "is_served"), [("qwen2_5", True), ("qwen3", True), ("gemma4", False)])
+def test_an_example_that_a_template_would_show_otherwise_is_refused(
+    family: str, is_served: bool, embedded_folder: Path
+) -> None:
+    """Gemma 4 shows a result only behind calls that are no text, and would leave it out without a word."""
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    tokenizer.chat_template = getattr(chat_template_utils, f"{family}_chat_template")
+    hand = ByHand(village_task(gn.preset("cpu")))
+    hand.do("read", place=hand.row["chain"][0])
+    hand.say("<answer>7</answer>")
+    if is_served:
+        assert "Go to the" in str(hand.example(tokenizer)) or "The number is" in str(hand.example(tokenizer))
+        return
+    with pytest.raises(ValueError, match="leave the example out"):
+        hand.example(tokenizer)
 
 
 def test_the_reward_lab_scores_a_row_that_has_begun_and_samples_no_episode() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from tests.support.village import Village, village_rows
+from tests.support.village import Village, village_rows, village_task
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +108,54 @@ def test_an_episode_begins_with_nothing_left_of_the_one_before(task: gn.tasks.Ta
             self.seen_before = 1
             return super().read(place)
 
-    played = task.with_tools(environment=Hoarding).play.limited_environment()
+    played = task.with_tools(environment=Hoarding).play.fresh_environment()
     row = task.train[0]
     played.reset(**row)
     played.read(place=row["chain"][0])
     played.reset(**row)  # as TRL takes an object again
     assert played.seen == 0 and not hasattr(played, "seen_before")
+
+
+def test_an_episode_changes_no_row_and_its_methods_are_to_others_as_they_were_written(task: gn.tasks.Task) -> None:
+    class Deck(Village):
+        def draw(self) -> str:
+            """Draw a place."""
+            return self.chain.pop() if self._is_left() and self.is_open() else "none"
+
+        def _is_left(self) -> bool:
+            return bool(self.chain)
+
+        def is_open(self) -> bool:
+            """Whether it is open."""
+            return len(self.chain) < 2
+
+        @staticmethod
+        def sign() -> int:
+            """Read the sign."""
+            return 7
+
+    play, row = task.with_tools(environment=Deck).play, task.train[0]
+    before = list(row["chain"])
+    for _ in range(2):  # the second finds the deck as it was
+        _, columns = play.begin(row)
+        tools = {tool.__name__: tool for tool in play.of(columns["environments"])}
+        assert tools["is_open"]() == str(len(before) < 2) and columns["environments"].is_open() is (len(before) < 2)
+        assert tools["sign"]() == "7"
+        columns["environments"].chain.pop()
+    assert row["chain"] == before
+
+
+def test_what_an_environment_says_first_counts_as_prompt(embedded_folder: Path) -> None:
+    class Chatty(Village):
+        def reset(self, **row: Any) -> str:
+            super().reset(**row)
+            return " word" * 300
+
+    tokenizer = gn.models.give_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
+    settings = gn.preset("cpu", max_prompt_length=256)
+    task = village_task(settings, tokenizer)
+    with pytest.raises(ValueError, match="prompts are longer than max_prompt_length = 256 tokens"):
+        task.with_tools(environment=Chatty).fit(tokenizer, 256)
 
 
 @pytest.mark.parametrize("name", ["rollout_func", "environment_factory", "tools", "max_tool_calling_iterations"])
@@ -144,10 +188,14 @@ def test_the_fingerprint_knows_the_tools(task: gn.tasks.Task) -> None:
         def _helper(self) -> int:
             return 2
 
+    class Limited(Village):
+        LIMIT = 2
+
     kinds = [{}, {"environment": Village}, {"environment": Village, "rounds": 2}, {"environment": Other}]
+    kinds += [{"environment": Limited}, {"environment": type("Limited", (Village,), {"LIMIT": 3})}]
     found = [(task.with_tools(**kind) if kind else task).fingerprint for kind in kinds]
     found.append(task.with_tools(read).fingerprint)
-    assert len(set(found)) == 5 and found[1] == task.with_tools(environment=Village).fingerprint
+    assert len(set(found)) == 7 and found[1] == task.with_tools(environment=Village).fingerprint
 
 
 def test_rewards_are_checked_on_an_environment_that_has_begun(task: gn.tasks.Task) -> None:

@@ -123,6 +123,9 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(who
         gn.export_gguf(run, tmp_path / "gguf")
     kept = tokenizer_for(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
+    exported = gn.export.export_adapter(run, tmp_path / "adapter")
+    _, loaded = gn.load_model(settings, adapter=exported.path, report=lambda line: None)
+    assert loaded.response_template == tokenizer.response_template and loaded.chat_template == tokenizer.chat_template
 
 
 def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
@@ -198,8 +201,10 @@ def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
 def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": {}}}]}
     said = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
-    assert Completion.of_episode([call], [1], 1, True, {}).is_cut
-    told = Completion.of_episode([call, said], [1, 2], 1, True, {})
+    assert Completion.of_episode([call], [1], True, {}).is_cut
+    told = Completion.of_episode([call, said], [1], True, {})
+    bare = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": "mill"}}]}
+    assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", "TRL lets it through, and fails it"
     assert told.is_cut and told.text == "" and told.shown == "read()\n→ <answer>7</answer>"
     paid = gn.score(gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"})
     assert paid.totals == (0.0,), "what a tool says is no answer"
