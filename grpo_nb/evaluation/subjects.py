@@ -181,7 +181,10 @@ def model_of(run: Run) -> tuple[Any, Any]:
     if run.model is None and not _saved_adapter(run).is_file():
         raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first.")
     if run.model is None:
-        run.model, run.tokenizer = load_model(_settings_to_load(run))
+        # A file of the run is data: what it may choose of Unsloth's loader are these, and no code of somebody's.
+        known, loader = ("text_only", "load_in_fp8", "offload_embedding"), run.info.get("loader", {})
+        chosen = {name: loader[name] for name in known if name in loader}
+        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=chosen)
         with_template_of(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     elif not _holds_adapter_of(run):
@@ -236,7 +239,7 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
         model = model.to("cuda")
     elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
         model = model.float()  # widened, these are the same numbers; narrowed, it would be another model
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = with_template_of(Path(folder), AutoTokenizer.from_pretrained(source))
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 

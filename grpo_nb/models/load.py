@@ -26,11 +26,11 @@ _WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
 # The attribute of a model that holds what `loader` was when it was loaded.
 LOADED_WITH = "grpo_nb_loader"
 _TENSORS = "adapter_model.safetensors"
-_OF_AN_ADAPTER = ["adapter_config.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
+_OF_AN_ADAPTER = ["adapter_config.json", "verification.json", "tokenizer_config.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
-    "load_in_16bit": "load_in_4bit",
+    "load_in_16bit": "load_in_4bit", "quantization_config": "load_in_4bit",
     **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
 }  # fmt: skip
 
@@ -131,7 +131,8 @@ def load_model(
         adapter: Folder or Hub id of a LoRA to go on from, such as one of a supervised training. Its rank, alpha and layers
             count, and not the settings'; its chat template, if it has one, too. `report` is told of it, else a warning.
         loader: What Unsloth's loader is given besides, under its own names: `text_only`, `load_in_fp8`, `offload_embedding`.
-            What the settings decide is refused. A run does not remember it: give it again where its model is loaded again.
+            What the settings decide is refused. On a CPU models are text alone, with or without `text_only`. A run whose model
+            is loaded again loads it with these three again; give others yourself.
         report: Called with one line per stage, for those who want to show progress.
 
     Returns:
@@ -222,7 +223,7 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
     if not folder.exists():
         folder = Path(snapshot_download(str(adapter), allow_patterns=_OF_AN_ADAPTER))
     config = PeftConfig.from_pretrained(str(folder))
-    unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name)]
+    unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name, True)]
     if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base
         raise ValueError(
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike) or 'init_lora_weights'}): merge it into its "
@@ -230,7 +231,7 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
         )
     with safe_open(folder / _TENSORS, "pt") as file:
         layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in file.keys() if ".lora_A" in name}  # noqa: SIM118
-    shape = {"lora_rank": config.r, "lora_alpha": int(config.lora_alpha), "lora_target_modules": tuple(sorted(layers))}
+    shape = {"lora_rank": config.r, "lora_alpha": config.lora_alpha, "lora_target_modules": tuple(sorted(layers))}
     return settings.replace(**shape), folder, config.base_model_name_or_path
 
 
@@ -265,7 +266,7 @@ def loader_arguments(
     if use_vllm:  # Unsloth rounds the rank up to one that vLLM has kernels for
         arguments |= {"fast_inference": True, "max_lora_rank": settings.lora_rank}
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
-    return arguments | loader
+    return arguments | {name: value for name, value in loader.items() if gpu or name != "text_only"}
 
 
 def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import grpo_nb as gn
+from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load
+from grpo_nb.models.identity import template_of
 from grpo_nb.training.info import START_ADAPTER
 from tests.support.tiny import load_tiny
 
@@ -37,7 +39,7 @@ def theirs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_by_peft(tiny_folder, tmp_path_factory.mktemp("sft") / "lora")
 
 
-def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, theirs: Path) -> None:
+def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
     with pytest.warns(UserWarning, match="going on from the LoRA") as said:
         model, tokenizer = gn.load_model(settings, adapter=str(theirs))
@@ -45,6 +47,11 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, 
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
+    older = tmp_path / "older"  # as an earlier transformers left it
+    shutil.copytree(theirs, older)
+    (older / "chat_template.jinja").rename(older / "tokenizer_config.json")
+    (older / "tokenizer_config.json").write_text('{"chat_template": "older"}')
+    assert template_of(older) == "older"
     told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj') count. With beta above 0 the KL is measured to"
     assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
@@ -90,9 +97,10 @@ def test_what_is_no_plain_adapter_of_this_model_is_refused(tiny_folder: Path, th
 def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(tiny_folder: Path) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
     known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
-    passed = load.loader_arguments(settings, "folder", None, use_vllm=False, **known)
+    gpu = Gpu("FakeGpu", 16.0, (8, 0))
+    passed = load.loader_arguments(settings, "folder", gpu, use_vllm=False, **known)
     assert known.items() <= passed.items() and passed["load_in_16bit"] is False, "Unsloth takes one of them at a time"
-    model, _ = gn.load_model(settings, loader={"attn_implementation": "eager"})
+    model, _ = gn.load_model(settings, loader={"attn_implementation": "eager", "text_only": True})
     assert model.config._attn_implementation == "eager"
     for name, setting in (("max_seq_length", "max_completion_length"), ("dtype", "dtype"), ("model_name", "model")):
         with pytest.raises(ValueError, match=rf"{name}.*settings = settings.replace\({setting}="):
