@@ -62,11 +62,20 @@ def test_links_follow_a_public_remote_and_nothing_else(
     remote: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n')
-    (tmp_path / "README.md").write_text("git clone https://github.com/OWNER/grpo_nb\n")
+    links = "git clone https://github.com/{0}\n(https://colab.research.google.com/github/{0}/blob/main/notebooks/a.ipynb)\n"
+    (tmp_path / "README.md").write_text(links.format("OWNER/grpo_nb"))
     monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
     build_notebooks.follow_remote(remote)
-    assert (tmp_path / "README.md").read_text() == f"git clone https://github.com/{path}\n"
+    assert (tmp_path / "README.md").read_text() == links.format(path)
     assert build_notebooks.repository() == f"https://github.com/{path}"
+
+
+def test_a_copy_with_another_address_keeps_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, there = ROOT / "notebooks/src/02_reward_lab.py", ROOT / "notebooks/02_reward_lab.ipynb"
+    monkeypatch.setattr(build_notebooks, "repository", lambda: "https://github.com/ada/kit-2")
+    cells = nbformat.reads(build_notebooks.generate(source, there), as_version=4).cells
+    assert any("github.com/ada/kit-2" in cell.source for cell in cells)
+    assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
 
 
 @every_notebook
@@ -162,7 +171,7 @@ def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
         else:
             assert isinstance(value, FIELD_TYPES[described["type"]]), name
     if "PRESET" in fields:
-        assert json.loads(fields["PRESET"][1]) == ["auto", *PRESETS]
+        assert fields["PRESET"][0] == '"auto"' and json.loads(fields["PRESET"][1]) == ["auto", *PRESETS]
     if "DRIVE" in fields:
         assert fields["DRIVE"][0] == '""', "the Drive is mounted only if somebody asks for it"
 
