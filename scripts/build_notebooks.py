@@ -32,12 +32,11 @@ def repository() -> str:
 
 def follow_remote(remote: str) -> None:
     """Write the address of git's remote into pyproject.toml and README.md, if it is one on GitHub."""
-    known = repository().removeprefix("https://github.com/")
+    # Behind Colab's badge a slash follows `github`.
+    link = re.escape(repository()).replace("https://github\\.com/", r"(?<=/)(github(?:\.com)?)/") + r"\b"
     if found := re.fullmatch(r"(?:https://|(?:ssh://)?git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", remote):
         for file in (ROOT / "pyproject.toml", ROOT / "README.md"):
-            # On GitHub, and behind Colab's badge, where a slash follows `github`.
-            text = re.sub(rf"(?<=/)(github(?:\.com)?)/{re.escape(known)}\b", rf"\1/{found[1]}", file.read_text("utf-8"))
-            file.write_text(text, "utf-8")
+            file.write_text(re.sub(link, rf"\1/{found[1]}", file.read_text("utf-8")), "utf-8")
 
 
 def cells_of(source: Path) -> list[nbformat.NotebookNode]:
@@ -60,7 +59,8 @@ def generate(source: Path, there: Path) -> str:
     colab = address.replace("https://github.com/", "https://colab.research.google.com/github/") + "/blob/main"
     cells = {}
     for cell in cells_of(source):
-        content = f"{cell.cell_type}\0{cell.source}"  # before the address: a copy with another one keeps ids and outputs
+        # Before the address: a copy with another one keeps ids and outputs.
+        content = f"{cell.cell_type}\0{cell.source}"
         cell.source = cell.source.replace("@REPOSITORY@", address).replace("@COLAB@", colab)
         cell.id = f"cell-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
         while cell.id in cells:

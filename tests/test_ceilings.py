@@ -31,7 +31,7 @@ AROUND = {"tests": 12_100, "scripts": 600}
 
 #: What came on top of these: tools and environments, and judges.
 TOOLS = {
-    "core": 4, "settings": 1, "tasks": 165, "models": 33, "generation": 106, "rewards": 18, "checks": 8, "lab": 57,
+    "core": 4, "settings": 1, "tasks": 166, "models": 33, "generation": 104, "rewards": 18, "checks": 8, "lab": 58,
     "health": 5, "evaluation": 16, "training": 36, "export": 6, "runs": 15, "scaleout": 4,
 }  # fmt: skip
 JUDGES = {"rewards": 180, "checks": 120, "lab": 60}

@@ -36,9 +36,7 @@ class Completion:
     """Of an episode: its environment, as the column that rewards get."""
 
     @classmethod
-    def of_episode(
-        cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any
-    ) -> Completion:
+    def of_episode(cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any) -> Completion:
         """Make one of an episode, of which the model wrote these tokens."""
         is_cut = not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
         return cls(last_word(turns), len(written), is_cut, tuple(written), tuple(turns), columns)

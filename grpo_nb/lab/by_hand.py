@@ -73,7 +73,8 @@ class ByHand(Shown):
             if "tool_calls" in turn:
                 whole = tokenizer.apply_chat_template([*asked, turn], **how)
                 message["content"] = whole.removeprefix(begun).partition(tokenizer.eos_token)[0]
-        if tokenizer.apply_chat_template(messages, **how) != tokenizer.apply_chat_template([*asked, *self.turns], **how):
+        shown, met = (tokenizer.apply_chat_template(each, **how) for each in (messages, [*asked, *self.turns]))
+        if shown != met:
             raise ValueError("this template has its own form for calls, which its model knows: leave the example out.")
         return messages
 

@@ -26,7 +26,7 @@ _WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
 # The attribute of a model that holds what `loader` was when it was loaded.
 LOADED_WITH = "grpo_nb_loader"
 _TENSORS = "adapter_model.safetensors"
-_OF_AN_ADAPTER = ["adapter_config.json", "verification.json", "tokenizer_config.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
+_OF_AN_ADAPTER = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
@@ -223,7 +223,8 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
     if not folder.exists():
         folder = Path(snapshot_download(str(adapter), allow_patterns=_OF_AN_ADAPTER))
     config = PeftConfig.from_pretrained(str(folder))
-    unlike = [name for name in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, name, True)]
+    # True: another kind of adapter knows no such word.
+    unlike = [one for one in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, one, True)]
     if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base
         raise ValueError(
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike) or 'init_lora_weights'}): merge it into its "

@@ -124,7 +124,7 @@ def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """
     if threading.current_thread().name == _THREAD:
         coroutine.close()
-        raise RuntimeError("an async reward that calls a judge would wait for itself: write it with def, not async def.")
+        raise RuntimeError("an async reward that calls a judge would wait for itself: write def, not async def.")
     future = asyncio.run_coroutine_threadsafe(coroutine, event_loop(os.getpid()))
     try:
         return future.result()
@@ -134,7 +134,7 @@ def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @functools.cache
 def event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """The one loop of a process for all that is async, trainings too: a client's connections belong to the loop it first ran in.
+    """The one loop of a process for all that is async, trainings too: connections belong to the loop that they were made in.
 
     By process, because a fork has the loop, and not the thread that runs it.
     """

@@ -83,7 +83,7 @@ class Play:
 
     @property
     def identity(self) -> list[str]:
-        """What makes these tools others: their sources, as far as known, what a model is told of them, constants of the class."""
+        """What makes these tools others: sources, as far as known, what a model is told of them, constants of the class."""
         own = [held for _, held in inspect.getmembers(self.environment, inspect.isfunction)] if self.environment else []
         held = vars(self.environment) if self.environment else {}
         return [

@@ -202,7 +202,8 @@ class Task(Shown):
         """
         if not runs:
             return self
-        counts, order = completion_counts(self.train, runs, self.begun_prompts(self.train)), list(range(len(self.train)))
+        counts = completion_counts(self.train, runs, self.begun_prompts(self.train))
+        order = list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
         order.sort(key=counts.__getitem__)

@@ -103,7 +103,7 @@ class Recorder(TrainerCallback):
         # A judge without the calls for another step ends the training as the stop button does.
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
             self.is_interrupted = True
-            warnings.warn("A judge's budget does not last for another step: it ends here, and can be resumed.", stacklevel=2)
+            warnings.warn("A judge's budget does not last for another step, so it ends here.", stacklevel=2)
         # With more `logging_steps`, too: a checkpoint comes after a row.
         control.should_log |= self.is_interrupted or control.should_training_stop
 

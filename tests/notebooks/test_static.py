@@ -62,7 +62,7 @@ def test_links_follow_a_public_remote_and_nothing_else(
     remote: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n')
-    links = "git clone https://github.com/{0}\n(https://colab.research.google.com/github/{0}/blob/main/notebooks/a.ipynb)\n"
+    links = "git clone https://github.com/{0}\n(https://colab.research.google.com/github/{0}/blob/main/a.ipynb)\n"
     (tmp_path / "README.md").write_text(links.format("OWNER/grpo_nb"))
     monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
     build_notebooks.follow_remote(remote)

@@ -29,7 +29,8 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     tiny_settings: gn.Settings, tmp_path: Path
 ) -> None:
     first = Asked(fails=1, said="https://host/?key=sk-secret")
-    budget = tiny_settings.batch_size + 3  # the trial before the training and its retry, one batch, and less than another
+    # The trial before the training and its retry, one batch, and less than another.
+    budget = tiny_settings.batch_size + 3
     with pytest.warns(UserWarning, match="budget does not last for another step"):
         run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget, pause=0)], resume="auto")
     assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4

@@ -119,7 +119,7 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(who
     (tmp_path / "m.gguf").write_bytes(b"")
     with pytest.raises(ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"):
         gn.evaluate(tmp_path / "m.gguf", task)
-    with pytest.raises(ValueError, match="was trained with tools, and llama.cpp, which would verify the file, runs none"):
+    with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
         gn.export_gguf(run, tmp_path / "gguf")
     kept = tokenizer_for(run.path, settings.model)
     assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
