@@ -43,7 +43,7 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. On a CPU one group of 8 completions a step and `STEPS` steps
+# The only cell to edit. `auto` takes the preset for your machine. One group of 8 completions a step and `STEPS` steps
 # keep the runs short, half of them in each of two stages at the end; `save_steps` writes a checkpoint every second step. In
 # Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
 #
@@ -52,7 +52,7 @@ gn.check_environment()
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
+CHANGES = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
@@ -62,7 +62,7 @@ changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": 
 settings = gn.preset(PRESET, **changes)
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
 
 # %% [markdown]
 # ## What you asked for, and what will run

@@ -70,7 +70,7 @@ if not RUN:
     settings = gn.preset(PRESET, max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
     run = gn.train(model, tokenizer, task, rewards, settings)
 else:
     run = gn.open_run(RUN)

@@ -76,7 +76,8 @@ else:
     changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, max_steps=STEPS, **changes)
     model, tokenizer = gn.load_model(settings)
-    level = gn.tasks.ARITHMETIC_LEVELS[2 if settings.load_in_4bit else 0] if TASK["source"] == "arithmetic" else {}
+    is_small = settings.model == gn.preset("cpu").model
+    level = gn.tasks.ARITHMETIC_LEVELS[0 if is_small else 2] if TASK["source"] == "arithmetic" else {}
     task = gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
     run = gn.train(model, tokenizer, task, rewards, settings)

@@ -59,10 +59,10 @@ DRIVE = ""  # @param {"type": "string"}
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
 # Of a whole episode, the notes included. The calls of a larger model, in the words that it was trained on, take more.
 tokens = {"max_completion_length": 72 if is_small else 320, "max_prompt_length": 320 if is_small else 1024}
-taught = {"max_steps": 12, "warmup_steps": 2, "learning_rate": 2e-4, "beta": 0.0, "max_grad_norm": 0.2}
-held_out = {"holdout_every": 6, "holdout_questions": 16}
+taught = {"max_steps": 12, "warmup_steps": 2, "beta": 0.0, "holdout_every": 6, "holdout_questions": 16}
+taught |= {"learning_rate": 2e-4, "max_grad_norm": 0.2} if is_small else {}
 root = {"run_root": gn.machine.run_folder(DRIVE, report=print)}
-settings = gn.preset(PRESET, **{**root, **tokens, **held_out, **(taught if is_small else {}), **CHANGES})
+settings = gn.preset(PRESET, **{**root, **tokens, **taught, **CHANGES})
 settings
 
 # %% [markdown]
@@ -193,7 +193,7 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 # ## Train
 #
 # As ever: a task with tools is trained by the same line. Tokens that a tool wrote are in the context and in no loss. The card
-# *Calls per completion* should rise to what the chains need, one and a half.
+# *Calls per completion* should come to what the step's chains need, one or two.
 
 # %%
 resume = "auto" if DRIVE else None
@@ -272,6 +272,9 @@ print(f"Chains of three: {three.sentence}")
 # %% [markdown]
 # ## Next
 #
-# * A tool of your own is a function with types and a docstring: `task.with_tools(search, calculator)`.
+# * A tool of your own is a function with types and a docstring: `def add(a: int, b: int) -> int:`, what it does and what each
+#   argument is below `Args:`, and `task.with_tools(add)`.
+# * Models: this one, other ChatML models with `give_tool_template`, and Qwen, Llama 3.1, Gemma 4 and others by their own templates.
+# * Refused for now: scale-out, GGUF, priming, images from tools, several environments in one task.
 # * Tools run in this process, with your rights. For code that a model wrote there is `gn.sandbox`: docs/guide/tools.md.
 # * How sure is this, and what was not measured: docs/evidence/tools.md.
