@@ -23,7 +23,7 @@ from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
-from grpo_nb.rewards.judging import answer_reward, judge_in_words, right_by
+from grpo_nb.rewards.right_by import answer_reward, judge_in_words, right_by
 from grpo_nb.rewards.scores import Scores, score
 from grpo_nb.settings.presets import preset
 from grpo_nb.settings.settings import Settings

@@ -13,11 +13,11 @@ from grpo_nb.checks import probes as make
 from grpo_nb.checks.agreement import measured
 from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
 from grpo_nb.checks.findings import Finding, found
-from grpo_nb.checks.judge import FORM, Seen, judge, judge_set, take_role
 from grpo_nb.checks.layouts import Layout, layouts_of
 from grpo_nb.checks.phrases import phrases_of, texts_in
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
+from grpo_nb.checks.verdicts import FORM, Seen, judge, judge_set, take_role
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base, judge_model
 from grpo_nb.tasks.formats import AnswerFormat, xml

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.findings import KINDS, WHOLE_SET, Finding
-from grpo_nb.checks.judge import Seen
+from grpo_nb.checks.verdicts import Seen
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold
 from grpo_nb.core.words import displayable
 

@@ -17,8 +17,8 @@ from grpo_nb.evaluation.subjects import Base, Decoding, Located, located, name_o
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
-from grpo_nb.rewards.judging import answer_reward, judge_in_words
 from grpo_nb.rewards.record import rebuilt
+from grpo_nb.rewards.right_by import answer_reward, judge_in_words
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run, trained_questions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.judging import right_by
+from grpo_nb.rewards.right_by import right_by
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat
@@ -93,7 +93,7 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One of each.
         format: In which they were asked.
-        reward: Right is what it pays in full (from `rewards.judging.answer_reward`); without one, what `correctness` does.
+        reward: Right is what it pays in full (from `rewards.right_by.answer_reward`); without one, what `correctness` does.
     """
     verdicts = right_by(reward, [completion.text for completion in completions], questions, format)
     return [

@@ -22,7 +22,7 @@ from grpo_nb.models.load import load_adapter, load_model, resolve_model
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.number_types import cpu_number_type
 from grpo_nb.settings.settings import Settings
-from grpo_nb.tasks.play import Play
+from grpo_nb.tasks.tools import Play
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

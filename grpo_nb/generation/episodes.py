@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.tasks.play import Play, refusing
+from grpo_nb.tasks.tools import Play, refusing
 
 
 def tool_template(tokenizer: Any) -> str | None:

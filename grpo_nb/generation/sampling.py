@@ -31,7 +31,7 @@ from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.tasks.play import Play
+    from grpo_nb.tasks.tools import Play
 
 
 class _GrowingLayer(DynamicLayer):

@@ -7,8 +7,8 @@ from grpo_nb.core.tables import Part, Shown, as_written, bold
 from grpo_nb.core.words import transcript
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.rewards.scores import Scores, score
-from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
+from grpo_nb.tasks.tools import refusing
 
 
 class ByHand(Shown):

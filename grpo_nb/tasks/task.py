@@ -21,7 +21,7 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.play import Play, Tool
+from grpo_nb.tasks.tools import Play, Tool
 
 if TYPE_CHECKING:
     from datasets import Dataset

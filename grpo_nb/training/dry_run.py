@@ -17,8 +17,8 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.settings.settings import Settings
-from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
+from grpo_nb.tasks.tools import refusing
 
 import_unsloth()
 

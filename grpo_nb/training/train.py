@@ -24,8 +24,8 @@ from grpo_nb.runs.run_folder import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings
-from grpo_nb.tasks.play import refusing
 from grpo_nb.tasks.task import Task
+from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.callback import Observer, Recorder, best_adapter
 from grpo_nb.training.effective import configurations, effective_settings
