@@ -178,9 +178,9 @@ def size(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def your_data(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/01_your_data`, executed; small, it ends by saying that two steps show no rise."""
-    less = {"CHANGES": {"max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
+def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
+    less = {"CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
     return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"), **(less if size == "small" else {}))
 
 
@@ -247,8 +247,8 @@ def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/10_gsm8k`, executed on rows of GSM8K's form, small sums in words, by the small model and in a few steps."""
+def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/10_gsm8k`, executed on rows of GSM8K's form, small sums in words, in a few steps; small, by the tiny model."""
     folder = tmp_path_factory.mktemp("gsm8k")
     for name, first in (("train", 2), ("test", 3)):
         rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]
@@ -261,15 +261,16 @@ def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     changes = {"max_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 5e-4, "warmup_steps": 0}
+    changes |= {"model": str(tiny_folder)} if size == "small" else {}
     return execute_notebook(
         "10_gsm8k", folder, CHANGES=changes, DATA="train.jsonl", TEST="test.jsonl", QUESTIONS=12, EXPORT_TO="merged"
     )
 
 
 @pytest.fixture(scope="session")
-def tools(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/08_tools`, executed; small, with two steps and few episodes before and after."""
-    changes = {"max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
+def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/08_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
+    changes = {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
     return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), **less)
 

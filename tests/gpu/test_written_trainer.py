@@ -21,10 +21,11 @@ NAME = "UnslothGRPOTrainer"
 KIT = Path(gn.__file__).parent / "training"
 
 
-@pytest.fixture(scope="module")
-def trained(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    place = tmp_path_factory.mktemp("trained")
-    return {"place": place} | trained_elsewhere(place, embedded_folder)
+@pytest.fixture(scope="module", params=["as it is written", pytest.param("compiled", marks=pytest.mark.slow)])
+def trained(request: pytest.FixtureRequest, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Its source as torch runs it; and compiled, as it asks to be, which takes a C++ compiler minutes."""
+    place, is_compiled = tmp_path_factory.mktemp("trained"), request.param == "compiled"
+    return {"place": place} | trained_elsewhere(place, embedded_folder, is_compiled=is_compiled)
 
 
 @pytest.fixture(scope="module")

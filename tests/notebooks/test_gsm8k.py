@@ -1,4 +1,4 @@
-"""The recipe for a GPU, executed on a CPU: every cell, on rows of GSM8K's form and with the small model."""
+"""The recipe for a GPU, executed on a CPU: every cell, on rows of GSM8K's form."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed, text_of
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, only_published, printed, text_of
 
 pytestmark = pytest.mark.begins(40)
 
@@ -22,4 +22,11 @@ def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) ->
     assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
     said = printed(cell_with(notebook, "run.rise()")).splitlines()[-1]
     assert said.startswith("test, 12 questions of the test part: ") and "accuracy" in said
+    assert text_of(cell_with(notebook, "report = gn.check_rewards(")).startswith("Nothing found.")
+    assert "groups of 8" in text_of(cell_with(notebook, "gate = gn.baseline("))
+
+
+@only_published
+def test_what_was_learnt_is_exported(gsm8k: Path) -> None:
+    notebook = nbformat.read(gsm8k, as_version=4)
     assert "every weight is base plus adapter" in text_of(cell_with(notebook, "gn.export_merged("))
