@@ -122,6 +122,7 @@ def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: lis
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"
 
 
+@pytest.mark.slow
 def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) -> None:
     port = free_port()
     with served(shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"):
@@ -142,7 +143,10 @@ def test_vllm_serve(
         assert same(answers_of(port, name, quick), expected) >= QUESTIONS - 2 * (kind == "adapter")
 
 
-@pytest.mark.parametrize(("quantization", "least"), [("f16", QUESTIONS - 1), ("q8_0", QUESTIONS * 3 // 4)])
+@pytest.mark.parametrize(
+    ("quantization", "least"),
+    [("q8_0", QUESTIONS * 3 // 4), pytest.param("f16", QUESTIONS - 1, marks=pytest.mark.slow)],
+)
 def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path) -> None:
     """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:

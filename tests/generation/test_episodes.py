@@ -110,25 +110,13 @@ def test_calls_of_our_template_are_read_as_they_are_written(
     assert found == calls and (read["content"] or "").strip() == content
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "qwen2_5",
-        "qwen3",
-        "qwen3_instruct_2507",
-        "glm4moe",
-        "llama3_1",
-        "llama3_2",
-        "lfm2_2_5",
-        "lfm2_v2",
-        "gptoss",
-        "gemma4",
-        "qwen3_5_think",
-        "qwen3_6",
-        "qwen3_8",
-        "nemotron_3_nano",
-    ],
+FAMILIES = (
+    "qwen2_5 qwen3 qwen3_instruct_2507 qwen3_5_think qwen3_6 qwen3_8 glm4moe llama3_1 llama3_2 lfm2_2_5 lfm2_v2 gptoss gemma4 "
+    "nemotron_3_nano"
 )
+
+
+@pytest.mark.parametrize("family", FAMILIES.split())
 def test_the_families_that_are_named_have_a_template_that_serves(family: str, embedded_folder: Path) -> None:
     """By the texts that TRL knows; some are given its training template, which keeps earlier turns as they were."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)

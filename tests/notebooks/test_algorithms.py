@@ -73,14 +73,6 @@ def test_every_stored_training_has_its_seeds_and_its_pair(course: tuple[ModuleTy
         assert {tuple(line["before"].items()) for line in of_it} == {tuple(lines[0]["before"].items())}, "one start"
 
 
-def test_the_reward_pays_for_the_answer_at_the_end_alone(course: tuple[ModuleType, ModuleType]) -> None:
-    algorithms, _ = course
-    written = ["21,21#21", "21,21#2", "21#211", "#21,21", "21"]
-    assert algorithms.is_right(written, answer=["21"] * 5) == [1.0, 0.0, 0.0, 0.0, 0.0]
-    task = algorithms.make_task(0.1, 0.9)
-    assert len(task.holdout) == 200 and set(task.train["pass_rate"]) == {0.9, 0.75, 0.5, 0.3, 0.2, 0.12}
-
-
 def test_without_a_baseline_the_advantage_is_the_reward(
     course: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:

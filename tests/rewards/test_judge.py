@@ -177,13 +177,7 @@ def test_it_is_picklable_and_refuses_what_cannot_be(tmp_path: Path) -> None:
     judge = gn.rewards.judge(by_length, "?", cache=tmp_path / "replies.jsonl", weight=2.0, name="clear")
     again = pickle.loads(pickle.dumps(judge))
     assert call(again) == call(judge) and again == judge and again.__name__ == "clear" and again.weight == 2.0
-    for given in (
-        {"rubric": " "},
-        {"ask": "gpt"},
-        {"scale": (5, 1)},
-        {"concurrent": 0},
-        {"retries": -1},
-        {"budget": 0.5},
-    ):
+    wrong = {"rubric": " ", "ask": "gpt", "scale": (5, 1), "concurrent": 0, "retries": -1, "budget": 0.5}
+    for given in ({name: value} for name, value in wrong.items()):
         with pytest.raises((ValueError, TypeError)):
             gn.rewards.judge(**{"ask": by_length, "rubric": "?", **given})

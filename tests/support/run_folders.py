@@ -11,12 +11,6 @@ from typing import Any
 import grpo_nb as gn
 
 
-def append_rows(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
-    """Append rows to a file of a run, as a training does."""
-    with (folder / name).open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 def info_of(
     weights: dict[str, float], status: str = "finished", pid: int | None = None, **settings: Any
 ) -> dict[str, Any]:

@@ -63,13 +63,8 @@ def loaded_village(folder: Path, root: Path, **changes: Any) -> tuple[Any, Any, 
     })  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     gn.models.give_tool_template(tokenizer)
-    return (
-        model,
-        tokenizer,
-        village_task(settings, tokenizer),
-        [gn.rewards.correctness(format=FORM), progress],
-        settings,
-    )
+    rewards = [gn.rewards.correctness(format=FORM), progress]
+    return model, tokenizer, village_task(settings, tokenizer), rewards, settings
 
 
 def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
