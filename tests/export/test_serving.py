@@ -143,10 +143,10 @@ def test_vllm_serve(
         assert same(answers_of(port, name, quick), expected) >= QUESTIONS - 2 * (kind == "adapter")
 
 
-@pytest.mark.parametrize(
-    ("quantization", "least"),
-    [("q8_0", QUESTIONS * 3 // 4), pytest.param("f16", QUESTIONS - 1, marks=pytest.mark.slow)],
-)
+F16 = pytest.param("f16", QUESTIONS - 1, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), F16])
 def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path) -> None:
     """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:
