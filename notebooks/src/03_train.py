@@ -25,7 +25,7 @@
 # | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.2 GB for the runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@

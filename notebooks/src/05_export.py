@@ -26,7 +26,7 @@
 # | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 1.2 GB for the exports; with the larger model of a T4 about 10 GB (computed) |
 # | Writes | `runs/`, `exports/notebook`, and in your cache folder the converted model and a converter of 0.4 MB |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@
