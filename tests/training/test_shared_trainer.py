@@ -114,6 +114,7 @@ def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: s
 
 
 def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(base, tmp_path) -> None:
+    # Five times the bound of the others: four large updates, each of which begins with the rounding of those before.
     more = dict(max_steps=4, learning_rate=0.3, num_iterations=2, relative=1e-3)
     assert_same_runs(base, tmp_path, **more)
     sizes = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4)
