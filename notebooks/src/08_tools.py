@@ -21,11 +21,11 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 9 minutes on 2 CPU cores with a test suite beside it, alone not yet measured; on a GPU not yet measured |
-# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
+# | Time | 5 minutes on 2 CPU cores; on a GPU not yet measured |
+# | Memory | up to 5.2 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.2 GB for the run |
 # | Writes | `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@
@@ -246,11 +246,7 @@ three
 last = run.rows[-1]
 assert run.status == "finished", run.status_sentence
 assert last["tools/failure_frequency"] < 1, "every call failed: read run.step(1)"
-calls = f"{last['tools/call_frequency']:.2f} calls a completion, from {run.rows[0]['tools/call_frequency']:.2f}."
-if comparison.verdict == "better":
-    print(f"It worked. {calls}")
-else:
-    print(f"All ran, and the model did not get better. {calls}")
+print("It worked." if comparison.verdict == "better" else "All ran, and the model did not get better.")
 print(f"Held-out: {comparison.sentence}")
 print(f"Chains of three: {three.sentence}")
 

@@ -21,11 +21,11 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 8 minutes on 2 CPU cores with a test suite beside it, alone not yet measured; on a T4 not yet measured |
+# | Time | 6 minutes on 2 CPU cores; on a T4 not yet measured |
 # | Memory | on a CPU and on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
 
 # %% [markdown]
 # @CELLS _install.py@
@@ -49,7 +49,7 @@ gn.check_environment()
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
-STEPS = 16  # @param {"type": "integer"}
+STEPS = 14  # @param {"type": "integer"}
 
 # %% [markdown]
 # ## Forty summaries with a score by hand
