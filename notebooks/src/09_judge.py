@@ -22,7 +22,7 @@
 # | | |
 # | --- | --- |
 # | Time | 6 minutes on 2 CPU cores; on a T4 not yet measured |
-# | Memory | on a CPU and on a T4 not yet measured |
+# | Memory | under 5 GB on a CPU; on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
