@@ -278,9 +278,8 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def judge(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/09_judge`, executed; small, with two steps of training and the replies that an earlier one has kept."""
-    folder, less = tmp_path_factory.mktemp("judge"), {}
+    folder, less = tmp_path_factory.mktemp("judge"), {"STEPS": 2, "CHANGES": {"per_device_train_batch_size": 8}}
     if size == "small":
         # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
-        less = {"STEPS": 2, "CHANGES": {"per_device_train_batch_size": 8}}
-    return execute_notebook("09_judge", folder, **less)
+    return execute_notebook("09_judge", folder, **(less if size == "small" else {}))

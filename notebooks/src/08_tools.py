@@ -22,7 +22,7 @@
 # | | |
 # | --- | --- |
 # | Time | 5 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | up to 5.2 GB on a CPU; on a GPU not yet measured |
+# | Memory | up to 5.3 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.2 GB for the run |
 # | Writes | `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |

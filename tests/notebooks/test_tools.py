@@ -21,7 +21,6 @@ def test_the_tools_notebook_shows_what_its_prose_says(tools: Path) -> None:
     assert [line.rpartition("total ")[2] for line in by_hand.splitlines()] == ["0.5", "1", "3", "0"]
     prompt = text_of(cell_with(notebook, "shown = [*one.example"))
     assert prompt.count("<call>read(place=") == 3 and "read(place): Read the note at a place." in prompt
-    assert "groups of 8" in text_of(cell_with(notebook, "gn.baseline("))
     assert len(outputs(cell_with(notebook, "run = gn.train("), "image/png")) == 1, "the figure must be updated in place"
     last = printed(cell_with(notebook, "Chains of three: {"))
     assert "Held-out: " in last and "Chains of three: " in last
