@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 # What the environment takes.
-COSTS = {"cpu": "a few minutes and 4 GB of disk, more where torch brings CUDA along", "gpu": "some minutes and 10 GB of disk or more"}
+COSTS = {"cpu": "a few minutes and 4 GB of disk, more with CUDA", "gpu": "some minutes and 10 GB of disk or more"}
 # As in grpo_nb.machine.packages, which an older Python could not read. 3.15 is where unsloth 2026.10.9 stops.
 OLDEST_PYTHON, TOO_NEW_PYTHON = (3, 11), (3, 15)
 

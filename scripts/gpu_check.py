@@ -387,7 +387,7 @@ def main() -> int:
 
 def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     """Run all phases, on a GPU each in a process of its own, and return the rows of each."""
-    from grpo_nb.settings.vllm import vllm_obstacle
+    from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 
     obstacle = vllm_obstacle(request.settings(), gpu)
     report = {"all": [Row("vLLM", "measured", "planned" if obstacle is None else f"not used: {obstacle}")]}

@@ -19,7 +19,7 @@ from grpo_nb.models.match import SHAPE, note_settings
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
-from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
+from grpo_nb.settings.vllm_obstacle import VllmObstacle, vllm_obstacle
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _WHY_NOT_VLLM = "grpo_nb_why_not_vllm"

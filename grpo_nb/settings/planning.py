@@ -26,7 +26,7 @@ from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.out_of_memory import fitting_changes, replacing
 from grpo_nb.settings.presets import find_machine
 from grpo_nb.settings.settings import Settings, require_settings
-from grpo_nb.settings.vllm import vllm_obstacle
+from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

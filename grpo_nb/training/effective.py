@@ -12,7 +12,7 @@ from grpo_nb.models.load import has_engine
 from grpo_nb.settings.effective_table import Effect, EffectiveSettings, compared, requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings, require_settings
-from grpo_nb.settings.vllm import vllm_obstacle
+from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 

@@ -26,7 +26,7 @@ from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.settings.effective_table import requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings
-from grpo_nb.settings.vllm import vllm_obstacle
+from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explained, guarded
 

@@ -52,14 +52,14 @@ gn.check_environment()
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
+CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": STEPS, **CHANGES}
-settings = gn.preset(PRESET, **changes)
+changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": STEPS, "gradient_accumulation_steps": 1}
+settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]

@@ -19,7 +19,7 @@ import grpo_nb as gn
 from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.load import generation_of, has_engine, loader_arguments, lora_arguments
-from grpo_nb.settings import vllm
+from grpo_nb.settings import vllm_obstacle as vllm
 from grpo_nb.settings.effective_table import SHARED_SCORING
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import info, prepare
