@@ -22,6 +22,8 @@ from typing import Any
 from _measure import ROOT, ask, machine, peak_gb, tell
 
 KEPT = ROOT / "benchmarks" / "results" / "quickstart_seeds.jsonl"
+WEIGHTS = [2.0, 1.0, 0.5]
+"""Of the answer, the format and the tags; results with others are kept apart."""
 COLUMNS = (
     "seed", "number type", "reward, first third", "last third", "p of the rise", "before", "after",
     "difference, 95 % interval", "verdict", "KL, last 10", "passes", "peak memory, GB",
@@ -35,7 +37,8 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
     settings = gn.preset("cpu", seed=seed, dtype=dtype, run_root=folder, **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    kinds = (gn.rewards.correctness, gn.rewards.xml_format, gn.rewards.xml_tags)
+    rewards = [kind(weight=weight) for kind, weight in zip(kinds, WEIGHTS, strict=True)]
     started = time.perf_counter()
     run = gn.train(model, tokenizer, task, rewards, settings, name=f"seed{seed}")
     seconds = time.perf_counter() - started
@@ -59,6 +62,7 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
         "training, s": seconds,
         "peak memory, GB": peak_gb(),
         "changes": changes,
+        "weights": WEIGHTS,
         "machine": machine(),
         "versions": run.info["versions"],
         "date": time.strftime("%Y-%m-%d"),
@@ -81,9 +85,10 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + f"\n\n{passed} of {len(results)} pass."
 
 
-def kept() -> list[dict[str, Any]]:
-    """What was measured so far."""
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
+def kept(changes: dict[str, object]) -> list[dict[str, Any]]:
+    """What was measured so far with these changes, under the weights of today."""
+    lines = [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
+    return [line for line in lines if line["changes"] == changes and line["weights"] == WEIGHTS]
 
 
 def main() -> None:
@@ -110,11 +115,11 @@ def main() -> None:
         print(table([found]).splitlines()[2], flush=True)
 
     if not arguments.table:
-        have = {(r["seed"], r["number type"]) for r in kept() if r["changes"] == changes}
+        have = {(r["seed"], r["number type"]) for r in kept(changes)}
         wanted = [pair for pair in itertools.product(arguments.seeds, arguments.dtypes) if pair not in have]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(one, *zip(*wanted, strict=True)) if wanted else ())
-    print("\n" + table([r for r in kept() if r["changes"] == changes]))
+    print("\n" + table(kept(changes)))
 
 
 if __name__ == "__main__":
