@@ -7,6 +7,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from accelerate import PartialState
+
 given = sys.argv[1:]
 folders = [word for word in given if Path(word).is_dir()]
 rest = [word for word in given if word not in folders]
@@ -14,4 +16,5 @@ for folder in folders:
     for module in ("rewards", "steps"):
         sys.modules.pop(module, None)
     sys.path[0], sys.argv = folder, [f"{folder}/train.py", *rest]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_path(sys.argv[0], run_name="train")["main"]()
+PartialState().destroy_process_group()
