@@ -9,9 +9,8 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-given = sys.argv[1:]
-folders = [word for word in given if Path(word).is_dir()]
-rest = [word for word in given if word not in folders]
+folders = [word for word in sys.argv[1:] if Path(word).is_dir()]
+rest = [word for word in sys.argv[1:] if word not in folders]
 for folder in folders:
     for module in ("rewards", "steps"):
         sys.modules.pop(module, None)
