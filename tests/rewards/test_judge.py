@@ -43,7 +43,7 @@ def test_each_answer_is_asked_about_once_and_never_again_also_in_a_new_process(k
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_batch_is_asked_together_and_no_more_at_once_than_allowed(kind: str) -> None:
-    asked = Asked(kind=kind, seconds=0.1)
+    asked = Asked(kind=kind, seconds=0.4)
     judge = gn.rewards.judge(asked.function, "?", concurrent=16, cache=None)
     call(judge, [f"text {i}" for i in range(40)])
     assert asked.most_at_once == 16
