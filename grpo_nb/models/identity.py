@@ -108,8 +108,9 @@ def keep_template(run_folder: Path, tokenizer: Any) -> None:
 def template_of(folder: Path) -> str | None:
     """Return the chat template that a run or an adapter was trained with; None if its folder has none."""
     file, older = folder / TEMPLATE_FILE, folder / "tokenizer_config.json"  # that of an older transformers
-    held = json.loads(older.read_text("utf-8")) if older.is_file() else {}
-    return file.read_text("utf-8") if file.is_file() else held.get("chat_template")
+    held = json.loads(older.read_text("utf-8")).get("chat_template") if older.is_file() else None
+    # Several by name are transformers' to choose from.
+    return file.read_text("utf-8") if file.is_file() else (held if isinstance(held, str) else None)
 
 
 def with_template_of(folder: Path, tokenizer: Any) -> Any:

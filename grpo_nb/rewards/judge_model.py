@@ -226,7 +226,7 @@ class _Desk:
             raise KeyboardInterrupt(told) if is_training else RuntimeError(f"{told}.")
         self.last = len(asked) if is_training else 0
         failed = awaited(self._ask_all(new)) if new else {}
-        if failed and (len(failed) == len(new) > 1 or len(failed) == len(asked)):
+        if failed and (len(failed) == len(new) > 1 or len(failed) == len(dict(asked))):
             error = next(iter(failed.values()))
             raise EnvironmentProblem(
                 f"the judge replied to none of {len(failed)} answers, {self.retries + 1} tries each ({type(error).__name__}): "

@@ -47,11 +47,10 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, 
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
         assert torch.equal(mine, tensor.to(mine.dtype)), name
     assert tokenizer.chat_template == "theirs"
-    older = tmp_path / "older"  # as an earlier transformers left it
-    shutil.copytree(theirs, older)
-    (older / "chat_template.jinja").rename(older / "tokenizer_config.json")
-    (older / "tokenizer_config.json").write_text('{"chat_template": "older"}')
-    assert template_of(older) == "older"
+    older = tmp_path / "tokenizer_config.json"  # as an earlier transformers left it
+    for held, found in (('"older"', "older"), ('[{"name": "a", "template": "b"}]', None)):
+        older.write_text(f'{{"chat_template": {held}}}')
+        assert template_of(tmp_path) == found
     told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj') count. With beta above 0 the KL is measured to"
     assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]

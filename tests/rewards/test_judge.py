@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import time
@@ -57,16 +56,6 @@ def test_an_async_reward_that_calls_a_judge_is_told_that_it_would_wait_for_itsel
 
     with pytest.raises(RuntimeError, match="would wait for itself"):
         call_reward(doubled, make_batch(["a"], {"question": "?"}))
-
-
-def test_one_loop_serves_every_call_because_a_clients_connections_belong_to_it() -> None:
-    loops = set()
-
-    async def reward(completions, **columns):
-        loops.add(asyncio.get_running_loop())
-        return [1.0] * len(completions)
-
-    assert [call_reward(reward, make_batch(["a"])) for _ in range(3)] == [[1.0]] * 3 and len(loops) == 1
 
 
 def test_what_failed_is_tried_again_after_growing_pauses() -> None:
@@ -151,6 +140,8 @@ def test_a_server_that_went_down_ends_it_also_where_some_answers_are_kept_and_ro
     with pytest.raises(EnvironmentProblem, match="none of 2 answers"):
         gn.score(judge, TEXTS, {"question": "Why?"})
     assert asked.calls == 2
+    with pytest.raises(EnvironmentProblem, match="none of 1 answers"):
+        call(judge, TEXTS[1:2] * 3)
 
 
 def test_one_answer_that_is_lost_is_none_and_its_words_hold_no_address() -> None:
