@@ -270,7 +270,8 @@ print(f"Chains of three: {three.sentence}")
 #
 # * A tool of your own is a function with types and a docstring: `def add(a: int, b: int) -> int:`, what it does and what each
 #   argument is below `Args:`, and `task.with_tools(add)`.
-# * Models: this one, other ChatML models with `give_tool_template`, and Qwen, Llama 3.1, Gemma 4 and others by their own templates.
+# * Models: this one, other ChatML models with `give_tool_template`, and Qwen, Llama 3.1, Gemma 4 and others by their own
+#   templates.
 # * Refused for now: scale-out, GGUF, priming, images from tools, several environments in one task.
 # * Tools run in this process, with your rights. For code that a model wrote there is `gn.sandbox`: docs/guide/tools.md.
 # * How sure is this, and what was not measured: docs/evidence/tools.md.
