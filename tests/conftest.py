@@ -22,6 +22,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.notebooks import SIZES, execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl, trained
 from tests.support.shared import made_once
+from tests.support.warm_kernel import open_nursery
 
 __all__ = ["letters_folder", "plain_trl"]  # fixtures
 
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     import_unsloth()
+    open_nursery()
     # Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
     # second each time. What is made from here on is collected as ever.
     gc.freeze()
@@ -159,18 +161,6 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged, "run_script", run_script_here)
 
 
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/00_quickstart`, executed once for all processes, as by a first user: (executed notebook, its run)."""
-
-    def execute(folder: Path) -> object:
-        return execute_notebook("00_quickstart", folder, cache=folder / "cache")
-
-    folder = made_once(tmp_path_factory, "quickstart", execute)
-    (run,) = (folder / "runs").glob("*/run.json")
-    return executed_in(folder, "00_quickstart"), gn.open_run(run.parent)
-
-
 @pytest.fixture(scope="session", params=SIZES)
 def size(request: pytest.FixtureRequest) -> str:
     """How much of a notebook is executed: "small" in `make test`, "published" in `make test-all` besides."""
@@ -178,17 +168,43 @@ def size(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def quickstart(size: str, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
+    """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
+
+    As published with an empty cache, as by a first user; small, in fewer steps of more learning.
+    """
+
+    def execute(folder: Path) -> object:
+        if size == "small":
+            changes = {
+                "max_steps": 6, "per_device_train_batch_size": 8, "learning_rate": 3e-4, "warmup_steps": 1,
+                "holdout_questions": 4,
+            }  # fmt: skip
+            task = {"source": "arithmetic", "holdout_size": 24}
+            return execute_notebook("00_quickstart", folder, size, CHANGES=changes, TASK=task)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))
+            return execute_notebook("00_quickstart", folder, size)
+
+    folder = made_once(tmp_path_factory, f"quickstart-{size}", execute)
+    (run,) = (folder / "runs").glob("*/run.json")
+    return executed_in(folder, "00_quickstart"), gn.open_run(run.parent)
+
+
+@pytest.fixture(scope="session")
 def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/01_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
     less = {"CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
-    return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"), **(less if size == "small" else {}))
+    return execute_notebook(
+        "01_your_data", tmp_path_factory.mktemp("your_data"), size, **(less if size == "small" else {})
+    )
 
 
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_reward_lab`, executed; small, with as few groups as its last test can tell apart."""
     less = {"PROMPTS": 6} if size == "small" else {}
-    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), **less)
+    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
 @pytest.fixture(scope="session")
@@ -201,19 +217,19 @@ def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "save_steps": 2,
     }
     less = {"CHANGES": changes, "STEPS": 4} if size == "small" else {}
-    return execute_notebook("03_train", tmp_path_factory.mktemp("train"), **less)
+    return execute_notebook("03_train", tmp_path_factory.mktemp("train"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def evaluate(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/04_evaluate`, executed: (executed notebook, its run); small, on a copy of the quickstart's run."""
+    """`notebooks/04_evaluate`, executed: (executed notebook, its run); small, on a copy of the tiny model's run."""
     folder, less = tmp_path_factory.mktemp("evaluate"), {}
     if size == "small":
-        shutil.copytree(request.getfixturevalue("quickstart")[1].path, folder / "runs" / "quickstart")
-        less = {"RUN": "runs/quickstart", "SAMPLES": 2, "QUESTIONS": 12}
-    executed = execute_notebook("04_evaluate", folder, **less)
+        shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
+        less = {"RUN": "runs/tiny", "SAMPLES": 2, "QUESTIONS": 6}
+    executed = execute_notebook("04_evaluate", folder, size, **less)
     (run,) = (folder / "runs").glob("*/run.json")
     return executed, gn.open_run(run.parent)
 
@@ -225,7 +241,7 @@ def export(size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     if size == "small":
         shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
         less = {"RUN": "runs/tiny"}
-    return execute_notebook("05_export", folder, **less)
+    return execute_notebook("05_export", folder, size, **less)
 
 
 @pytest.fixture(scope="session")
@@ -236,14 +252,14 @@ def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
         less = {"RUN": "runs/letters"}
-    return execute_notebook("06_scale_out", folder, **less)
+    return execute_notebook("06_scale_out", folder, size, **less)
 
 
 @pytest.fixture(scope="session")
 def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions in its first lessons."""
-    less = {"PROMPTS": 4, "BATCH": 8} if size == "small" else {}
-    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), **less)
+    """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions, and one training at its end."""
+    less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"]} if size == "small" else {}
+    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
 
 
 @pytest.fixture(scope="session")
@@ -263,7 +279,14 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     changes = {"max_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 5e-4, "warmup_steps": 0}
     changes |= {"model": str(tiny_folder)} if size == "small" else {}
     return execute_notebook(
-        "10_gsm8k", folder, CHANGES=changes, DATA="train.jsonl", TEST="test.jsonl", QUESTIONS=12, EXPORT_TO="merged"
+        "10_gsm8k",
+        folder,
+        size,
+        CHANGES=changes,
+        DATA="train.jsonl",
+        TEST="test.jsonl",
+        QUESTIONS=12,
+        EXPORT_TO="merged",
     )
 
 
@@ -272,14 +295,15 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     """`notebooks/08_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
     changes = {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
-    return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), **less)
+    return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), size, **less)
 
 
 @pytest.fixture(scope="session")
-def judge(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/09_judge`, executed; small, with two steps of training and the replies that an earlier one has kept."""
-    folder, less = tmp_path_factory.mktemp("judge"), {"STEPS": 2, "CHANGES": {"per_device_train_batch_size": 8}}
+def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_judge`, executed; small, with the tiny model in two steps, and the replies that an earlier one has kept."""
+    folder, changes = tmp_path_factory.mktemp("judge"), {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    less = {"STEPS": 2, "CHANGES": changes}
     if size == "small":
         # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
-    return execute_notebook("09_judge", folder, **(less if size == "small" else {}))
+    return execute_notebook("09_judge", folder, size, **(less if size == "small" else {}))

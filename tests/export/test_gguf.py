@@ -4,11 +4,11 @@ import json
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from gguf.scripts import gguf_new_metadata
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
@@ -52,7 +52,7 @@ def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Ru
 
 @pytest.mark.usefixtures("checked_here")
 def test_files_that_are_something_else(
-    exported: Export, merged: Export, tiny_run: gn.runs.Run, converter: list[str], tmp_path: Path
+    exported: Export, merged: Export, tiny_run: gn.runs.Run, converter: list[str], tmp_path: Path, monkeypatch
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
@@ -60,8 +60,8 @@ def test_files_that_are_something_else(
         return str(caught.value)
 
     def rewritten(name: str, *options: str) -> Path:
-        command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", *options]
-        subprocess.run([*command, str(exported.file), str(tmp_path / name)], check=True, capture_output=True)
+        monkeypatch.setattr(sys, "argv", ["", "--force", *options, str(exported.file), str(tmp_path / name)])
+        gguf_new_metadata.main()
         return tmp_path / name
 
     cut = tmp_path / "cut.gguf"

@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
 from grpo_nb.models.identity import template_of
 from tests.conftest import brevity
+from tests.support.warm_kernel import run_module
 
 pytestmark = pytest.mark.begins(40)
 WEIGHTS = "every weight is base plus adapter, rounded once"
@@ -261,12 +260,10 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
 def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     (run.path / "exports.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.support.killed_exports", str(run.path), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    said = run_module("tests.support.killed_exports", str(run.path), str(tmp_path / "out"), folder=tmp_path)
+    told = [json.loads(line) for line in said if line.startswith("{")]
     whole = {"model.safetensors", "verification.json", "README.md", "tokenizer.json"}
-    assert len(told) == 7
+    assert len(told) == 7, said
     for line in told:
         found = set(line["found"].pop("out"))
         is_done = line["moment"] in ("it is in its place", None)

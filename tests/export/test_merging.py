@@ -156,8 +156,8 @@ print(most() - before)
 
 
 def test_no_step_has_a_file_of_the_base_in_memory(tmp_path: Path) -> None:
-    """The base is one file: a merge, and comparing all weights, need one tensor of it, widened, which is a twentieth."""
-    large = {"vocab_size": 1000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    """The base is one file: a merge, and comparing all weights, need one tensor of it, widened, which is a tenth."""
+    large = {"vocab_size": 1000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZES | large), dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
     # Every matrix is the start of a LoRA that has an effect: peft's random one.

@@ -22,6 +22,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.export import conversion
 from grpo_nb.export.result import Export
+from tests.support.notebooks import only_published
 from tests.support.real_vllm import needs_vllm
 
 # After the notebook whose run this is.
@@ -114,6 +115,7 @@ def same(found: list[str], expected: list[str]) -> int:
     return sum(a == b for a, b in zip(found, expected, strict=True))
 
 
+@only_published
 def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: list[str]) -> None:
     """The kit's own comparison, stored with the run: rounding to 16 bit is all that lies between."""
     told = {row["question"]: row["completion"] for row in gn.evaluation.open_comparison(quick.run.path).after.rows}
@@ -122,7 +124,7 @@ def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: lis
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"
 
 
-@pytest.mark.slow
+@only_published
 def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) -> None:
     port = free_port()
     with served(shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"):
@@ -130,6 +132,7 @@ def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) 
 
 
 @needs_vllm
+@only_published
 @pytest.mark.parametrize("kind", ["merged", "adapter"])
 def test_vllm_serve(
     kind: str, quick: Export, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,10 +146,8 @@ def test_vllm_serve(
         assert same(answers_of(port, name, quick), expected) >= QUESTIONS - 2 * (kind == "adapter")
 
 
-F16 = pytest.param("f16", QUESTIONS - 1, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), F16])
+@only_published
+@pytest.mark.parametrize(("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), ("f16", QUESTIONS - 1)])
 def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path) -> None:
     """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:

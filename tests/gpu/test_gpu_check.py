@@ -1,5 +1,6 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
+import ast
 import json
 import math
 import subprocess
@@ -14,6 +15,7 @@ from grpo_nb.evaluation import subjects
 from scripts import gpu_check
 from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT, brevity
+from tests.support.notebooks import execute_notebook
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
@@ -31,11 +33,23 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
     )
 
 
+def notebook_executed(command: list, **_: object) -> list[str]:
+    """What the command of the quickstart's phase does, in a kernel that has all imports done."""
+    script, notebook, *options = map(str, command[1:])
+    assert Path(script).name == "run_notebook.py" and [options[0], options[2]] == ["--cwd", "--set"]
+    values = dict(option.split("=", 1) for option in options[3:])
+    execute_notebook(
+        Path(notebook).stem, Path(options[1]), "small", **{n: ast.literal_eval(v) for n, v in values.items()}
+    )
+    return []
+
+
 @pytest.fixture(scope="module")
 def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """All phases on the tiny model, in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
+        patch.setattr(gpu_check, "run_command", notebook_executed)
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 

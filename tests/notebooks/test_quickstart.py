@@ -13,10 +13,11 @@ from tests.support.notebooks import assert_nothing_went_wrong, cell_with, output
 pytestmark = pytest.mark.begins(10)
 
 
-def test_it_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None:
+def test_it_learns_visibly(quickstart: tuple[Path, gn.runs.Run], size: str) -> None:
     _, run = quickstart
     assert run.status == "finished" and len(run.rows) == run.settings.max_steps
-    assert run.rise().is_clear, run.rise().sentence
+    rise = run.rise()
+    assert rise.first < rise.last and (rise.is_clear or size == "small"), "six steps are too few to be sure of a rise"
     comparison = run.comparison
     assert comparison.verdict == "better" and comparison.interval[0] > 0
     assert run.rows[-1]["kl"] > 0
@@ -39,8 +40,11 @@ def test_the_curves_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[
     assert printed(cell_with(notebook, "run.rise()")).startswith("It worked.")
 
 
-def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Path, gn.runs.Run]) -> None:
+def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Path, gn.runs.Run], size: str) -> None:
     shown = text_of(cell_with(nbformat.read(quickstart[0], as_version=4), "choose_level("))
     assert shown.startswith("Level 0 is taken") and "There is something to learn." in shown
-    assert shown.count("not measured") == len(gn.tasks.ARITHMETIC_LEVELS) - 1
-    assert quickstart[1].info["task"]["fingerprint"] == gn.load_task("arithmetic", quickstart[1].settings).fingerprint
+    # With other options there is one level.
+    options = {"holdout_size": 24} if size == "small" else {}
+    assert shown.count("not measured") == (0 if options else len(gn.tasks.ARITHMETIC_LEVELS) - 1)
+    task = gn.load_task("arithmetic", quickstart[1].settings, **options)
+    assert quickstart[1].info["task"]["fingerprint"] == task.fingerprint

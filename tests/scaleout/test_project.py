@@ -106,7 +106,7 @@ def test_a_stage_begins_with_the_adapter_of_the_one_before(run: gn.runs.Run, pla
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
     project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=rewards)
-    said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2)
+    said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5")
     assert "The same numbers in 2 steps" in said and values_of(project)["reference"] == "start"
 
 

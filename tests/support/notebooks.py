@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client.provisioning import local_provisioner
+
+from scripts import run_notebook
+from tests.support.warm_kernel import launch_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,19 +24,30 @@ only_small = pytest.mark.parametrize("size", ["small"], indirect=True)
 only_published = pytest.mark.parametrize("size", [PUBLISHED], indirect=True)
 
 
-def execute_notebook(name: str, folder: Path, cache: Path | None = None, **parameters: object) -> Path:
-    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/.
+def execute_notebook(name: str, folder: Path, size: str, **parameters: object) -> Path:
+    """Execute a notebook as `make run` does it; return the executed one. terminal.txt is beside runs/.
 
-    Parameters replace lines of its settings cell. An empty `cache` is what a first user has: the model is converted in it.
+    Parameters replace lines of its settings cell. As published it has a kernel as anybody's; small, one with all imports done.
     """
     notebook, values = ROOT / f"notebooks/{name}.ipynb", [f"{key}={value!r}" for key, value in parameters.items()]
-    command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
-    command += [part for value in values for part in ("--set", value)]
-    environment = os.environ | ({"GRPO_NB_CACHE": str(cache)} if cache else {})
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    (folder / "terminal.txt").write_text(done.stdout + done.stderr)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    with pytest.MonkeyPatch.context() as patch, (folder / "terminal.txt").open("w") as told:
+        if size == "small":
+            patch.setattr(local_provisioner, "launch_kernel", launch_kernel)
+        with contextlib.redirect_stdout(told), signals_as_before():
+            status = run_notebook.run(notebook, folder, values)
+    assert status == 0, (folder / "terminal.txt").read_text()[-5000:]
     return executed_in(folder, name)
+
+
+@contextlib.contextmanager
+def signals_as_before() -> Iterator[None]:
+    """`make run` makes Ctrl-C the stop button, and ends with the notebook."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, handler)
 
 
 def executed_in(folder: Path, name: str) -> Path:

@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas
@@ -22,12 +22,13 @@ from grpo_nb.runs import checkpoints
 from grpo_nb.training import prepare
 from grpo_nb.training.callback import Recorder
 from grpo_nb.training.observers import HoldoutScore
-from tests.conftest import ROOT, brevity
+from tests.conftest import brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
 from tests.support.own_rewards import Fading
 from tests.support.run_folders import untimed
 from tests.support.tiny import load_tiny
+from tests.support.warm_kernel import run_module
 
 pytestmark = pytest.mark.begins(60)
 
@@ -124,10 +125,15 @@ def crashed(fresh, five_steps: Path, settings: gn.Settings) -> gn.runs.Run:
     return gn.open_run(Path(settings.run_root) / "whole-5")
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.04])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "stock"])
-@pytest.mark.parametrize("changes", [{}, CYCLES], ids=["plain", "cycles"])
-def test_interrupted_and_resumed_is_uninterrupted(fresh, back, settings, shared, beta, changes) -> None:
+# All eight in `make test-slow`; of the four in `make test` any two settings meet in each way.
+WAYS = [
+    pytest.param(changes, shared, beta, marks=[] if bool(changes) != (shared == bool(beta)) else pytest.mark.slow)
+    for changes, shared, beta in itertools.product(({}, CYCLES), (True, False), (0.0, 0.04))
+]
+
+
+@pytest.mark.parametrize(("changes", "shared", "beta"), WAYS)
+def test_interrupted_and_resumed_is_uninterrupted(fresh, back, settings, changes, shared, beta) -> None:
     # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
     crashes = {5: 4} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
     settings = settings.replace(shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes)
@@ -150,10 +156,9 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
     times: int, tiny_folder: Path, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "runs")
-    command = [sys.executable, "-m", "tests.support.killed_training", str(tiny_folder), root, str(times)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    kills = json.loads(done.stdout.splitlines()[-1])
+    said = run_module("tests.support.killed_training", str(tiny_folder), root, str(times), folder=tmp_path)
+    assert said[-1].startswith("["), said
+    kills = json.loads(said[-1])
     assert len(kills) >= min(times, 5), f"too few were killed before the end: {kills}"
     assert any(kill["at"] == "fsync" for kill in kills), f"none was killed while it wrote a checkpoint: {kills}"
     # The end is done by this process, which has nothing of the others but their files.
@@ -350,13 +355,29 @@ STOPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("observers", STOPS.values(), ids=STOPS)
-@pytest.mark.parametrize("changes", [{}, CYCLES], ids=["plain", "within a generation"])
-def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, back, settings, whole, observers, changes) -> None:
-    settings = settings.replace(save_steps=100, **changes)
-    if changes:
-        whole = gn.train(*fresh, [brevity], settings, name="whole")
-        back()
+# Within a generation those that end otherwise.
+WITHIN = [pytest.param(how, marks=[] if how in ("once", "with an error") else pytest.mark.slow) for how in STOPS]
+
+
+@pytest.fixture(scope="module")
+def whole_cycles(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
+    """Five steps, of which several are of one generation."""
+    root = tmp_path_factory.mktemp("whole_cycles")
+    settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **{**SETTINGS, **CYCLES, "save_steps": 100})
+    back = way_back(tiny[0])
+    run = gn.train(*tiny, [brevity], settings, name="whole")
+    back()
+    return run
+
+
+@pytest.mark.parametrize("how", WITHIN)
+def test_a_step_within_a_generation_is_kept_as_others(fresh, settings, whole_cycles, how) -> None:
+    test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings.replace(**CYCLES), whole_cycles, how)
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole, how) -> None:
+    settings, observers = settings.replace(save_steps=100), STOPS[how]
     before = signal.getsignal(signal.SIGINT)
     has_error = len(observers) == 2
     with pytest.raises(ZeroDivisionError, match="mine") if has_error else contextlib.nullcontext():

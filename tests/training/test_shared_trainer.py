@@ -93,7 +93,7 @@ def assert_same_runs(base, tmp_path, but: frozenset[str] = frozenset(), relative
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_loss_type_in_float32(base, tmp_path, loss_type: str, beta: float) -> None:
     level = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
@@ -107,7 +107,10 @@ BY_MICRO_BATCH = frozenset({
 })  # fmt: skip
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
+# Of those that weigh tokens alike one.
+@pytest.mark.parametrize(
+    "loss_type", [*LOSSES[:3], *(pytest.param(loss, marks=pytest.mark.slow) for loss in LOSSES[3:])]
+)
 def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: str) -> None:
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, **sizes)
