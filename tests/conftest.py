@@ -37,11 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Import unsloth before any test module imports transformers; not where pytest-xdist only hands out the tests."""
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
+    # The imports would be looked through again and again, and afterwards by each training, loading and evaluation, a third of a
+    # second each time. What is made from here on is collected as ever.
+    gc.disable()
     import_unsloth()
     open_nursery()
-    # Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
-    # second each time. What is made from here on is collected as ever.
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

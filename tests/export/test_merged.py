@@ -3,7 +3,10 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -270,3 +273,46 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Pa
         assert whole <= found if is_done else found == {"old"}, line
         assert all(name.startswith(".out.") for name in line["found"]), "what a kill left is under hidden names"
     assert len(run.exports) == 1, "the one that was finished"
+
+
+# -- what `Export.usage` prints ----------------------------------------------------------------------------------------
+
+
+def run_cell(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    """Of a merged folder whose name a shell would take apart, and of the adapter, on its base: the same answer."""
+    from transformers import pipeline
+
+    adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
+    question, limit = tiny_run.holdout[0]["prompt"], tiny_run.settings.max_completion_length
+    chat = pipeline("text-generation", model=str(merged.path))
+    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
+    assert run_cell(merged.usage).strip() == answer.strip() != ""
+    assert run_cell(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1)).strip()
+    # Of vLLM, which most machines have not, at least the words; where it is, it is started in test_serving.py.
+    lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
+    assert f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
+
+
+@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
+def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
+    usage = export.Export(tmp_path, {"kind": "adapter", "rank": rank}).usage
+    assert f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
+
+
+def test_what_somebody_wrote_stays_what_it_is(
+    tmp_path: Path, merged: export.Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]
+    monkeypatch.setattr(gn.runs.Run, "holdout", [{"prompt": hostile}])
+    names: dict = {}
+    exec(merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names)
+    assert names["messages"] == hostile
+    shown = export.Export(merged.path, {**merged.verification, "sentence": "<script>"})._repr_html_()
+    assert "<script>" not in shown

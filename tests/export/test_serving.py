@@ -1,4 +1,4 @@
-"""What `Export.usage` prints works as it stands: cells are run, servers started and asked by the real `openai` client.
+"""The servers that `Export.usage` prints work as they stand: they are started and asked by the real `openai` client.
 
 The held-out answers of the quickstart's model are the same from every server, in float32 where one can be told so: then the
 texts are equal to the letter. llama.cpp computes in types of its own: of its answers those that are the same are counted.
@@ -35,12 +35,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def run_cell(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 @contextmanager
@@ -163,35 +157,3 @@ def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[
     code = usage.replace("8080", str(port)).replace("server =", threads) + "\nimport time; time.sleep(600)"
     with served([sys.executable, "-c", code], f"http://127.0.0.1:{port}/health", tmp_path / "log"):
         assert same(answers_of(port, "mine", quick), expected) >= least
-
-
-def test_the_cells(merged: Export, tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    """Of a merged folder whose name a shell would take apart, and of the adapter, on its base: the same answer."""
-    from transformers import pipeline
-
-    adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
-    question, limit = tiny_run.holdout[0]["prompt"], tiny_run.settings.max_completion_length
-    chat = pipeline("text-generation", model=str(merged.path))
-    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
-    assert run_cell(merged.usage).strip() == answer.strip() != ""
-    assert run_cell(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1)).strip()
-    # Of vLLM, which most machines have not, at least the words; where it is, it is started above.
-    lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
-    assert f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
-
-
-@pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
-def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
-    export = Export(tmp_path, {"kind": "adapter", "rank": rank})
-    assert f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in export.usage
-
-
-def test_what_somebody_wrote_stays_what_it_is(tmp_path: Path, merged: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]
-    monkeypatch.setattr(gn.runs.Run, "holdout", [{"prompt": hostile}])
-    names: dict = {}
-    exec(merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names)
-    assert names["messages"] == hostile
-    shown = Export(merged.path, {**merged.verification, "sentence": "<script>"})._repr_html_()
-    assert "<script>" not in shown

@@ -1,13 +1,14 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
-import ast
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 import grpo_nb as gn
@@ -15,7 +16,8 @@ from grpo_nb.evaluation import subjects
 from scripts import gpu_check
 from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT, brevity
-from tests.support.notebooks import execute_notebook
+from tests.support.checks import run_script_here
+from tests.support.notebooks import only_small
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
@@ -33,27 +35,31 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
     )
 
 
-def notebook_executed(command: list, **_: object) -> list[str]:
-    """What the command of the quickstart's phase does, in a kernel that has all imports done."""
-    script, notebook, *options = map(str, command[1:])
-    assert Path(script).name == "run_notebook.py" and [options[0], options[2]] == ["--cwd", "--set"]
-    values = dict(option.split("=", 1) for option in options[3:])
-    execute_notebook(
-        Path(notebook).stem, Path(options[1]), "small", **{n: ast.literal_eval(v) for n, v in values.items()}
-    )
-    return []
-
-
 @pytest.fixture(scope="module")
-def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """All phases on the tiny model, in this process."""
+def report(
+    tiny_folder: Path, quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Row]]:
+    """All phases on the tiny model, in this process; that of the quickstart, on the one that has been executed."""
+
+    def executed(command: list, **_: object) -> list[str]:
+        script, notebook, *options = map(str, command[1:])
+        assert Path(script).is_file() and Path(notebook).stem == quickstart[0].stem
+        assert [options[0], options[2]] == ["--cwd", "--set"] and "RUN_NAME='quickstart'" in options
+        cells = nbformat.read(notebook, as_version=4).cells
+        (asked,) = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+        assert [value for value in options[3:] if f"\n{value.partition('=')[0]} = " not in f"\n{asked}"] == []
+        shutil.copytree(quickstart[1].path, Path(options[1], "runs", "quickstart"))
+        return []
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
-        patch.setattr(gpu_check, "run_command", notebook_executed)
+        patch.setattr(gpu_check, "run_command", executed)
+        patch.setattr("grpo_nb.export.merged.run_script", run_script_here)
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 
-def test_every_path_of_the_script_runs(report) -> None:
+@only_small
+def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.Run]) -> None:
     assert list(report) == ["all", *(name for name, *_ in gpu_check.plan_of(False))]
     held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
     finite, kl, whole = "numbers that are not finite", "KL of the first step", {"generation", "weights as asked"}
@@ -68,13 +74,13 @@ def test_every_path_of_the_script_runs(report) -> None:
     # The GGUF's is None where the converter is neither here nor to be had.
     assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
-    # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.
     ends, learns = report["quickstart notebook"][:2]
-    assert ends.ok is True and learns.ok is False and "cannot be told from 4 steps" in learns.found
+    assert ends.ok is True and learns.ok is quickstart[1].rise().is_clear and "Held-out: better" in learns.found
     measured = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
     assert all(measured[name] > 0 for name in ("median seconds of a step", "completion tokens a second"))
 
 
+@only_small
 def test_the_page_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(report) -> None:
     shown = gpu_check.page(report)
     for phase, rows in report.items():

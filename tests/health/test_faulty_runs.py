@@ -12,7 +12,7 @@ from tests.support.faulty_runs import ASIDE, SEEN, judged, made_run
 from tests.support.health_logs import Rows, changed, cut, flat, healthy_log, of, unpaid
 
 
-@pytest.mark.parametrize("names", [SEEN, sorted(ASIDE)], ids=["seen", "aside"])
+@pytest.mark.parametrize("names", [pytest.param(SEEN, marks=pytest.mark.slow), sorted(ASIDE)], ids=["seen", "aside"])
 def test_faults_are_named_and_no_healthy_run_is_accused(names: list[str]) -> None:
     missed, accused = judged(names, check_health)
     assert len(missed) <= 1 and not accused, (missed, accused)

@@ -69,6 +69,7 @@ def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.
     assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_it_can_be_compared_and_exported_and_is_not_written_over(
     back: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def _serve(asked: socket.socket) -> None:
     import grpo_nb.training.prepare  # noqa: F401
 
     gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel here
     for line in asked.makefile():
         command, folder, variables = json.loads(line)

@@ -57,7 +57,7 @@ class Thinking(SimpleNamespace):
         return {self.tokenizer.apply_chat_template(row["prompt"], **how) for row in rows}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["thinking", "not thinking"])
+@pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.slow)])
 def trained(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Thinking:
     model, tokenizer, _, settings = load_tiny(
         folder, 8, 4, max_steps=2, max_completion_length=32, holdout_every=1, run_root=str(tmp_path_factory.mktemp("runs"))
