@@ -170,20 +170,17 @@ def size(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def quickstart(size: str, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
+def quickstart(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
-    As published with an empty cache, as by a first user; small, in fewer steps of more learning.
+    As published with an empty cache, as by a first user; small, with the tiny model and one more reward, which it can earn.
     """
 
     def execute(folder: Path) -> object:
         if size == "small":
-            changes = {
-                "max_steps": 6, "per_device_train_batch_size": 8, "learning_rate": 3e-4, "warmup_steps": 1,
-                "holdout_questions": 4,
-            }  # fmt: skip
-            task = {"source": "arithmetic", "holdout_size": 24}
-            return execute_notebook("00_quickstart", folder, size, CHANGES=changes, TASK=task)
+            changes = {"model": str(tiny_folder), "max_steps": 5, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+            more = {"xml_tags(weight=0.5)]": "xml_tags(weight=0.5), gn.rewards.length(60, unit='characters')]"}
+            return execute_notebook("00_quickstart", folder, size, replaced=more, CHANGES=changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))
             return execute_notebook("00_quickstart", folder, size)
@@ -258,9 +255,16 @@ def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory
 
 
 @pytest.fixture(scope="session")
-def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions, and one training at its end."""
-    less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"]} if size == "small" else {}
+def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/07_algorithms`, executed; small, on the model of letters, paid for what it can earn, and one training."""
+    less: dict = {}
+    if size == "small":
+        replaced = {
+            'gn.preset("cpu").model': repr(str(letters_folder)),
+            '"max_completion_length": 48': '"max_completion_length": 24, "max_prompt_length": 1024',
+            "rewards = [": "rewards = [gn.rewards.length(10, unit='characters')] or [",
+        }
+        less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"], "replaced": replaced}
     return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
 
 
@@ -302,9 +306,9 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/09_judge`, executed; small, with the tiny model in two steps, and the replies that an earlier one has kept."""
+    """`notebooks/09_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
     folder, changes = tmp_path_factory.mktemp("judge"), {"model": str(tiny_folder), "per_device_train_batch_size": 8}
-    less = {"STEPS": 2, "CHANGES": changes}
+    less = {"STEPS": 2, "CHANGES": changes, "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"}}
     if size == "small":
         # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)

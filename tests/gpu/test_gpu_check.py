@@ -75,7 +75,9 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
     assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     ends, learns = report["quickstart notebook"][:2]
-    assert ends.ok is True and learns.ok is quickstart[1].rise().is_clear and "Held-out: better" in learns.found
+    run = quickstart[1]
+    assert ends.ok is True and learns.ok is (run.rise().is_clear and run.comparison.verdict == "better")
+    assert run.comparison.sentence in learns.found
     measured = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
     assert all(measured[name] > 0 for name in ("median seconds of a step", "completion tokens a second"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -24,17 +24,25 @@ only_small = pytest.mark.parametrize("size", ["small"], indirect=True)
 only_published = pytest.mark.parametrize("size", [PUBLISHED], indirect=True)
 
 
-def execute_notebook(name: str, folder: Path, size: str, **parameters: object) -> Path:
+def execute_notebook(
+    name: str, folder: Path, size: str, *, replaced: Mapping[str, str] | None = None, **parameters: object
+) -> Path:
     """Execute a notebook as `make run` does it; return the executed one. terminal.txt is beside runs/.
 
-    Parameters replace lines of its settings cell. As published it has a kernel as anybody's; small, one with all imports done.
+    Parameters replace lines of its settings cell, `replaced` a text each of its other cells. As published it has a kernel as
+    anybody's; small, one with all imports done.
     """
-    notebook, values = ROOT / f"notebooks/{name}.ipynb", [f"{key}={value!r}" for key, value in parameters.items()]
+    values = [f"{key}={value!r}" for key, value in parameters.items()]
+    notebook = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
+    for text, other in (replaced or {}).items():
+        cell = cell_with(notebook, text)
+        cell.source = cell.source.replace(text, other)
+    nbformat.write(notebook, folder / f"{name}.ipynb")
     with pytest.MonkeyPatch.context() as patch, (folder / "terminal.txt").open("w") as told:
         if size == "small":
             patch.setattr(local_provisioner, "launch_kernel", launch_kernel)
         with contextlib.redirect_stdout(told), signals_as_before():
-            status = run_notebook.run(notebook, folder, values)
+            status = run_notebook.run(folder / f"{name}.ipynb", folder, values)
     assert status == 0, (folder / "terminal.txt").read_text()[-5000:]
     return executed_in(folder, name)
 
