@@ -32,7 +32,7 @@ bootstrap:  ## Make the environment, or bring it up to date.
 run: bootstrap  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
 	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
 
-test: bootstrap  ## Run the tests, most notebooks small (WORKERS=1 where memory is short; the default is 2 processes).
+test: bootstrap  ## Run the tests, the notebooks small (WORKERS=1 where memory is short; the default is 2 processes).
 	$(PYTEST) tests -m "not slow"
 
 test-all:  ## All there are, part by part, with the time of each: these, test-slow, test-bfloat16 and test-vllm.

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -58,6 +59,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return mark.args[0] if mark is not None else last
 
     items.sort(key=place)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Whole files go to one process, since what their tests share is made in each; so do the files that share an export."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return re.sub(r"export/test_(merged|reopened|gguf)\.py", "export", super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_unconfigure() -> None:
@@ -201,8 +213,10 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/02_reward_lab`, executed; small, with as few groups as its last test can tell apart."""
-    less = {"PROMPTS": 6} if size == "small" else {}
+    """`notebooks/02_reward_lab`, executed; small, with fewer and smaller groups."""
+    less = (
+        {"PROMPTS": 6, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}} if size == "small" else {}
+    )
     return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
@@ -250,7 +264,11 @@ def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory
     if size == "small":
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
-        less = {"RUN": "runs/letters"}
+        # Two processes say more than one, and the README beside the plan has it too; each start is ten seconds of imports.
+        left_out = {
+            f'print(start("train.py", {asked}))': "None" for asked in ('"--replay"', '"--plan", "--processes", "2"')
+        }
+        less = {"RUN": "runs/letters", "replaced": left_out}
     return execute_notebook("06_scale_out", folder, size, **less)
 
 

@@ -75,12 +75,14 @@ def test_files_that_are_something_else(
     assert re.search(r"0\.7 to 1\.3 times the training's effect \(-?0\.0\d+ times", said)
     # llama.cpp has a template in reserve, which happens to be this one, and knows the usual ends; others have none.
     name = "the file holds chat template and end token"
-    bare = rewritten("bare.gguf", "--remove-metadata", "tokenizer.chat_template")
-    assert f"Failed: {name} (chat_template is None, not the tokenizer's)" in refused(bare)
+    bare = rewritten("bare.gguf", "--remove-metadata", "tokenizer.chat_template", "--special-token-by-id", "eos", "5")
+    said = refused(bare)
+    assert (
+        f"Failed: {name} (chat_template is None, not the tokenizer's; ggml.eos_token_id is 5, not the tokenizer's)"
+        in said
+    )
     other = refused(rewritten("other.gguf", "--chat-template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"))
     assert "read as the same tokens (0 of " in other and f'{name} (chat_template is "{{% for m' in other
-    endless = refused(rewritten("endless.gguf", "--special-token-by-id", "eos", "5"))
-    assert f"Failed: {name} (ggml.eos_token_id is 5, not the tokenizer's)" in endless
 
 
 def test_what_cannot_be_made(merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,10 +81,12 @@ def _serve(asked: socket.socket) -> None:
     os.closerange(asked.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     _speak_to(os.devnull)
     import ipykernel.kernelapp  # noqa: F401
-    import pandas  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import transformers.pipelines  # noqa: F401
 
-    import grpo_nb.export
-    import grpo_nb.training.prepare  # noqa: F401
+    import grpo_nb.export.merged
+    import grpo_nb.training.train  # noqa: F401
 
     gc.freeze()
     gc.enable()
