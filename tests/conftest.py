@@ -159,20 +159,23 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
 
 @pytest.fixture(scope="session")
 def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    """That run's merged model, verified, in a folder whose name a shell would take apart; a test that changes it copies it."""
-    return gn.export_merged(tiny_run, tmp_path_factory.mktemp("it's an export") / "tiny")
+    """That run's merged model, verified here, in a folder whose name a shell would take apart; what changes it copies it."""
+    from tests.support.checks import run_script_here
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpo_nb.export.merged.run_script", run_script_here)
+        return gn.export_merged(tiny_run, tmp_path_factory.mktemp("it's an export") / "tiny")
 
 
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kit's checks of exports are made in this process, which has long imported what a process of its own begins with.
 
-    For tests of what a check says, and several times over. That it is made apart is tested by the exports of other tests.
+    For tests of what a check says, and several times over. That it is made apart is tested by the exports of 00 and 05.
     """
-    from grpo_nb.export import merged
     from tests.support.checks import run_script_here
 
-    monkeypatch.setattr(merged, "run_script", run_script_here)
+    monkeypatch.setattr("grpo_nb.export.merged.run_script", run_script_here)
 
 
 @pytest.fixture(scope="session", params=SIZES)

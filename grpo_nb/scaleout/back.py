@@ -96,20 +96,20 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
 
     weights = {entry["name"]: entry["weight"] for entry in recorded["rewards"]}
     finished = json.loads((place / "result" / "finished.json").read_text("utf-8"))
-    settings, steps = _trained_with(place, recorded, finished["trainer"]), _lines(place / "result" / "steps.jsonl")
+    settings, count = _trained_with(place, recorded, finished["trainer"]), finished["processes"]
     info = {
         "status": "finished",
         "settings": settings.to_dict(),
         "machine": {**recorded["machine"], "platform": finished["platform"], "gpu": None, "device": finished["device"]},
         **{name: finished[name] for name in ("started", "seconds")},
         "versions": {**recorded["versions"], **finished["versions"]},
-        "rollout": f"trl, {finished['processes']} processes ({finished['strategy']}), in {place.name}",
+        "rollout": f"trl, {count} process{'es' * (count > 1)} ({finished['strategy']}), in {place.name}",
         **{name: recorded[name] for name in _SAME},
     }
     write_json(folder / "run.json", info)
     (folder / "completions").mkdir()
     with (folder / "metrics.jsonl").open("w") as file:
-        for step in steps:
+        for step in _lines(place / "result" / "steps.jsonl"):
             row = tidy_row(step["logs"], step["step"], settings.max_steps, settings.beta)
             if "completions/mean_length" in row:  # else the step used completions of an earlier one
                 table = completions_table(step, step["step"], settings.num_generations, weights)

@@ -1,5 +1,6 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -152,7 +153,8 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
     monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
-    checks = gpu_check.run_phase(gpu_check.training, rehearsal(tiny_folder, tmp_path, use_vllm=True))
+    asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)
+    checks = gpu_check.run_phase(gpu_check.training, asked)
     verdicts = {row.name: row.ok for row in checks}
     assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
     harmed = (

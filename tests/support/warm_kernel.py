@@ -23,7 +23,15 @@ _nursery: socket.socket | None = None
 
 
 def open_nursery() -> None:
-    """Fork, from a process that has only imported, the one that kernels are forked from; it ends with this one."""
+    """Import what notebooks and tests will, and fork the process that kernels are forked from; it ends with this one."""
+    import ipykernel.kernelapp  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import transformers.pipelines  # noqa: F401
+
+    import grpo_nb.export.merged
+    import grpo_nb.training.train  # noqa: F401
+
     global _nursery
     _nursery, there = socket.socketpair()
     if os.fork() == 0:
@@ -80,14 +88,6 @@ def _serve(asked: socket.socket) -> None:
     os.closerange(3, asked.fileno())
     os.closerange(asked.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     _speak_to(os.devnull)
-    import ipykernel.kernelapp  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import transformers.pipelines  # noqa: F401
-
-    import grpo_nb.export.merged
-    import grpo_nb.training.train  # noqa: F401
-
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a kernel here

@@ -62,7 +62,7 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
     assert run.info["task"]["tools"][0]["function"]["name"] == "read"
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.04])
+@pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.04])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
     beta: float, whole: tuple, tiny_folder: Path, tmp_path: Path
 ) -> None:
