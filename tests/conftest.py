@@ -193,7 +193,10 @@ def quickstart(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFa
 
     def execute(folder: Path) -> object:
         if size == "small":
-            changes = {"model": str(tiny_folder), "max_steps": 5, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+            changes = {
+                "model": str(tiny_folder), "max_steps": 5, "per_device_train_batch_size": 8, "learning_rate": 2e-2,
+                "max_grad_norm": 10.0,
+            }  # fmt: skip
             more = {"xml_tags(weight=0.5)]": "xml_tags(weight=0.5), gn.rewards.length(60, unit='characters')]"}
             return execute_notebook("00_quickstart", folder, size, replaced=more, CHANGES=changes)
         with pytest.MonkeyPatch.context() as patch:
@@ -218,7 +221,7 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_reward_lab`, executed; small, with fewer and smaller groups."""
     less = (
-        {"PROMPTS": 6, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}} if size == "small" else {}
+        {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}} if size == "small" else {}
     )
     return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), size, **less)
 

@@ -36,6 +36,10 @@ def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
     )
 
 
+def no_converter(*_: object) -> list[str]:
+    raise gn.machine.EnvironmentProblem("no converter")
+
+
 @pytest.fixture(scope="module")
 def report(
     tiny_folder: Path, quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
@@ -56,6 +60,8 @@ def report(
         patch.setattr(gpu_check, "rewards", lambda: [brevity])  # which a random model can earn
         patch.setattr(gpu_check, "run_command", executed)
         patch.setattr("grpo_nb.export.merged.run_script", run_script_here)
+        patch.setattr(gpu_check, "_INTERRUPTS", 5)
+        patch.setattr("grpo_nb.export.gguf.find_converter", no_converter)
         return gpu_check.check(rehearsal(tiny_folder, tmp_path_factory.mktemp("gpu-check")), None)
 
 
@@ -72,7 +78,8 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
     assert held["resume, without vLLM"] >= whole | {"resume goes on at the next step", "resume has the trained adapter"}
     exported = {row.name: row for row in report["exports, without vLLM"]}
     assert exported.keys() >= {"merged model verifies", "adapter verifies", "merged model scores as the run"}
-    # The GGUF's is None where the converter is neither here nor to be had.
+    # notebooks/05_export makes one.
+    assert exported["GGUF verifies through llama.cpp"].ok is None
     assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     ends, learns = report["quickstart notebook"][:2]
@@ -152,6 +159,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
             raise
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
+    monkeypatch.setattr(gpu_check, "_INTERRUPTS", 5)
     monkeypatch.setattr(gpu_check, "rewards", lambda: [brevity])
     asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)
     checks = gpu_check.run_phase(gpu_check.training, asked)

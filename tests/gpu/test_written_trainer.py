@@ -90,7 +90,14 @@ def stock(trained) -> tuple:
     return gn.load_model(gn.preset("cpu", model=str(trained["place"] / "model"), lora_dropout=0.0))
 
 
-@pytest.mark.parametrize("case", first_losses.CASES)
+@pytest.mark.parametrize(
+    ("trained", "case"),
+    [
+        *(("as it is written", case) for case in first_losses.FEW),
+        *(pytest.param("compiled", case, marks=pytest.mark.slow) for case in first_losses.CASES),
+    ],
+    indirect=["trained"],
+)
 def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table_tells(
     case: str, trained, stock, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_sudden_drop_is_told_within_eight_rows() -> None:
 
 
 def test_a_run_that_rises_is_never_stopped() -> None:
-    for seed in range(40):
+    for seed in range(20):
         monitor = HealthMonitor(stop_on="critical")
         for row in healthy_log(150, seed, groups=1, right=lambda at: 0.1 + 0.4 * at):
             monitor.update(row)

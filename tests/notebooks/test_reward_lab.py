@@ -40,13 +40,13 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
 
 
 def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
-    notebook, (groups, each) = nbformat.read(reward_lab, as_version=4), (6, 4) if size == "small" else (8, 8)
+    notebook, (groups, each) = nbformat.read(reward_lab, as_version=4), (4, 4) if size == "small" else (8, 8)
     without, with_example = (text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after"))
     # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
     assert re.match(rf"no signal: in none of {groups}|weak signal: in 1 of {groups}", without)
     assert f"answer can be read in none of {each * groups} completions" in without
     assert re.findall(r"advice: (.+?):", without)[0] == "example turn" and "example turn" not in with_example
-    differing = "[3456]" if size == "small" else "[678]"
+    differing = "[234]" if size == "small" else "[678]"
     assert re.match(rf"(signal|form only): in {differing} of {groups} groups of {each} the totals differ", with_example)
     assert int(re.search(rf"read +(\d+) of {each * groups}", with_example)[1]) > 3 * (size != "small")
     assert ("With it: " if size == "small" else "It worked.") in printed(cell_with(notebook, "It worked."))

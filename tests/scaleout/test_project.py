@@ -13,7 +13,7 @@ import grpo_nb as gn
 from grpo_nb.scaleout.code import CannotLeave
 from tests.export.test_merged import rewrite
 from tests.support.own_rewards import hashed
-from tests.support.scale import said_by, signs, start, trained
+from tests.support.scale import DRIVER, said_by, signs, start, trained
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,14 @@ def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.sca
     return gn.scaleout.write(trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder")
 
 
-def test_a_stage_begins_with_the_adapter_of_the_one_before(run: gn.runs.Run, plain_trl: Path, tmp_path: Path) -> None:
+def test_a_stage_and_a_generation_for_several_steps_give_the_same_numbers(
+    run: gn.runs.Run, letters_folder: Path, plain_trl: Path, tmp_path: Path
+) -> None:
+    """A stage begins with the adapter of the one before.
+
+    Which of a generation's completions a step learns from is drawn, so that losses differ where nothing is wrong: compared are
+    its rewards.
+    """
     settings = run.settings.replace(max_steps=2, loss_type="dapo", run_root=str(tmp_path), extra={})
     rewards = [signs, hashed]
     model, tokenizer = gn.load_model(settings)
@@ -105,9 +112,13 @@ def test_a_stage_begins_with_the_adapter_of_the_one_before(run: gn.runs.Run, pla
     kept: list[gn.runs.Run] = []
     for name in ("first", "second"):
         kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
-    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=rewards)
-    said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5")
-    assert "The same numbers in 2 steps" in said and values_of(project)["reference"] == "start"
+    stage = gn.scaleout.write(kept[-1], tmp_path / "stage", rewards=rewards)
+    assert values_of(stage)["reference"] == "start"
+    many = rewritten(letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16})
+    told = (plain_trl, "--replay", "--tolerance", "1e-5", str(stage.path), str(many.path))
+    first, second, _ = start(stage.path, *told, script=DRIVER).split("The same numbers in ")
+    assert "loss: largest difference" in first
+    assert "advantages: largest difference" in second and "loss:" not in second
 
 
 def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:
@@ -133,15 +144,6 @@ def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp
     assert '"bitsandbytes==' in program and '"trl[vllm]==1.16.0"' in program
     assert values["model"] == "acme/tiny" and not (project.path / "base").exists(), "a model of the Hub stays there"
     assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
-
-
-def test_a_generation_for_several_steps_is_compared_by_its_rewards(
-    letters_folder: Path, plain_trl: Path, tmp_path: Path
-) -> None:
-    """Which of its completions a step learns from is drawn, so that losses differ where nothing is wrong."""
-    project = rewritten(letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16})
-    said = start(project.path, plain_trl, "--replay")
-    assert "advantages: largest difference" in said and "loss:" not in said and "The same numbers" in said
 
 
 # -- refusals -------------------------------------------------------------------------------------------------------

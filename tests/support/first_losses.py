@@ -22,6 +22,13 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# Each loss once, and once with a KL; each way to clip.
+FEW = (
+    "grpo, beta 0", "dapo, beta 0", "dr_grpo, beta 0.04", "bnpo, two passes", "cispo, two passes", "sapo, two passes",
+    "two-sided clip", "by the completion", "temperature",
+)  # fmt: skip
+
+
 def asked(case: str, folder: Path) -> Any:
     """The settings of a case: two micro-batches of a group of four each, in float32, without vLLM."""
     import grpo_nb as gn

@@ -239,7 +239,7 @@ def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], "a finished run keeps the last"
 
 
-@pytest.mark.parametrize("name", [None, "finished"])
+@pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
 def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
