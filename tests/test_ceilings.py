@@ -27,7 +27,7 @@ CEILINGS = {
     "scaleout": 500,
 }
 #: The tests of tools and of judges came on top of 11,500.
-AROUND = {"tests": 12_350, "scripts": 600}
+AROUND = {"tests": 12_360, "scripts": 600}
 
 #: What came on top of these: tools and environments, and judges.
 TOOLS = {
