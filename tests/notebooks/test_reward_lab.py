@@ -46,7 +46,10 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
     assert re.match(rf"no signal: in none of {groups}|weak signal: in 1 of {groups}", without)
     assert f"answer can be read in none of {each * groups} completions" in without
     assert re.findall(r"advice: (.+?):", without)[0] == "example turn" and "example turn" not in with_example
-    differing = "[234]" if size == "small" else "[678]"
-    assert re.match(rf"(signal|form only): in {differing} of {groups} groups of {each} the totals differ", with_example)
+    weak = "(weak )?" if size == "small" else ""
+    differing = "[1234]" if size == "small" else "[678]"
+    assert re.match(
+        rf"({weak}signal|form only): in {differing} of {groups} groups of {each} the totals differ", with_example
+    )
     assert int(re.search(rf"read +(\d+) of {each * groups}", with_example)[1]) > 3 * (size != "small")
     assert ("With it: " if size == "small" else "It worked.") in printed(cell_with(notebook, "It worked."))

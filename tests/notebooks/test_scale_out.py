@@ -24,7 +24,7 @@ def test_two_processes_compute_what_the_run_did_and_bring_theirs_back(scale_out:
     for cell in ("same = start(", *alone):
         said = printed(cell_with(notebook, cell))
         assert "The same numbers in 3 steps, to 0.0001." in said and "grad_norm: largest difference" in said
-    assert json.loads((folder / "replay" / "finished.json").read_text())["processes"] == 2
+    assert json.loads((folder / "replay" / "finished.json").read_text())["processes"] == (1 if size == "small" else 2)
     back = gn.scaleout.open(folder).run
     assert len(back.rows) == 3 and "2 processes" in back.info["rollout"]
     assert "It worked" in printed(cell_with(notebook, "It worked"))
