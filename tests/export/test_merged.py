@@ -278,12 +278,6 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Pa
 # -- what `Export.usage` prints ----------------------------------------------------------------------------------------
 
 
-def run_cell(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, capsys) -> None:
     """Of a merged folder whose name a shell would take apart, and of the adapter, on its base: the same answer."""
     from transformers import pipeline
@@ -293,7 +287,8 @@ def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path,
     chat = pipeline("text-generation", model=str(merged.path))
     answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
     # In a process of its own, and where all is imported already.
-    assert run_cell(merged.usage).strip() == answer.strip() != ""
+    done = subprocess.run([sys.executable, "-c", merged.usage], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.strip() == answer.strip() != "", done.stderr[-3000:]
     capsys.readouterr()
     exec(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1), {})
     assert capsys.readouterr().out.strip()

@@ -42,14 +42,12 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     return train
 
 
-SEQUENCE = pytest.param("sequence", marks=pytest.mark.slow)
+LEVELS = [
+    pytest.param(level, marks=[] if level == "token" else pytest.mark.slow) for level in IMPORTANCE_SAMPLING_LEVELS
+]
 
 
-def test_all_levels_are_here() -> None:
-    assert set(IMPORTANCE_SAMPLING_LEVELS) == {"token", "sequence"}
-
-
-@pytest.mark.parametrize("level", ["token", SEQUENCE])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_two_real_steps(trained, loss_type: str, level: str) -> None:
     run, change = trained(loss_type, level)

@@ -22,7 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-# Each loss once, and once with a KL; each way to clip.
+# Those of `make test`: five losses, one with a KL, each way to clip.
 FEW = (
     "grpo, beta 0", "dapo, beta 0", "dr_grpo, beta 0.04", "bnpo, two passes", "cispo, two passes", "sapo, two passes",
     "two-sided clip", "by the completion", "temperature",

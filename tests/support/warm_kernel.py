@@ -15,9 +15,11 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
+_WELL = "ended well"
 _nursery: socket.socket | None = None
 """To the process that forks kernels."""
 
@@ -49,9 +51,11 @@ def launch_kernel(command: list[str], *, cwd: str, env: dict[str, str], **_: obj
 
 
 def run_module(name: str, *arguments: str, folder: Path) -> list[str]:
-    """The lines that a module says which is run as a program."""
+    """The lines that a module says which is run as a program; that it fails is an error here."""
     launch_kernel(["-m", name, *arguments], cwd=str(folder), env=dict(os.environ)).wait(600)
-    return (folder / "kernel.txt").read_text().splitlines()
+    *said, last = (folder / "kernel.txt").read_text().splitlines() or [""]
+    assert last == _WELL, "\n".join([*said, last])[-4000:]
+    return said
 
 
 class Kernel:
@@ -111,8 +115,11 @@ def _become(command: list[str], folder: str, variables: dict[str, str]) -> None:
     sys.path.insert(0, folder)
     try:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
+        print(_WELL, file=sys.__stdout__)
+    except BaseException:
+        traceback.print_exc(file=sys.__stdout__)
     finally:
-        sys.stdout.flush()
+        sys.__stdout__.flush()
         os._exit(0)
 
 

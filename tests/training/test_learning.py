@@ -13,14 +13,9 @@ pytestmark = [pytest.mark.begins(11), pytest.mark.usefixtures("embedded_folder")
 
 def trained(folder: Path, steps: int, warmup: int, length: int) -> gn.runs.Run:
     settings = gn.preset(
-        "cpu",
-        max_steps=steps,
-        max_completion_length=length,
-        per_device_train_batch_size=8,
-        learning_rate=3e-4,
-        warmup_steps=warmup,
-        run_root=str(folder),
-    )
+        "cpu", max_steps=steps, max_completion_length=length, per_device_train_batch_size=8, learning_rate=3e-4,
+        warmup_steps=warmup, run_root=str(folder),
+    )  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, holdout_size=16, tokenizer=tokenizer)
     kinds = {gn.rewards.correctness: 2.0, gn.rewards.xml_format: 1.0, gn.rewards.xml_tags: 0.5}
@@ -35,7 +30,7 @@ def test_two_steps_of_the_real_model_move_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_six_steps_show_in_reward_and_held_out_answers(tmp_path: Path) -> None:
-    """Found with five seeds and questions: reward of two steps from 0.2 to 1.4 or more, right from 0 to 8 % to 21 to 75 %."""
+    """Found with three seeds: reward of two steps from 0.6 or less to 1.4 or more, right from 4 to 8 % of 24 to 58 to 75 %."""
     run = trained(tmp_path, 6, 1, 48)
     rise, comparison = run.rise(), gn.compare(run)
     assert rise.last > 1.5 * rise.first, rise.sentence

@@ -157,7 +157,6 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
 ) -> None:
     root = str(tmp_path / "runs")
     said = run_module("tests.support.killed_training", str(tiny_folder), root, str(times), folder=tmp_path)
-    assert said[-1].startswith("["), said
     kills = json.loads(said[-1])
     assert len(kills) >= min(times, 5), f"too few were killed before the end: {kills}"
     assert any(kill["at"] == "fsync" for kill in kills), f"none was killed while it wrote a checkpoint: {kills}"
