@@ -1,4 +1,4 @@
-"""The pages of docs/ and the README: links lead somewhere, names of the kit are there, and they stay short."""
+"""The pages of docs/ and the README: links lead somewhere, and names of the kit exist."""
 
 import functools
 import re
@@ -10,8 +10,6 @@ import grpo_nb as gn
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Words at most, as `wc -w` counts them.
-WORDS = {"docs": 9_000, "docs/evidence": 14_000}
 
 
 def anchors(page: Path) -> set[str]:
@@ -31,10 +29,3 @@ def test_links_and_names_lead_somewhere(page: Path) -> None:
         functools.reduce(getattr, name.split("."), gn)
     for file in re.findall(r"`((?:grpo_nb|tests|studies|benchmarks|scripts)/[\w/.]+\.\w+)", text):
         assert (ROOT / file).exists(), file
-
-
-def test_they_stay_short() -> None:
-    words = {page: len(page.read_text().split()) for page in PAGES[2:]}
-    evidence = sum(count for page, count in words.items() if page.parent.name == "evidence")
-    assert evidence <= WORDS["docs/evidence"] and sum(words.values()) - evidence <= WORDS["docs"]
-    assert len(PAGES[0].read_text().splitlines()) <= 80
