@@ -88,6 +88,8 @@ lint: bootstrap  ## Check style, the rooms' order, and that the notebooks are wh
 	$(VENV_PYTHON) -m ruff format --check $(LINTED)
 	$(VENV_PYTHON) -c "from importlinter.cli import lint_imports_command as main; main()" --no-cache --no-logo
 	$(VENV_PYTHON) scripts/build_notebooks.py --check
+	$(VENV_PYTHON) scripts/readability.py --check
+	$(VENV_PYTHON) scripts/readability.py
 
 gpu-check: bootstrap  ## Prove the GPU path on a machine with a GPU, and measure it (ARGS="--model FOLDER" and others).
 	$(VENV_PYTHON) scripts/gpu_check.py $(ARGS)
