@@ -16,7 +16,7 @@ import functools
 import numpy
 from scipy.stats import binomtest
 
-from grpo_nb.evaluation.statistics import _interval, smallest_difference
+from grpo_nb.core.statistics import paired_interval, smallest_difference
 
 # (questions, share gained, share lost)
 _ONE_EACH = (
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _covered(changes: numpy.ndarray, truth: float, samples: int) -> float:
-    ends = [_interval(change.tolist(), samples) for change in changes]
+    ends = [paired_interval(change.tolist(), samples) for change in changes]
     return float(numpy.mean([low <= truth <= high for low, high in ends]))
 
 

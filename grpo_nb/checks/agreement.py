@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.findings import Finding, found
+from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
 from grpo_nb.rewards.base import reward_name
@@ -28,7 +29,7 @@ FEWEST_LABELS = 20
 ENOUGH = 0.4
 """The correlation that a judge must have at the lower end of its interval: from about here on agreement is called moderate
 (Landis and Koch, Biometrics 33, 1977). A round number, no law."""
-_Z, _PROBED, _MOST_SILENT, _RISE, _SHOWN = 1.959964, 10, 0.2, 0.1, 6
+_PROBED, _MOST_SILENT, _RISE, _SHOWN = 10, 0.2, 0.1, 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,7 +99,8 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True, enough: flo
     table["question"] = [str(row.get("question") or row["prompt"]) for row in rows]
     table["completion"], table["words"] = [str(row["completion"]) for row in rows], [one.words for one in judged]
     known = table.dropna(subset="judge")
-    correlation, interval = _rank_correlation(known["person"], known["judge"])
+    measured = rank_correlation(known["person"], known["judge"])
+    correlation, interval = measured.value, measured.interval
     probes = _probed(judge, table, rows) if probe else pandas.DataFrame({"fools": []}, dtype=bool)
     verdict, why = _verdict(table, correlation, interval, probes, enough)
     sentence = (
@@ -109,15 +111,6 @@ def agreement(judge: judge, labelled: Source, *, probe: bool = True, enough: flo
         judge.remember(verdict, sentence)
     table = table.sort_values("difference", key=abs, ascending=False, kind="stable")
     return Agreement(verdict, sentence, correlation, interval, table, probes)
-
-
-def _rank_correlation(person: pandas.Series, judge: pandas.Series) -> tuple[float, tuple[float, float]]:
-    """Spearman's correlation, and Bonett and Wright's 95 % interval of it, with the variance (1 + r^2 / 2) / (n - 3)."""
-    r = person.rank().corr(judge.rank())
-    r = 0.0 if math.isnan(r) else max(-0.999, min(float(r), 0.999))
-    middle, more = math.atanh(r), len(person) - 3
-    half = _Z * math.sqrt((1 + r * r / 2) / more) if more > 0 else math.inf
-    return r, (math.tanh(middle - half), math.tanh(middle + half))
 
 
 def _variants(text: str, best: float) -> dict[str, str]:
@@ -160,9 +153,7 @@ def _verdict(table: Any, correlation: float, interval: Any, probes: Any, enough:
     if fooling:
         return "may not pay", f"what fools it is what a training finds: {fooling}"
     if interval[0] < enough:
-        # So many have an interval that ends at `enough`.
-        away = max(abs(math.atanh(correlation) - math.atanh(enough)), 0.02)
-        needed = (1 + correlation**2 / 2) * (_Z / away) ** 2 + 3
+        needed = RankCorrelation(correlation, interval).pairs_needed(enough)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"
     return "may pay", "nothing that was tried fooled it" if len(probes) else "nothing was tried to fool it"
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.core.statistics import t_interval
+
 LEVEL = 0.95
 NO_SPREAD = 1e-6
 """Totals nearer than this are equal: beside TRL's 1e-4 under the advantage nothing is left, and float32 rounds away less."""
@@ -39,7 +41,6 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     """
     import numpy
     import pandas
-    from scipy import stats
 
     # One by one: the groups need not have the same size.
     means = pandas.Series([pandas.Series(group, dtype=float).mean() for group in groups], dtype=float).dropna()
@@ -47,8 +48,7 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
         return Estimate(mean, None)
-    interval = stats.t.interval(LEVEL, len(means) - 1, mean, stats.sem(means))
-    low, high = numpy.clip(interval, *(bounds or likely_range(itertools.chain(*groups))))
+    low, high = numpy.clip(t_interval(means), *(bounds or likely_range(itertools.chain(*groups))))
     return Estimate(mean, (float(low), float(high)))
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import write_bytes, write_json
+from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result, pass_at_k, share_interval
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import displayable
-from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, paired_result, pass_at_k, share_interval
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.runs.rows import Row, mean, series
 
 _LAST = 10
@@ -63,9 +64,8 @@ class Rise:
 def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Rise:
     """Test whether a metric rises over the steps of a run: the Mann-Kendall test, one-sided.
 
-    Of a model that stands still, each step draws other prompts and completions, so that all orders of its means have the same
-    probability. Kendall's tau counts the pairs of steps that are in rising order (Kendall 1938; Mann 1945); exact for up
-    to some thirty steps without ties, by the normal approximation beyond.
+    Each step of a model that learns nothing samples other prompts and completions, so that all
+    orders of its means have the same probability.
 
     Args:
         rows: Of a run; steps at which the metric was not measured are left out.
@@ -74,14 +74,10 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     >>> reward_rise([{"step": i, "reward": value} for i, value in enumerate([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4], 1)]).is_clear
     True
     """
-    from scipy.stats import kendalltau
-
     values = [value for value in series(rows, metric) if math.isfinite(value)]
-    third, p_value = max(1, len(values) // 3), 1.0
-    if len(values) >= _FEWEST:
-        p_value = float(kendalltau(range(len(values)), values, alternative="greater").pvalue)
-    # NaN where all are equal: then there is no order.
-    return Rise(mean(values[:third]), mean(values[-third:]), 1.0 if math.isnan(p_value) else p_value, len(values))
+    third = max(1, len(values) // 3)
+    p_value = rise_p_value(values) if len(values) >= _FEWEST else 1.0
+    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values))
 
 
 def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:

@@ -11,7 +11,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.agreement import _rank_correlation
+from grpo_nb.core.statistics import rank_correlation
 from tests.support.judges import answer_in, by_length
 
 #: Of 40 answers one to five words long a score for each word.
@@ -80,7 +80,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(true: float, count: in
     held = 0
     for _ in range(400):
         pair = draw.multivariate_normal([0, 0], [[1, mixed], [mixed, 1]], size=count)
-        low, high = _rank_correlation(*map(pandas.Series, numpy.digitize(pair, [-1, -0.3, 0.3, 1]).T))[1]
+        low, high = rank_correlation(*numpy.digitize(pair, [-1, -0.3, 0.3, 1]).T).interval
         held += low <= true <= high
     assert 0.92 <= held / 400 <= 0.99
 

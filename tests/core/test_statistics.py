@@ -6,7 +6,7 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from grpo_nb.evaluation.statistics import paired_result, pass_at_k, share_interval, smallest_difference
+from grpo_nb.core.statistics import paired_result, pass_at_k, share_interval, smallest_difference
 
 
 @pytest.mark.parametrize("correct", range(7))
