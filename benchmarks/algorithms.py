@@ -212,7 +212,7 @@ def without_baseline() -> Iterator[None]:
     """Train by REINFORCE (Williams, 1992) meanwhile: the advantage is the reward itself, with nothing taken off."""
     from grpo_nb.training import prepare
 
-    class WithoutBaseline(prepare.SharedPromptGRPOTrainer):
+    class WithoutBaseline(prepare.KitTrainer):
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
             self._paid = super()._calculate_rewards(*args, **kwargs)
             return self._paid
@@ -222,7 +222,7 @@ def without_baseline() -> Iterator[None]:
             batch["advantages"] = (self._paid * self.reward_weights.to(self._paid)).nansum(1)
             return batch
 
-    with mock.patch.object(prepare, "SharedPromptGRPOTrainer", WithoutBaseline):
+    with mock.patch.object(prepare, "KitTrainer", WithoutBaseline):
         yield
 
 

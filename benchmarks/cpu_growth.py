@@ -27,8 +27,8 @@ def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str,
     import torch
     from transformers import GenerationConfig
 
+    from grpo_nb.cpu.folded_lora import FoldedLora
     from grpo_nb.generation import sampling, shared_prompts
-    from grpo_nb.generation.folded_lora import FoldedLora
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 40000, (1, prompt + completion), generator=generator).expand(group, -1).clone()

@@ -268,10 +268,11 @@ def loss_gradients(
     import torch
 
     from grpo_nb.training.prepare import build_trainer, prepare
+    from grpo_nb.training.trainer import KitTrainer
 
     drawn: dict[str, Any] = {}
 
-    class SameCompletions:
+    class SameCompletions(KitTrainer):
         """Gives the completions of the first trainer to all others."""
 
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

@@ -230,8 +230,14 @@ def training(request: Request) -> Found:
     yield unchanged("base weights after training", base, digests(here.model, is_base=True))
     yield alike("base answers after training, adapter off", before, answers(here, is_base=True))
     own = gn.compare(run).after
-    obstacles = dict.fromkeys(("vllm_rollout_obstacle", "shared_prompt_obstacle"), lambda model, longest: "compared")
-    with mock.patch.multiple(sampling, **obstacles):
+
+    def compared(model: Any, longest: int | None) -> str:
+        return "compared"
+
+    with (
+        mock.patch.object(sampling, "vllm_rollout_obstacle", compared),
+        mock.patch.object(sampling.CpuEngine, "obstacle", compared),
+    ):
         other = here.evaluate()
     verdicts = ([row["is_correct"] for row in result.rows] for result in (own, other))
     yield alike("evaluation agrees between generation paths", *verdicts)

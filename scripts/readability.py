@@ -34,7 +34,23 @@ EXCEPTIONS = Path(__file__).with_name("readability_exceptions.txt")
 
 #: First words after which a reader has to reach the end of the sentence to learn its topic.
 HARD_STARTS = frozenset(
-    "What Whether Which Where Who Whose How Of Those They It Its Such That As".split()
+    [
+        "What",
+        "Whether",
+        "Which",
+        "Where",
+        "Who",
+        "Whose",
+        "How",
+        "Of",
+        "Those",
+        "They",
+        "It",
+        "Its",
+        "Such",
+        "That",
+        "As",
+    ]
 )
 #: A statement of one line with this many nodes has to be read twice.
 DENSE_NODES = 25

@@ -47,9 +47,9 @@ def main() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from trl.trainer.utils import add_fused_lm_head
 
-    from grpo_nb.generation import sampling, shared_prompts
-    from grpo_nb.generation.attention import grouped_attention
-    from grpo_nb.generation.folded_lora import FoldedLora
+    from grpo_nb.cpu import shared_prompts
+    from grpo_nb.cpu.attention import grouped_attention
+    from grpo_nb.cpu.folded_lora import FoldedLora
 
     print("| what | ms, and as a share of the first |\n| --- | --- |")
     layers = [m for m in model.modules() if isinstance(m, LoraLayer)]
@@ -86,14 +86,6 @@ def main() -> None:
             "oneDNN, packed": lambda: torch.ops.mkldnn._linear_pointwise(x, packed_head, None, "none", [], ""),
         }
         show("language-model head, 16 rows", in_turns(ways))
-
-        everyone, likely = torch.arange(16), (3 * torch.randn(16, 49152)).softmax(-1)
-        ways = {
-            "exponential_, quotient, argmax": lambda: (likely / torch.empty(16, 49152).exponential_()).argmax(-1),
-            "logarithms of the likeliest only": lambda: sampling._draw(likely, 16, everyone),
-            "the same, 4 rows left": lambda: sampling._draw(likely[:4], 16, everyone[:4]),
-        }
-        show("drawing 16 tokens of 49152", in_turns(ways))
 
         query = torch.randn(16, 1, 9, 64).transpose(1, 2)
         key, value = (torch.randn(16, 3, 150, 64)[:, :, :120] for _ in range(2))

@@ -103,21 +103,3 @@ def play_on(
 def written(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
     """The tokens of an episode that the model wrote: a tool's results are not paid by their length."""
     return [token for token, is_own in zip(ids, mask, strict=True) if is_own]
-
-
-class Playing:
-    """Mixed into a `GRPOTrainer` whose task has tools: calls are limited in time, and rewards get what the model wrote."""
-
-    play: Play
-
-    def _tool_call_loop(self, *given: Any) -> Any:
-        # TRL makes these anew for each batch (1.15, _generate_and_score_completions).
-        limited = [{name: self.play.limited(tool) for name, tool in each.items()} for each in self._sync_tool_dicts]
-        self._sync_tool_dicts = limited
-        found = super()._tool_call_loop(*given)
-        self._tool_masks = found[0]
-        return found
-
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Any:
-        own = [written(ids, mask) for ids, mask in zip(completion_ids, self._tool_masks, strict=True)]
-        return super()._calculate_rewards(inputs, prompts, completions, own)

@@ -10,15 +10,6 @@ from grpo_nb.core.words import last_word, transcript
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Sampled completions: for each row its token ids and, where they were drawn, the log-probability of each."""
-
-    tokens: list[list[int]]
-    log_probs: list[list[float]] | None
-    """In nats, under the distribution drawn from, after temperature and the other processors; None for greedy text."""
-
-
-@dataclass(frozen=True)
 class Completion:
     """One generated completion."""
 

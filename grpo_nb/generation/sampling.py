@@ -1,177 +1,31 @@
-"""Sampling completions: on a CPU the kit's own loop, on a GPU vLLM (grpo_nb.generation.vllm) or Unsloth's `generate`.
+"""Complete chat prompts with the fastest engine that can run the model as it is.
 
-The loop computes each distinct prompt once (grpo_nb.generation.shared_prompts), lets rows leave the batch when they
-end, and runs with the LoRA folded into the weights (grpo_nb.generation.folded_lora). The trained tensors are never touched.
+On a CPU that is the kit's `CpuEngine`, on a GPU vLLM (grpo_nb.generation.vllm) or Unsloth's `generate`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.randomness import kept_modes
 from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
 
 import torch
-from torch.nn import functional
 from transformers import GenerationConfig
-from transformers.cache_utils import DynamicLayer
 
-from grpo_nb.generation.attention import grouped_attention
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.episodes import play_on, playing_trainer
-from grpo_nb.generation.folded_lora import FoldedLora
-from grpo_nb.generation.samples import Completion, Samples
-from grpo_nb.generation.shared_prompts import distinct, left_padded, prompt_cache, shared_prompt_obstacle
+from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
+from grpo_nb.models.samples import Samples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.tasks.tools import Play
-
-
-class _GrowingLayer(DynamicLayer):
-    """A key/value layer that writes into room reserved beforehand; `DynamicLayer` copies everything at each token."""
-
-    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
-        super().__init__()
-        self.used = layer.keys.shape[2]
-        grown = (functional.pad(t.index_select(0, rows), (0, 0, 0, room)) for t in (layer.keys, layer.values))
-        self._keys, self._values = grown
-        self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
-        self._expose()
-
-    def _expose(self) -> None:
-        self.keys, self.values = self._keys[:, :, : self.used], self._values[:, :, : self.used]
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        end = self.used + key_states.shape[2]
-        self._keys[:, :, self.used : end], self._values[:, :, self.used : end] = key_states, value_states
-        self.used = end
-        self._expose()
-        return self.keys, self.values
-
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        self._keys, self._values = self._keys[rows], self._values[rows]
-        self._expose()
-
-
-@torch.no_grad()
-def sample(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig, folded: FoldedLora | None = None
-) -> Samples:
-    """Sample one completion for each row of `prompts`; rows with the same prompt share its computation.
-
-    Draws what `model.generate` draws: the same logits processors (transformers' own) and the same use of the random
-    state, so the same seed gives the same tokens as long as rounding does not turn a draw. Greedy when
-    `config.do_sample` is false. LoRA dropout does not apply while sampling.
-
-    Args:
-        model: A causal language model, plain or wrapped by PEFT, for which `shared_prompt_obstacle` is None.
-        prompts: N lists of token ids, at least two tokens each; repeat a prompt for each completion of its group.
-        config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters.
-        folded: Of the same model, if there is one already, so that its memory is used again.
-
-    Returns:
-        N completions, up to and with the end token, at most `max_new_tokens` long.
-    """
-    each, owner = distinct(prompts)
-    config, _ = model._prepare_generation_config(config)
-    model._prepare_special_tokens(config, kwargs_has_attention_mask=True, device="cpu")
-    limit, total = config.max_new_tokens, len(prompts)
-    pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
-    eos = torch.tensor([] if config.eos_token_id is None else config.eos_token_id, dtype=torch.long).reshape(-1)
-    padded, _ = left_padded(prompts, pad_id)
-    widest = padded.shape[1]
-    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=widest, device="cpu")
-    ids = torch.cat([padded, padded.new_full((total, limit), pad_id)], 1)  # with room for what is sampled
-    start = torch.tensor([[len(prompt) - 1] for prompt in prompts])
-    running, lengths = torch.arange(total), torch.full((total,), limit)
-    log_probs = torch.zeros(total, limit)
-    folded = folded or FoldedLora.of(model)
-    with kept_modes(model), grouped_attention, folded.for_inference(is_decoding=True):
-        model.eval()
-        run = functools.partial(model, use_cache=True, logits_to_keep=1)
-        cache, mask = prompt_cache(run, each, pad_id, model.dtype)
-        rows = torch.tensor(owner)
-        cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-        mask = torch.cat([mask[rows], torch.ones(total, limit, dtype=torch.long)], 1)
-        for t in range(limit):
-            end = widest + t
-            logits = model(
-                input_ids=ids[running, end - 1 : end], attention_mask=mask[:, : cache.get_seq_length() + 1],
-                position_ids=start + t, past_key_values=cache, use_cache=True, logits_to_keep=1,
-            ).logits[:, -1]  # fmt: skip
-            scores = processors(ids[running, :end], logits.float())
-            if config.do_sample:
-                probabilities = scores.softmax(-1)
-                chosen = _draw(probabilities, total, running)
-                log_probs[running, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
-            else:
-                chosen = scores.argmax(-1)
-            still = lengths[running] > t  # an ended row may be in the batch for a while yet
-            ids[running[still], end] = chosen[still]
-            lengths[running[still & torch.isin(chosen, eos)]] = t + 1
-            going = lengths[running] > t + 1
-            if not going.any():
-                break
-            # Rows that ended leave the batch, a few at a time: each departure copies the cache of the others.
-            if going.sum() <= 0.875 * len(going):
-                at = going.nonzero()[:, 0]
-                running, start, mask = running[at], start[at], mask[at]
-                for layer in cache.layers:
-                    layer.keep_rows(at)
-
-    def until_end(written: torch.Tensor) -> list[list[Any]]:
-        return [row[:n] for row, n in zip(written.tolist(), lengths.tolist(), strict=True)]
-
-    return Samples(until_end(ids[:, widest:]), until_end(log_probs) if config.do_sample else None)
-
-
-def _draw(probabilities: torch.Tensor, total: int, rows: torch.Tensor) -> torch.Tensor:
-    """Draw one word per row, the ones `torch.multinomial` draws inside `generate`, with the same random state after it.
-
-    In half of its time, which is 9 ms of each decoded token of 16 rows (studies/results/cpu_kernels.md).
-    multinomial takes the largest p / e with an exponential e for each row and word, ended rows too. e is -log1p(-u) >= u
-    for a uniform u, so only words whose p / u reaches the p / e of some word can be the largest: a few per row, and the
-    other logarithms are not taken.
-
-    Args:
-        probabilities: (R, V) float32, of the rows still running.
-        total: Rows at the start, R at most.
-        rows: (R) their indices.
-    """
-    width = probabilities.shape[1]
-    if not _draws_by_logarithm(total * width):
-        return (probabilities / torch.empty(total, width).exponential_()[rows]).argmax(-1)
-    uniforms = torch.empty(total, width, dtype=torch.float64).uniform_()
-    if len(rows) < total:
-        uniforms = uniforms[rows]
-    bound = probabilities / uniforms.float()
-    likely = bound.argmax(-1, keepdim=True)
-    reached = _race(probabilities.gather(1, likely), uniforms.gather(1, likely))
-    # A little less, for the rounding of u and of the logarithm.
-    row, word = (bound >= reached * (1 - 1e-6)).nonzero(as_tuple=True)
-    finished = torch.full_like(bound, -1.0)
-    finished[row, word] = _race(probabilities[row, word], uniforms[row, word])
-    return finished.argmax(-1)
-
-
-def _race(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    return probabilities / uniforms.neg().log1p_().neg_().float()
-
-
-@functools.cache
-def _draws_by_logarithm(count: int) -> bool:
-    """Say whether `exponential_` is -log1p(-u) of a float64 uniform, bit by bit; with MKL on Intel processors it is not."""
-    drawn, uniform = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    expected = torch.empty(count).exponential_(generator=drawn)
-    got = torch.empty(count, dtype=torch.float64).uniform_(generator=uniform).neg_().log1p_().neg_().float()
-    return torch.equal(got, expected) and torch.equal(drawn.get_state(), uniform.get_state())
 
 
 def generate(
@@ -229,8 +83,8 @@ def generate(
     if vllm_rollout_obstacle(model, longest) is None:
         # vLLM makes its own batches out of these, which are only how often progress is told.
         run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, 256)
-    elif shared_prompt_obstacle(model, longest) is None:
-        run = functools.partial(sample, folded=FoldedLora.of(model))
+    elif CpuEngine.obstacle(model, longest) is None:
+        run = _cpu_sample
 
     def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
         return run(model, asked, config).tokens
@@ -258,6 +112,18 @@ def _completion(tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_token
     return Completion(tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), is_cut, tuple(tokens))
 
 
+def _cpu_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    return CpuEngine(model).sample(prompts, config)
+
+
+def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return prompts as one tensor (N, L) of token ids, and its mask."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return ids, mask
+
+
 @torch.no_grad()
 def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
     """What `sample` does, through `model.generate`, without log-probabilities.
@@ -266,7 +132,7 @@ def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], conf
     checkpointing on every module and puts it back only if the model was in training mode when it was called
     (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
     """
-    ids, mask = (part.to(model.device) for part in left_padded(prompts, config.pad_token_id))
+    ids, mask = (part.to(model.device) for part in _left_padded(prompts, config.pad_token_id))
     training, is_unsloths = model.training, hasattr(model, "for_training")  # as Unsloth patches models for a GPU
     values = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
     checkpointing = next((value for value in values if value), False)

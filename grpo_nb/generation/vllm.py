@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.generation.samples import Samples
 from grpo_nb.models.load import hand_copies, has_engine, longest_of
+from grpo_nb.models.samples import Samples
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel

@@ -136,7 +136,7 @@ def _on_cpu(settings: Settings, sizes: Sizes, size: int, prompt: int) -> Iterato
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK) * 4 * 4
     yield _part("logits", chunk, f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million", "training")
     if size == 4 and (settings.shared_prompts or settings.holdout_every):
-        # grpo_nb.generation.folded_lora keeps one more copy of the adapted weights, in float32; with LoRA dropout,
+        # grpo_nb.cpu.folded_lora keeps one more copy of the adapted weights, in float32; with LoRA dropout,
         # which keeps training from using it, for sampling. Held-out answers are sampled that way on either path, and
         # the copy is given back.
         phase = "always" if settings.shared_prompts else "generation"

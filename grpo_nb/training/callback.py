@@ -1,7 +1,7 @@
 """What happens at each logged step: a row is made, observers look at it, the folder has it, it is shown, a checkpoint is due.
 
 TRL logs -> row and table of completions -> observers, each may add to the row -> health rules -> `Run.write_step` -> bar,
-figure, alerts -> `grpo_nb.training.trainer_state`. Nothing is kept here that the rows do not say.
+figure, alerts -> `grpo_nb.training.trainer`. Nothing is kept here that the rows do not say.
 """
 
 import contextlib

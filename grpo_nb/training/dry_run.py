@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.callback import completions_table
 from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
-from grpo_nb.training.trainer_state import remembering
+from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
 
 def dry_run(
@@ -50,7 +50,7 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
-    memory = remembering(reward_list(rewards))
+    memory = stateful_holders(reward_list(rewards))
     # Copied, for a state_dict may hand out the very lists that the reward adds to; a reward itself may hold a lock or a model.
     known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}
     try:
@@ -58,7 +58,7 @@ def dry_run(
             # What makes a run visible elsewhere has no place in a dry one.
             quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
             prepared = prepare(model, tokenizer, task, rewards, quiet)
-            trainer = build_trainer(prepared, _Dry)
+            trainer = build_trainer(prepared, _DryTrainer)
             trainer.beta = 0.0  # only a loss would look at the reference
             trainer.args.output_dir = nowhere
             with contextlib.suppress(_Sampled), refusing():
@@ -74,8 +74,8 @@ class _Sampled(Exception):
     """The first completions are there."""
 
 
-class _Dry:
-    """Goes in front of a trainer: the first training step ends where its loss would begin."""
+class _DryTrainer(KitTrainer):
+    """Trainer whose first training step ends where its loss would begin."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         model.train()

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
 from grpo_nb.models.load import has_engine
@@ -56,7 +56,7 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
         sharing = None if gpu is None else "That is for CPUs."
     else:
         chosen = number_type_of(model, settings, gpu)
-        sharing = shared_prompt_obstacle(model, settings.max_prompt_length + settings.max_completion_length)
+        sharing = CpuEngine.obstacle(model, settings.max_prompt_length + settings.max_completion_length)
         if not has_engine(model):
             obstacle = vllm_obstacle(settings, gpu) or "The model was loaded without vLLM."
     asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None)

@@ -1,7 +1,6 @@
 """What a training is made of: everything checked before anything slow, and TRL's `GRPOTrainer` built with the kit's parts.
 
-In the same way for a training and for a dry run. On a CPU the trainer is that of `grpo_nb.training.shared_trainer`, on a GPU
-the one that Unsloth made of TRL's; nothing else differs.
+In the same way for a training and for a dry run.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.generation.episodes import Playing, tool_template
+from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
@@ -33,10 +32,10 @@ from grpo_nb.training.errors import explained, guarded
 import_unsloth()
 
 from transformers import PrinterCallback, ProgressCallback, TrainerState
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
-from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.training.trainer import KitTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,44 +108,44 @@ def _stock_reason(model: Any, settings: Settings) -> str | None:
     """Why prompts are not shared, or None if they are; a warning where the user could not know."""
     if not settings.shared_prompts:
         return "it is switched off"
-    obstacle = shared_prompt_obstacle(model, settings.max_prompt_length + settings.max_completion_length)
+    obstacle = CpuEngine.obstacle(model, settings.max_prompt_length + settings.max_completion_length)
     if obstacle is not None and find_gpu() is None:
         warnings.warn(f"Prompts are not shared, and a step takes about three times as long: {obstacle}.", stacklevel=4)
     return obstacle
 
 
-def build_trainer(prepared: Prepared, kind: type) -> Any:
+def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> Any:
     """Return the trainer. Where it writes is said later, in `args.output_dir`: it has nothing on the disk yet.
 
     Args:
         prepared: What it trains.
-        kind: Class that goes in front of TRL's or the kit's.
+        kind: A subclass of `KitTrainer`; `KitTrainer` itself if None.
     """
     if has_engine(prepared.model):
         hand_copies()  # also where the model was not loaded by the kit
     drop_leftovers(prepared.model)
-    base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
+    engine = None if prepared.obstacle else CpuEngine(prepared.model)
     # transformers makes the folder that it is to write to, so it is one that goes away again.
     with explained(prepared.settings), kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
-        play, playing, kinds = prepared.task.play, {}, (kind, base)
+        play, tools = prepared.task.play, {}
         if play is not None:
             # Of a warning that its interface may change: trl is pinned.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = play.rounds
-            playing = {"tools": list(play.tools), "environment_factory": play.fresh_environment}
-            kinds = (kind, Playing, base)
-        trainer = type(kind.__name__, kinds, {})(
+            tools = {"tools": list(play.tools), "environment_factory": play.fresh_environment}
+        trainer = (kind or KitTrainer)(
             model=prepared.model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
-            **playing,
+            engine=engine,
+            play=play,
+            **tools,
         )
-    trainer.play = play
     if trainer._has_async_funcs:
         trainer.async_loop = event_loop(os.getpid())  # in which the rewards were tried: TRL has started one of its own
     silence(trainer)

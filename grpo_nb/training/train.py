@@ -34,7 +34,7 @@ from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_i
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import Prepared, build_trainer, prepare, reference_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
-from grpo_nb.training.trainer_state import Resumable, remembering, take_up_memory
+from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,7 +108,7 @@ def train(
     with reference_adapter(model):
         # Before the run has a folder: what TRL refuses leaves nothing behind.
         _, alone = configurations(settings, model)
-        trainer = build_trainer(prepared, Resumable)
+        trainer = build_trainer(prepared)
         info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
         folder = _begin(prepared, name, info) if before is None else go_back(before)
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
@@ -124,7 +124,7 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     run = Run(found.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
     load_adapter(prepared.model, run.adapter_path)
     if found.checkpoint.path is not None:
-        take_up_memory(remembering(prepared.rewards), found.checkpoint.path)
+        restore_state(stateful_holders(prepared.rewards), found.checkpoint.path)
     if is_notebook():
         LivePlot(run.weights, run.settings.beta, run.reference).update(run.rows, alerts=run.alerts, is_last=True)
     warnings.warn(
@@ -151,8 +151,8 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
     run, trainer, settings, failure = recorder.run, recorder.trainer, recorder.settings, None
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
-    trainer.memory = remembering([*run.rewards, *recorder.observers])
-    trainer.keep = partial(keep_generation, run, size=settings.num_generations)
+    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
+    trainer.record_generation = partial(keep_generation, run, size=settings.num_generations)
     info["status"] = "failed"  # until something better is known; run.json says running meanwhile
     try:
         with explained(settings, run.path), recorder.stop_button(), refusing():

@@ -20,7 +20,7 @@ import grpo_nb as gn
 from grpo_nb.generation.episodes import playing_trainer, tool_template
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
-from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from grpo_nb.training.trainer import KitTrainer
 from tests.support.village import Village, loaded_village, speak_for, village_task
 
 # Of the path for images, which tools of the kit give none of.
@@ -69,8 +69,8 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
     rewards.append(brief)
     task = task.with_tools(environment=Told, rounds=2)
     speak_for(monkeypatch, tokenizer, ways=1)
-    trainer = build_trainer(prepare(model, tokenizer, task, rewards, settings), type("Plain", (), {}))
-    assert isinstance(trainer, SharedPromptGRPOTrainer)
+    trainer = build_trainer(prepare(model, tokenizer, task, rewards, settings), KitTrainer)
+    assert trainer.engine is not None
     rows = [task.train[i] for i in range(8)]
     batch = trainer._generate_and_score_completions(rows)
     asked = {"max_completion_length": settings.max_completion_length, "temperature": 1.0}

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 import grpo_nb as gn
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling as rollout
 from tests.support.small_models import FAMILIES, PROMPTS, drawn_log_probs, lora_model
 
@@ -32,7 +33,7 @@ def test_the_same_seed_gives_the_tokens_of_generate(name: str, kind: str) -> Non
     prompts = [PROMPTS[i] for i in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2)]
     settings = config(**SAMPLING.get(name, {"do_sample": False}))
     torch.manual_seed(11)
-    got = rollout.sample(model, prompts, settings).tokens
+    got = CpuEngine(model).sample(prompts, settings).tokens
     torch.manual_seed(11)
     expected = rollout._stock_sample(model, prompts, settings).tokens
     assert got == expected
@@ -45,7 +46,7 @@ def test_log_probabilities_are_those_of_the_distribution_drawn_from(name: str) -
     model = lora_model()
     settings = config(**SAMPLING[name])
     torch.manual_seed(2)
-    samples = rollout.sample(model, [PROMPTS[0]] * 6, settings)
+    samples = CpuEngine(model).sample([PROMPTS[0]] * 6, settings)
     assert [len(row) for row in samples.log_probs] == [len(row) for row in samples.tokens]
     for tokens, log_probs in zip(samples.tokens, samples.log_probs, strict=True):
         assert log_probs == pytest.approx(drawn_log_probs(model, PROMPTS[0], tokens, settings), abs=1e-4)

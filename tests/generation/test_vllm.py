@@ -168,7 +168,7 @@ def test_generate_asks_once_and_an_engine_that_slept_sleeps_afterwards(with_engi
 def build_a_trainer(model) -> None:
     """As far as sampling goes: it would sample from the same engine."""
     with pytest.raises(AttributeError):  # there are no settings
-        build_trainer(types.SimpleNamespace(model=model, obstacle=None), object)
+        build_trainer(types.SimpleNamespace(model=model, obstacle=None))
 
 
 def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:
@@ -239,7 +239,7 @@ def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(tempe
         model.generation_config = GenerationConfig(**own)
         for is_stock in (False, True):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
             why = "asked for" if is_stock else None
-            monkeypatch.setattr(sampling, "shared_prompt_obstacle", lambda *_, told=why: told)
+            monkeypatch.setattr(sampling.CpuEngine, "obstacle", lambda *_, told=why: told)
             torch.manual_seed(3)
             asked = {"max_completion_length": 16, "temperature": temperature}
             answers.append([c.ids for c in sampling.generate(model, tokenizer, [[]] * 4, **asked)])

@@ -83,7 +83,7 @@ def test_without_a_baseline_the_advantage_is_the_reward(
     from grpo_nb.training import prepare
 
     algorithms, _ = course
-    stock, seen = prepare.SharedPromptGRPOTrainer, []
+    stock, seen = prepare.KitTrainer, []
     loss = stock._compute_loss
 
     def noting(self: object, model: object, inputs: dict) -> object:

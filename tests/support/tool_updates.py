@@ -89,9 +89,14 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
         "mask_truncated_completions": False, "max_tool_calling_iterations": 8, "output_dir": str(folder),
     }  # fmt: skip
     rows = [{"prompt": [{"role": "user", "content": text}], "secret": 6} for text in _ASKED]
+    engine = {}
+    if hasattr(kind, "is_between_generations"):  # the kit's
+        from grpo_nb.cpu import CpuEngine
+
+        engine = {"engine": CpuEngine(model)}
     trainer = kind(
         model=model, processing_class=tokenizer, reward_funcs=won, args=GRPOConfig(**{**values, **config}),
-        train_dataset=Dataset.from_list(rows), environment_factory=Guess,
+        train_dataset=Dataset.from_list(rows), environment_factory=Guess, **engine,
     )  # fmt: skip
     draw = torch.Generator().manual_seed(1)
     for _, weight in adapter:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import grpo_nb as gn
-from grpo_nb.generation.samples import Samples
+from grpo_nb.models.samples import Samples
 
 PLACES = ["barn", "mill", "well", "shop", "port", "farm", "mine", "hill", "lake", "bank", "gate", "yard"]
 FORM = gn.tasks.AnswerFormat(
@@ -81,9 +81,8 @@ def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
         call = f"<call>read(place={place})</call>"
         return [call, call, "<answer>12</answer>", "<call>fly(to=moon)</call>"][int(torch.randint(ways, ()))]
 
-    def sample(model: Any, prompts: Any, config: Any, folded: Any = None) -> Samples:
+    def sample(model: Any, prompts: Any, config: Any, folded: Any) -> Samples:
         said = [words(tokenizer.decode(prompt)) + "<|im_end|>" for prompt in prompts]
         return Samples([tokenizer(text, add_special_tokens=False)["input_ids"] for text in said], None)
 
-    monkeypatch.setattr("grpo_nb.training.shared_trainer.sample", sample)
-    monkeypatch.setattr("grpo_nb.generation.sampling.sample", sample)
+    monkeypatch.setattr("grpo_nb.cpu.engine.sample", sample)

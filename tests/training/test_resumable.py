@@ -202,7 +202,7 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
 
 def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, monkeypatch) -> None:
     as_transformers_does = lambda *args: None  # noqa: E731
-    monkeypatch.setattr("grpo_nb.training.trainer_state.load_adapter", as_transformers_does)
+    monkeypatch.setattr("grpo_nb.training.trainer.load_adapter", as_transformers_does)
     with pytest.raises(RuntimeError, match="was not restored"):
         gn.train(*fresh, [brevity], settings, resume="whole-5")
     assert crashed.status == "failed" and not crashed.adapter_path.exists()

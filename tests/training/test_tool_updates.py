@@ -9,7 +9,7 @@ import numpy
 import pytest
 from trl import GRPOTrainer
 
-from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from grpo_nb.training.trainer import KitTrainer
 from tests.support.tool_updates import loaded, update, written_trainers
 from tests.support.written_trainer import small_model
 
@@ -39,8 +39,8 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     ("loss", "more"),
     [("dapo", {}), ("dapo", {"passes": 2}), ("grpo", {"beta": 0.1}), ("bnpo", {}), ("bnpo", {"passes": 2}), ("dr_grpo", {})],
 )  # fmt: skip
-def test_the_shared_trainer_has_trls_gradients(loss: str, more: dict, parts: tuple, tmp_path: Path) -> None:
-    kinds = (SharedPromptGRPOTrainer, GRPOTrainer)
+def test_kit_trainer_with_tools_has_trls_gradients(loss: str, more: dict, parts: tuple, tmp_path: Path) -> None:
+    kinds = (KitTrainer, GRPOTrainer)
     ours, trls = (update(kind, *parts, tmp_path, loss_type=loss, **more) for kind in kinds)
     assert difference(ours, trls) < 1e-7
     assert ours["completions"] == trls["completions"] and len(ours["completions"][3]) == 6
@@ -56,7 +56,7 @@ def test_entropy_is_that_of_the_tokens_that_the_model_wrote(parts: tuple, tmp_pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tool_updates, "won", lambda completions, **_: [0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0])
-        ours = update(SharedPromptGRPOTrainer, *parts, tmp_path, loss_type="dapo")
+        ours = update(KitTrainer, *parts, tmp_path, loss_type="dapo")
         patch.setattr(tool_updates, "_SAID", [*tool_updates._SAID[:4], *tool_updates._SAID[:4]])
         first = update(GRPOTrainer, *parts, tmp_path, loss_type="dapo")
     # TRL's is of all rows, which are those of the first group twice here, but for their prompts.

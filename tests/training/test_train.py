@@ -118,7 +118,7 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
 
 
 def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
-    monkeypatch.setattr(prepare, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
+    monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     with pytest.warns(UserWarning, match="three times as long: this model is odd"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])

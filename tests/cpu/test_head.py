@@ -8,8 +8,8 @@ import pytest
 import torch
 from trl.trainer import utils
 
+from grpo_nb.cpu.head import tiled_head
 from grpo_nb.generation import head
-from grpo_nb.generation.head import tiled_head
 
 
 def call(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **other: Any) -> tuple[Any, ...]:

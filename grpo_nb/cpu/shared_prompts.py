@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from grpo_nb.generation.attention import grouped_attention
-from grpo_nb.generation.head import tiled_head
+from grpo_nb.cpu.attention import grouped_attention
+from grpo_nb.cpu.head import tiled_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,7 +5,7 @@ import torch
 from transformers.integrations import sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from grpo_nb.generation.attention import grouped_attention
+from grpo_nb.cpu.attention import grouped_attention
 
 
 class FakeLayer(torch.nn.Module):

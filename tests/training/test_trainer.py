@@ -8,7 +8,8 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
-from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.training.trainer import KitTrainer
 from tests.support.adapters import give_effect
 
 pytestmark = pytest.mark.begins(80)
@@ -59,7 +60,10 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         report_to="none", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
-    trainer = kind(model=model, reward_funcs=[reward], args=asked, train_dataset=data, processing_class=tokenizer)
+    own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
+    trainer = kind(
+        model=model, reward_funcs=[reward], args=asked, train_dataset=data, processing_class=tokenizer, **own
+    )
     trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
     callbacks = trainer.callback_handler.callbacks
     trainer.callback_handler.callbacks = [c for c in callbacks if "Printer" not in type(c).__name__]
@@ -78,7 +82,7 @@ def run(base, kind: type, folder, **arguments: object) -> tuple[list[dict], dict
 
 def assert_same_runs(base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object) -> None:
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
-    ours, our_change, trainer = run(base, SharedPromptGRPOTrainer, tmp_path / "ours", **arguments)
+    ours, our_change, trainer = run(base, KitTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
     assert trainer.stock_reason is None
     assert len(ours) == len(theirs) == arguments.get("max_steps", 2)
@@ -140,7 +144,7 @@ def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_pat
 def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
     """As in TRL: Adam gets a gradient of zeros, not none, and goes on with what it remembers."""
     changes = {}
-    for kind in (SharedPromptGRPOTrainer, GRPOTrainer):
+    for kind in (KitTrainer, GRPOTrainer):
         calls = itertools.count()
 
         def then_alike(completions: list, calls=calls, **columns: object) -> list[float]:
@@ -150,15 +154,15 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
             base, kind, tmp_path / kind.__name__, reward=then_alike, beta=0.0, max_steps=3, optim="adamw_torch",
             learning_rate=1e-3, adam_epsilon=1e-4,
         )  # fmt: skip
-        if kind is SharedPromptGRPOTrainer:
+        if kind is KitTrainer:
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
     for name, change in changes[GRPOTrainer].items():
-        assert (changes[SharedPromptGRPOTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
+        assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
 
 
 def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(base, tmp_path) -> None:
     """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
-    trainer = build(base, SharedPromptGRPOTrainer, tmp_path, reward=first_group_alike, beta=0.0)
+    trainer = build(base, KitTrainer, tmp_path, reward=first_group_alike, beta=0.0)
     trainer.model.train()
     rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
     inputs = trainer._prepare_inputs(rows)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.upstream.trl import fused_head_namespace
 
 import_unsloth()
 
 import torch
-from trl.trainer import utils
 
-from grpo_nb.generation.attention import Swap
+from grpo_nb.cpu.attention import Swap
 
 # Logits of a tile, 2 MB: they stay in the cache between the passes over them.
 _TILE = 2**19
@@ -110,5 +110,5 @@ class _TiledLogProbs(torch.autograd.Function):
         return total, None, None, None
 
 
-tiled_head = Swap(vars(utils), "_ChunkedLogProbFunction", _Head)
-"""Within the block, the fused heads of TRL compute as this module says, where it covers them."""
+tiled_head = Swap(fused_head_namespace(), "_ChunkedLogProbFunction", _Head)
+"""Within this block, TRL's fused output layers compute in tiles, where this module covers them."""

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grpo_nb.generation import shared_prompts
-from grpo_nb.generation.folded_lora import FoldedLora
+from grpo_nb.cpu import shared_prompts
+from grpo_nb.cpu.folded_lora import FoldedLora
 from tests.support.small_models import (
     COMMON,
     FAMILIES,

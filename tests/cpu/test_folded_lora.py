@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo_nb.generation.folded_lora import FoldedLora
+from grpo_nb.cpu.folded_lora import FoldedLora
 from tests.support.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
 
 IDS = torch.tensor([PROMPTS[0]])

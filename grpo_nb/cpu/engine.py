@@ -1,0 +1,204 @@
+"""`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
+
+The training's trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the
+same numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
+reason, and the caller takes TRL's path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.samples import Samples
+
+import_unsloth()
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig
+
+from grpo_nb.cpu import shared_prompts
+from grpo_nb.cpu.folded_lora import FoldedLora
+from grpo_nb.cpu.sampler import sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Batch = dict[str, Any]
+
+
+class CpuEngine:
+    """Fast path of one model on a CPU. Only for models for which `obstacle` returns None.
+
+    Args:
+        model: Causal language model, plain or wrapped by PEFT. One more copy of its adapted weights
+            is kept, and while decoding a copy of all linear layers, until `release`.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        # One copy of the weights for everybody who holds an engine of this model.
+        self._folded = FoldedLora.of(model)
+        # Keys and values of the prefix that all prompts share, for the model without its adapter.
+        self._reference_prefix: dict[tuple[int, ...], DynamicCache] = {}
+
+    @staticmethod
+    def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
+        """Return why this model cannot be run here, or None if it can.
+
+        Args:
+            model: Causal language model, plain or wrapped by PEFT.
+            longest_row: Tokens of prompt and completion together. Sliding-window layers are no
+                obstacle as long as every row fits into the window; if None, they are.
+        """
+        return shared_prompts.shared_prompt_obstacle(model, longest_row)
+
+    @staticmethod
+    def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, length: int) -> str | None:
+        """Return why the log-probabilities of a batch cannot be computed here, or None.
+
+        Args:
+            input_ids: (B, P + C) token ids.
+            attention_mask: (B, P + C).
+            length: C, tokens of the completions.
+        """
+        return shared_prompts.batch_obstacle(input_ids, attention_mask, length)
+
+    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+        """Sample one completion for each prompt, as `model.generate` would.
+
+        Args:
+            prompts: N lists of token ids. Repeat a prompt for each completion of its group.
+            config: Length, special tokens and sampling parameters.
+        """
+        return sample(self.model, prompts, config, self._folded)
+
+    def log_probs(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        length: int,
+        *,
+        pad_id: int,
+        autocast: contextlib.AbstractContextManager[Any],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return log-probabilities and entropies of completions, differentiable.
+
+        Args:
+            model: The engine's model, as the trainer calls it.
+            input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
+            attention_mask: (B, P + C).
+            length: C.
+            pad_id: Any token id.
+            autocast: The trainer's autocast block.
+
+        Returns:
+            Both (B, C) in nats; entropies are None where the model computes none.
+        """
+        has_gradient = torch.is_grad_enabled()
+        folded = self._folded.for_training if has_gradient else self._folded.for_inference
+        # The model without its adapter never changes, so its prefix is computed once per run.
+        prefix = None if has_gradient or not _is_adapter_off(model) else self._reference_prefix
+        with folded(), autocast:
+            return shared_prompts.shared_prompt_logps(
+                model, input_ids, attention_mask, length, pad_id=pad_id, kept=prefix
+            )
+
+    def log_probs_of_some(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        length: int,
+        *,
+        is_scored: Tensor,
+        old: Tensor | None,
+        pad_id: int,
+        autocast: contextlib.AbstractContextManager[Any],
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies, computed only for some of the completions.
+
+        Args:
+            model: The engine's model, as the trainer calls it.
+            input_ids: (B, P + C) token ids.
+            attention_mask: (B, P + C).
+            length: C.
+            is_scored: (B) booleans. The others get `old`, so that their ratio is 1, and entropy 0.
+            old: (B, C) log-probabilities under the sampling policy, or None for zeros.
+            pad_id: Any token id.
+            autocast: The trainer's autocast block.
+        """
+        log_probs = torch.zeros(len(input_ids), length) if old is None else old.float().clone()
+        entropies = torch.zeros(len(input_ids), length)
+        rows = is_scored.nonzero()[:, 0]
+        if not len(rows):
+            # Zero gradients, not missing ones: the optimizer's momentum moves on, as it does in TRL.
+            zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
+            return log_probs + zero, entropies
+        with self._folded.for_training(), autocast:
+            some, some_entropies = shared_prompts.shared_prompt_logps(
+                model, input_ids[rows], attention_mask[rows], length, pad_id=pad_id
+            )
+        log_probs = log_probs.to(some.dtype).index_copy(0, rows, some)
+        entropies = entropies.to(some.dtype).index_copy(0, rows, some_entropies)
+        return log_probs, entropies
+
+    def release(self) -> None:
+        """Give the memory back to the system. The next use takes it again."""
+        self._folded.release()
+        self._reference_prefix.clear()
+
+
+def _is_adapter_off(model: torch.nn.Module) -> bool:
+    layers = [part for part in model.modules() if isinstance(part, BaseTunerLayer)]
+    return bool(layers) and all(layer.disable_adapters for layer in layers)
+
+
+def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]:
+    """Sort the rows of the micro-batches of one optimizer step by prompt, so groups stay together.
+
+    All losses of TRL are sums over rows with weights that do not depend on the micro-batch, except
+    `bnpo`, which divides by the tokens of the micro-batch. `gradient_scale` keeps the weight that
+    each row had before.
+
+    Args:
+        micro_batches: Of equal size, as TRL buffers them.
+        loss_type: TRL's name of the loss.
+    """
+    if len(micro_batches) == 1:
+        return micro_batches
+    rows: dict[str, Tensor] = {}
+    for key, value in micro_batches[0].items():
+        if isinstance(value, Tensor) and value.ndim:
+            rows[key] = torch.cat([batch[key] for batch in micro_batches])
+    visible = torch.where(rows["prompt_mask"].bool(), rows["prompt_ids"], -1)
+    prompts = [tuple(ids) for ids in visible.tolist()]
+    first_place: dict[tuple[int, ...], int] = {}
+    for place, prompt in enumerate(prompts):
+        first_place.setdefault(prompt, place)
+    order = torch.tensor(sorted(range(len(prompts)), key=lambda row: first_place[prompts[row]]))
+    size = len(prompts) // len(micro_batches)
+    rows = {key: value[order] for key, value in rows.items()}
+    if loss_type == "bnpo":
+        rows["gradient_scale"] = _bnpo_scale(rows, order, size)
+    regrouped = []
+    for number, batch in enumerate(micro_batches):
+        own = slice(number * size, (number + 1) * size)
+        regrouped.append({**batch, **{key: value[own] for key, value in rows.items()}})
+    return regrouped
+
+
+def _bnpo_scale(rows: dict[str, Tensor], order: Tensor, size: int) -> Tensor:
+    """Return the factor of each row: tokens of its micro-batch now, divided by those before."""
+    loss_mask = rows["completion_mask"] * rows.get("tool_mask", 1)
+    tokens = loss_mask.sum(1).float()
+    tokens_before = torch.empty_like(tokens)
+    tokens_before[order] = tokens
+    before = tokens_before.view(-1, size).sum(1).clamp(min=1.0).repeat_interleave(size)[order]
+    after = tokens.view(-1, size).sum(1).clamp(min=1.0).repeat_interleave(size)
+    return after / before

@@ -1,0 +1,349 @@
+"""`KitTrainer`: TRL's `GRPOTrainer` (1.15) with everything that the kit changes about it, in one class.
+
+1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler, random
+   state and its counters. The rest is added here: the adapter (transformers' loader mistakes the
+   frozen `ref` adapter for the trained one), TRL's count of micro-batches, the order of the data in
+   later passes, and what rewards and observers remember. A checkpoint is written right after a row
+   was logged, between two generations, so that nothing in it is half done. Only a checkpoint that
+   ends a training within a generation keeps the rest of that generation. Not covered: the random
+   state inside vLLM, which cannot be read, and several processes.
+2. On a CPU a `CpuEngine` samples and computes log-probabilities. Rewards, advantages, losses and
+   metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
+   prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
+   loss) are averages over other micro-batches; the gradient is the same. With `beta = 0`,
+   completions without advantage are not computed, and the entropy is that of the others.
+3. With tools, calls are limited in time, and rewards get the tokens that the model wrote itself.
+
+On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's, and the methods of part 2 pass on.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.generation.episodes import written
+from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.load import load_adapter, save_adapter
+from grpo_nb.rewards.base import reward_name
+from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
+from grpo_nb.tasks.tools import Play
+
+import_unsloth()
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from grpo_nb.cpu.engine import CpuEngine, regroup_by_prompt
+
+#: Checkpoints that are kept while a run is trained.
+KEPT_CHECKPOINTS = 2
+#: Without `save_steps`, at most this much work is lost ...
+SECONDS_BETWEEN_SAVES = 180.0
+#: ... and at most one part in this many of the time goes into saving.
+MIN_STEPS_TIME_PER_SAVE_TIME = 50
+#: Generations whose completions are recorded, so that a run can be replayed elsewhere.
+RECORDED_GENERATIONS = 3
+#: Counters of TRL that the next step depends on. The last two exist only with an entropy bonus.
+STEP_COUNTER = "_step"
+ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
+
+RecordGeneration = Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None]
+
+
+class KitTrainer(GRPOTrainer):
+    """TRL's trainer with resumable checkpoints, the CPU engine and tools with time limits.
+
+    Args:
+        *args, **kwargs: Those of `GRPOTrainer`.
+        engine: Samples and scores on a CPU; None leaves both to TRL and Unsloth.
+        play: The tools of the task, or None.
+
+    Attributes:
+        stateful: Rewards and observers that remember something from step to step, by name. Set it
+            before `train()`.
+        record_generation: Called with the first generations, see `beginning.keep_generation`.
+        stock_reason: Why a batch took TRL's own path, or None if none did.
+    """
+
+    def __init__(self, *args: Any, engine: CpuEngine | None = None, play: Play | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.engine = engine
+        self.play = play
+        self.stateful: Mapping[str, Any] = {}
+        self.record_generation: RecordGeneration | None = None
+        self.stock_reason: str | None = None
+        self._resumed_from: Path | None = None
+        self._saved_step = 0
+        self._saved_at = 0.0
+        self._save_seconds = 0.0
+        # The batch whose loss is being computed, and which of its rows were scored.
+        self._loss_inputs: dict[str, Any] | None = None
+        self._is_scored: Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as TRL does, and give the engine's memory back afterwards."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            if self.engine is not None:
+                self.engine.release()
+
+    # 1. Checkpoints
+
+    @property
+    def is_between_generations(self) -> bool:
+        """True if the next micro-batch samples new completions."""
+        return self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+
+    def begin(self) -> None:
+        """Write the first checkpoint, or check that a resumed run has the adapter it should have.
+
+        Call this when everything is built and loaded, before the first step.
+        """
+        if self._resumed_from is None:
+            self._save_checkpoint(None, None)  # a run that dies in its first steps can be resumed
+        else:
+            # Checked after all that transformers and accelerate did since the adapter was loaded.
+            require_same_adapter(self.accelerator.unwrap_model(self.model), self._resumed_from)
+        self._saved_step = self.state.global_step
+        self._saved_at = time.monotonic()
+
+    def is_save_due(self, save_steps: int) -> bool:
+        """Return True if a checkpoint should follow the row that was just logged.
+
+        Args:
+            save_steps: Steps between two checkpoints; 0 saves by the clock.
+        """
+        if save_steps:
+            is_due = self.state.global_step - self._saved_step >= save_steps
+        else:
+            patience = max(SECONDS_BETWEEN_SAVES, MIN_STEPS_TIME_PER_SAVE_TIME * self._save_seconds)
+            is_due = time.monotonic() - self._saved_at >= patience
+        return is_due and self.is_between_generations
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        started = time.monotonic()
+        root = Path(self.args.output_dir)
+        metrics = root.parent / "metrics.jsonl"
+        if metrics.is_file():
+            sync(metrics)  # no row of a complete checkpoint is missing
+        write_checkpoint(root, self.state.global_step, self._fill_checkpoint)
+        keep_newest(root, self.args.save_total_limit or KEPT_CHECKPOINTS)
+        self._saved_step = self.state.global_step
+        self._saved_at = time.monotonic()
+        self._save_seconds = self._saved_at - started
+
+    def _fill_checkpoint(self, folder: Path) -> None:
+        save_adapter(self.accelerator.unwrap_model(self.model), folder)
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_scaler(str(folder))
+        self._save_rng_state(str(folder))
+        state = copy.copy(self.state)
+        state.log_history = []  # the rows are in metrics.jsonl
+        state.save_to_json(str(folder / "trainer_state.json"))
+        # `_step` must be there: without it, a resumed run would silently count from 0.
+        numbers = {STEP_COUNTER: getattr(self, STEP_COUNTER)}
+        for name in ENTROPY_NUMBERS:
+            if name in vars(self):
+                numbers[name] = vars(self)[name]
+        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
+        loop = {"numbers": numbers, "remembered": remembered}
+        (folder / "loop.json").write_text(json.dumps(loop))
+        if not self.is_between_generations:
+            torch.save(self._buffered_inputs, folder / "generation.pt")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        model = self.accelerator.unwrap_model(self.model)
+        load_adapter(model, folder)
+        if "ref" in model.peft_config:  # only if the KL is measured against it
+            load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
+        loop = json.loads((folder / "loop.json").read_text("utf-8"))
+        vars(self).update(loop["numbers"])
+        rest_of_generation = folder / "generation.pt"
+        if rest_of_generation.is_file():
+            self._buffered_inputs = torch.load(rest_of_generation, map_location=self.args.device, weights_only=True)
+        restore_state(self.stateful, folder)
+        self._resumed_from = folder
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        if getattr(sampler, "generator", None) is not None:
+            # TRL's sampler draws a new order for each pass over the data, but a resumed one would
+            # start with the order of the first pass.
+            sampler.set_epoch = partial(_set_order_of_pass, sampler)
+        return sampler
+
+    # 2. The CPU engine
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        if self.engine is None:
+            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        return self.engine.sample(prompt_ids, self.generation_config).tokens, None
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        if self.engine is None:
+            return super()._prepare_inputs(generation_batch)
+        steps = self.args.steps_per_generation
+        is_new = self.is_between_generations or self._buffered_inputs is None
+        batch = super()._prepare_inputs(generation_batch)
+        # Entropy bonus and entropy quantile are taken over a micro-batch, whose rows then stay.
+        can_move_rows = not self._uses_entropy_of_micro_batch
+        if self.model.training and is_new and can_move_rows:
+            # As many micro-batches as certainly belong to the same optimizer step.
+            size = math.gcd(steps, self.args.gradient_accumulation_steps)
+            buffered = self._buffered_inputs
+            regrouped = []
+            for start in range(0, steps, size):
+                regrouped += regroup_by_prompt(buffered[start : start + size], self.loss_type)
+            self._buffered_inputs = regrouped
+            batch = regrouped[self._step % steps]
+        return batch
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        self._loss_inputs = inputs
+        self._is_scored = None
+        try:
+            loss = super()._compute_loss(model, inputs)
+        finally:
+            self._loss_inputs = None
+        if self._is_scored is not None and not self._is_scored.all():
+            self._correct_entropy(inputs)
+        return loss
+
+    def _correct_entropy(self, inputs: dict[str, Any]) -> None:
+        """Log the entropy of the scored rows: TRL's mean counted the skipped ones as zeros."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        # Tokens that the model wrote: neither padding nor results of tools.
+        lengths = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum(1)
+        tokens = lengths[self._is_scored].sum()
+        entropy = metrics["entropy"].pop()
+        if tokens:
+            metrics["entropy"].append(entropy * float(lengths.sum() / tokens))
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        batch = (model, input_ids, attention_mask, logits_to_keep)
+        if self.engine is None:
+            return super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        reason = self.engine.batch_obstacle(input_ids, attention_mask, logits_to_keep)
+        if kwargs.get("compute_aux_loss"):
+            reason = "the mixture-of-experts loss needs whole rows"
+        if reason is None:
+            log_probs, entropies = self._log_probs_from_engine(*batch)
+            aux_loss = None
+        else:
+            self._warn_of_stock_path(reason)
+            log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+        if self._loss_inputs is not None and "gradient_scale" in self._loss_inputs:
+            scale = self._loss_inputs["gradient_scale"][:, None]
+            fixed = log_probs.detach()
+            log_probs = fixed + scale * (log_probs - fixed)
+        return log_probs, entropies, aux_loss
+
+    def _log_probs_from_engine(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, length: int
+    ) -> tuple[Tensor, Tensor | None]:
+        shared = {"pad_id": self._tokenizer.pad_token_id, "autocast": self.accelerator.autocast()}
+        batch = (model, input_ids, attention_mask, length)
+        if self._loss_inputs is None:
+            return self.engine.log_probs(*batch, **shared)
+        # Rows without advantage add exactly nothing to the gradient if there is neither a KL term
+        # nor an entropy term.
+        self._is_scored = torch.ones(len(input_ids), dtype=torch.bool)
+        if self.beta == 0.0 and not self._uses_entropy_of_micro_batch:
+            self._is_scored = self._loss_inputs["advantages"] != 0
+        if self._is_scored.all():
+            return self.engine.log_probs(*batch, **shared)
+        old = self._loss_inputs.get("old_per_token_logps")
+        return self.engine.log_probs_of_some(*batch, is_scored=self._is_scored, old=old, **shared)
+
+    @property
+    def _uses_entropy_of_micro_batch(self) -> bool:
+        return self._entropy_bonus_enabled or self.top_entropy_quantile != 1.0
+
+    def _warn_of_stock_path(self, reason: str) -> None:
+        if self.stock_reason is None:
+            self.stock_reason = reason
+            warnings.warn(f"Some batches take TRL's own, slower path: {reason}.", stacklevel=2)
+
+    # 3. Tools and rewards
+
+    def _tool_call_loop(self, *args: Any) -> Any:
+        if self.play is not None:
+            # TRL makes these tables anew for each batch (trl 1.15, _generate_and_score_completions).
+            limited = []
+            for tools in self._sync_tool_dicts:
+                limited.append({name: self.play.limited(tool) for name, tool in tools.items()})
+            self._sync_tool_dicts = limited
+        result = super()._tool_call_loop(*args)
+        self._tool_masks = result[0]
+        return result
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        steps_per_generation = self.args.steps_per_generation * self.num_iterations
+        is_recorded = self._step < RECORDED_GENERATIONS * steps_per_generation
+        if self.record_generation is not None and self.model.training and is_recorded:
+            self.record_generation(self._step, self.state.global_step, inputs, completion_ids_list)
+        if self.play is not None:
+            masks = zip(completion_ids_list, self._tool_masks, strict=True)
+            completion_ids_list = [written(ids, mask) for ids, mask in masks]
+        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+
+def _set_order_of_pass(sampler: Any, number: int) -> None:
+    """Make a sampler of TRL draw the order of pass `number` at its next iteration."""
+    sampler.generator.manual_seed(sampler.seed)
+    for _ in range(number):
+        torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+def require_same_adapter(model: Any, folder: Path) -> None:
+    """Raise unless the adapter of the model is, bit by bit, the one in a folder.
+
+    Raises:
+        RuntimeError: It is not, so that something else would be trained.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved = load_file(str(folder / "adapter_model.safetensors"))
+    loaded = get_peft_model_state_dict(model, adapter_name="default")
+    wrong = [name for name, tensor in saved.items() if not _is_same(loaded.get(name), tensor)]
+    if wrong or loaded.keys() != saved.keys():
+        raise RuntimeError(
+            f"the adapter was not restored from {str(folder)!r}: {len(wrong)} of {len(saved)} "
+            "tensors differ. Training on would silently start over, so it does not start. Load the "
+            "model again with gn.load_model(settings) and try again."
+        )
+
+
+def _is_same(loaded: Tensor | None, saved: Tensor) -> bool:
+    if loaded is None or loaded.dtype != saved.dtype or loaded.shape != saved.shape:
+        return False
+    # Compared as bytes: NaN is not equal to itself, and a run that went wrong must be resumable.
+    loaded_bytes = loaded.detach().cpu().contiguous().view(torch.uint8)
+    return torch.equal(loaded_bytes, saved.contiguous().view(torch.uint8))
+
+
+def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+    """Return the rewards or observers that have a `state_dict`, by number and name."""
+    with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
+    return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
+
+
+def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:
+    """Give rewards and observers the state of a checkpoint; one that it does not know starts anew."""
+    remembered = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
+    for name in holders.keys() & remembered.keys():
+        holders[name].load_state_dict(remembered[name])

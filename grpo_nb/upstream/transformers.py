@@ -1,0 +1,59 @@
+"""Private symbols of transformers that the kit relies on."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.upstream.symbols import require_symbol
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+
+WRITTEN_FOR = "transformers 5.17.0"
+
+
+def sampling_setup(
+    model: PreTrainedModel, config: GenerationConfig, prompt_length: int
+) -> tuple[GenerationConfig, LogitsProcessorList]:
+    """Return the complete generation config and the logits processors that `generate` would use.
+
+    The CPU sampler draws the same tokens as `model.generate` because it uses these
+    (transformers/generation/utils.py, `GenerationMixin.generate`).
+
+    Args:
+        model: The model that samples.
+        config: What was asked for.
+        prompt_length: Tokens of the padded prompts.
+    """
+    prepare_config = require_symbol(model, "_prepare_generation_config", written_for=WRITTEN_FOR)
+    prepare_tokens = require_symbol(
+        model,
+        "_prepare_special_tokens",
+        written_for=WRITTEN_FOR,
+        parameters=("kwargs_has_attention_mask", "device"),
+    )
+    get_processors = require_symbol(
+        model,
+        "_get_logits_processor",
+        written_for=WRITTEN_FOR,
+        parameters=("generation_config", "input_ids_seq_length", "device"),
+    )
+    complete, _ = prepare_config(config)
+    prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
+    processors = get_processors(generation_config=complete, input_ids_seq_length=prompt_length, device="cpu")
+    return complete, processors
+
+
+def attention_functions() -> MutableMapping[str, Any]:
+    """Return the table in which models look up their attention function by name.
+
+    The CPU engine replaces the entry `sdpa` while it runs (transformers/modeling_utils.py,
+    `ALL_ATTENTION_FUNCTIONS`).
+    """
+    from transformers import modeling_utils
+
+    table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", written_for=WRITTEN_FOR)
+    if "sdpa" not in table:
+        require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
+    return table
