@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grpo_nb.upstream.peft import single_plain_adapter
+
 # Numbers in which the sum of weight and LoRA keeps what was learnt. In float64 tests prove that it is the same sum.
 _EXACT = (torch.float32, torch.float64)
 # Up to this many rows oneDNN with packed weights beats MKL; above it the two are equal (docs/evidence/cpu_step.md).
@@ -118,7 +120,7 @@ class FoldedLora:
         for layer in self._model.modules():
             if not _is_lora(layer) or layer.disable_adapters:
                 continue
-            (name,) = _adapters(layer)
+            name = single_plain_adapter(layer)
             if layer.training and getattr(layer.lora_dropout[name], "p", 0.0) > 0:
                 continue
             folded = self._fold(layer)
@@ -140,7 +142,7 @@ class FoldedLora:
             room = self._room[layer] = torch.empty_like(weight)
         if layer.disable_adapters:  # unpacked from 4 bit: else each layer would hold one more copy
             return room.copy_(weight)
-        (name,) = _adapters(layer)
+        name = single_plain_adapter(layer)
         lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 
@@ -166,18 +168,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
-def _adapters(layer: Any) -> list[str]:
-    return [name for name in layer.active_adapters if name in layer.lora_A]
-
-
 def _is_lora(layer: torch.nn.Module) -> bool:
-    """Plain LoRA, one adapter, on a linear layer: what can be folded."""
-    from peft.tuners.lora import LoraLayer
-
-    if not isinstance(layer, LoraLayer) or layer.merged or not isinstance(layer.get_base_layer(), torch.nn.Linear):
-        return False
-    adapters = _adapters(layer)
-    return len(adapters) == 1 and not layer.lora_variant and not layer.lora_bias.get(adapters[0])
+    return single_plain_adapter(layer) is not None
 
 
 def _plain_weight(linear: torch.nn.Linear) -> Tensor:

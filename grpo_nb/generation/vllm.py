@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.load import hand_copies, has_engine, longest_of
+from grpo_nb.models.load import has_engine, longest_of
 from grpo_nb.models.samples import Samples
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -109,7 +110,7 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
     # One seed for each row: rows of one prompt with one seed would all be the same completion.
     seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist() if config.do_sample else [None] * len(prompts)
     each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
-    hand_copies()  # also where the model was not loaded by the kit
+    hand_copies_to_vllm()  # also where the model was not loaded by the kit
     drop_leftovers(model)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],

@@ -6,7 +6,6 @@ Its GGUF file is converted to an ordinary checkpoint once and kept in the user's
 import importlib.metadata
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from grpo_nb.core.files import made_once
@@ -14,6 +13,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.settings.settings import EMBEDDED_MODEL
+from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_reader
 
 
 def cache_root() -> Path:
@@ -60,10 +60,9 @@ def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> 
     from tokenizers.pre_tokenizers import ByteLevel as Bytes
     from tokenizers.pre_tokenizers import Digits, Sequence
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers import modeling_gguf_pytorch_utils as gguf_reader
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    gguf_reader.tqdm = partial(gguf_reader.tqdm, disable=True)  # it has a bar of its own, beside transformers' switch
+    silence_gguf_reader()
     tokenizer = AutoTokenizer.from_pretrained(**source)
     # The GGUF names <|im_start|> as the end token, with which no answer would ever end.
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
@@ -78,10 +77,7 @@ def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> 
     tokenizer.save_pretrained(target)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
-        # Without these marks save_pretrained writes an ordinary checkpoint instead of refusing.
-        del model.config.quantization_config
-        model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
+        forget_quantization(model)
         for config in (model.config, model.generation_config):
             config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-        vars(model.config).pop("_model_name_or_path", None)  # the GGUF's inner name, not one that can be loaded
         model.save_pretrained(target)

@@ -15,6 +15,7 @@ from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.settings.effective_table import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE
+from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
 _STANDBY = "UNSLOTH_VLLM_STANDBY"
 _BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded
@@ -110,10 +111,7 @@ def import_unsloth() -> Any:
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     if has_vllm:
-        # At the import it looked at `silently`. For a notebook whose stdout has no descriptor (Colab): who loads by hand with
-        # Unsloth would have no vLLM. Nothing happens anywhere else.
-        from unsloth.import_fixes import patch_vllm_for_notebooks
-
+        # At the import it looked at `silently`: who loads by hand with Unsloth would have no vLLM.
         patch_vllm_for_notebooks()
     return unsloth
 
@@ -174,10 +172,4 @@ def tell_unsloth(number_type: str) -> None:
         number_type: `float32` or `bfloat16`. On a GPU nothing happens.
     """
     if find_gpu() is None:
-        from unsloth_zoo.cpu import runtime
-
-        users = os.environ.get(VARIABLE, "0")
-        os.environ[VARIABLE] = "1" if number_type == "bfloat16" else "0"
-        runtime.cpu_bf16_supported.cache_clear()
-        runtime.cpu_bf16_supported()
-        os.environ[VARIABLE] = users
+        set_cpu_dtype(VARIABLE, use_bfloat16=number_type == "bfloat16")

@@ -20,6 +20,8 @@ from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
 from grpo_nb.settings.vllm_obstacle import VllmObstacle, vllm_obstacle
+from grpo_nb.upstream.peft import save_without_model_card
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
@@ -41,32 +43,6 @@ def generation_of(model: Any) -> str:
         return "vLLM"
     generation = "Unsloth's own generation" if find_gpu() else "the kit's rollout on a CPU"
     return generation + getattr(model, _WHY_NOT_VLLM, "")
-
-
-def hand_copies() -> None:
-    """Let vLLM get copies of the LoRA, from whoever samples: the kit, or Unsloth's trainer.
-
-    `load_lora(load_tensors=True)` hands over the trained tensors themselves, and vLLM multiplies `lora_B` by its scaling in
-    place (vLLM 0.31, lora/lora_weights.py, optimize). Where engine and LoRA have one number type nothing copies them on
-    the way: on a real engine in float32 each sampling doubled the trained weights. Replaced is what builds all of Unsloth's
-    requests, not `load_lora` alone: where its merged rollouts fall back to a LoRA they build one themselves
-    (unsloth_zoo/vllm_utils.py, _merged_rollout_lora_fallback).
-    """
-    from unsloth_zoo import vllm_utils
-
-    stock = vllm_utils._build_lora_request
-    if hasattr(stock, "hands_copies"):
-        return
-
-    @functools.wraps(stock)
-    def build(*args: Any, **named: Any) -> Any:
-        request = stock(*args, **named)
-        if tensors := getattr(request, "lora_tensors", None):
-            request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        return request
-
-    build.hands_copies = True
-    vllm_utils._build_lora_request = build
 
 
 def has_engine(model: Any) -> bool:
@@ -311,7 +287,7 @@ def _take_over(model: Any, source: str) -> None:
     """Hand a model's engine copies of the LoRA, and have it end where the model ends."""
     from transformers import GenerationConfig
 
-    hand_copies()
+    hand_copies_to_vllm()
     # It ends at the tokens of generation_config.json, too. Unsloth builds the model from config.json alone
     # (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
     with contextlib.suppress(OSError):  # there is none
@@ -328,15 +304,8 @@ def _say_once(obstacle: VllmObstacle) -> None:
 
 
 def save_adapter(model: Any, folder: str | Path) -> None:
-    """Write the trained LoRA into a folder as PEFT does, `adapter_model.safetensors` and `adapter_config.json`, and no card.
-
-    PEFT's card is a page of empty headings, whose template it compiles at each saving (peft 0.21). The run has its own.
-    """
-    model.create_or_update_model_card = lambda folder: None
-    try:
-        model.save_pretrained(folder, selected_adapters=["default"])
-    finally:
-        del model.create_or_update_model_card
+    """Write the trained LoRA as `adapter_model.safetensors` and `adapter_config.json`."""
+    save_without_model_card(model, folder)
 
 
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:

@@ -29,6 +29,7 @@ from grpo_nb.runs.groups import played
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import Settings
+from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
 
@@ -114,7 +115,7 @@ class Recorder(TrainerCallback):
         table = None
         if _GENERATED in row:
             has_tools, size = bool(self.trainer.tools), self.settings.num_generations
-            table = completions_table(self.trainer._logs, row["step"], size, self.weights, has_tools)
+            table = completions_table(last_generation(self.trainer), row["step"], size, self.weights, has_tools)
             texts = list(played(table))
             row |= sameness(texts[first : first + size] for first in range(0, len(texts), size))
             if has_tools:

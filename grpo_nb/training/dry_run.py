@@ -19,6 +19,7 @@ from grpo_nb.runs.groups import StepGroups
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
+from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
 
@@ -66,7 +67,7 @@ def dry_run(
     finally:
         for name, reward in memory.items():
             reward.load_state_dict(known[name])
-    table = completions_table(trainer._logs, 1, settings.num_generations, prepared.weights, bool(trainer.tools))
+    table = completions_table(last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools))
     return StepGroups.of("A dry run", table, prepared.weights)
 
 

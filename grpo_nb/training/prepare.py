@@ -16,7 +16,7 @@ from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
-from grpo_nb.models.load import hand_copies, has_engine
+from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.calls import call_reward, event_loop, make_batch
@@ -28,6 +28,8 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explained, guarded
+from grpo_nb.upstream.trl import share_event_loop
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 import_unsloth()
 
@@ -122,7 +124,7 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
         kind: A subclass of `KitTrainer`; `KitTrainer` itself if None.
     """
     if has_engine(prepared.model):
-        hand_copies()  # also where the model was not loaded by the kit
+        hand_copies_to_vllm()  # also where the model was not loaded by the kit
     drop_leftovers(prepared.model)
     engine = None if prepared.obstacle else CpuEngine(prepared.model)
     # transformers makes the folder that it is to write to, so it is one that goes away again.
@@ -146,8 +148,7 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
             play=play,
             **tools,
         )
-    if trainer._has_async_funcs:
-        trainer.async_loop = event_loop(os.getpid())  # in which the rewards were tried: TRL has started one of its own
+    share_event_loop(trainer, event_loop(os.getpid()))
     silence(trainer)
     return trainer
 

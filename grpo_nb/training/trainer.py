@@ -35,6 +35,7 @@ from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 from grpo_nb.tasks.tools import Play
+from grpo_nb.upstream.trl import require_trainer_methods
 
 import_unsloth()
 
@@ -75,6 +76,7 @@ class KitTrainer(GRPOTrainer):
     """
 
     def __init__(self, *args: Any, engine: CpuEngine | None = None, play: Play | None = None, **kwargs: Any) -> None:
+        require_trainer_methods(GRPOTrainer)
         super().__init__(*args, **kwargs)
         self.engine = engine
         self.play = play

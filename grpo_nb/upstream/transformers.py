@@ -57,3 +57,33 @@ def attention_functions() -> MutableMapping[str, Any]:
     if "sdpa" not in table:
         require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
     return table
+
+
+def silence_gguf_reader() -> None:
+    """Switch off the progress bar of the GGUF reader, which has no switch of its own.
+
+    transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
+    """
+    from functools import partial
+
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = require_symbol(reader, "tqdm", written_for=WRITTEN_FOR)
+    if not isinstance(bar, partial):
+        reader.tqdm = partial(bar, disable=True)
+
+
+def forget_quantization(model: PreTrainedModel) -> None:
+    """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
+
+    With them `save_pretrained` refuses (transformers/modeling_utils.py). The name inside of the GGUF
+    file goes too: it is not one that can be loaded.
+    """
+    for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+        if not hasattr(model, name):
+            require_symbol(model, name, written_for=WRITTEN_FOR)
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.is_quantized = False
+    model.quantization_method = None
+    vars(model.config).pop("_model_name_or_path", None)

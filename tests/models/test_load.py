@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import load
-from grpo_nb.models.load import hand_copies
+from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
 def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
@@ -74,7 +74,7 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
     monkeypatch.setattr(vllm_utils, "_build_lora_request", built)
     monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
     monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
-    hand_copies()
+    hand_copies_to_vllm()
     left = types.SimpleNamespace(state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter")
     for request in (
         vllm_utils.load_lora("model", "adapter", load_tensors=True),
