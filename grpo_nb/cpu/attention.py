@@ -36,7 +36,9 @@ class Swap(ContextDecorator):
         replace: Returns the replacement, given the original.
     """
 
-    def __init__(self, mapping: MutableMapping[str, Any], key: str, replace: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, mapping: MutableMapping[str, Any], key: str, replace: Callable[[Any], Any]
+    ) -> None:
         self._mapping = mapping
         self._key = key
         self._replace = replace
@@ -85,5 +87,7 @@ def _attention_without_copies(
     return out.transpose(1, 2).contiguous(), None
 
 
-grouped_attention = Swap(attention_functions(), "sdpa", lambda original: partial(_attention_without_copies, original))
+grouped_attention = Swap(
+    attention_functions(), "sdpa", lambda original: partial(_attention_without_copies, original)
+)
 """Within this block, models with transformers' `sdpa` attention do not copy key/value heads."""

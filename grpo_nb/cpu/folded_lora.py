@@ -1,13 +1,14 @@
-"""One matrix product per LoRA layer in place of three, on a CPU, with the same result and the same gradient.
+"""One matrix product per LoRA layer instead of three, on a CPU, with the same result and gradient.
 
-PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and a 4-bit `W` is unpacked at every
-call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million weights into room kept from the last time) and
-computes with the copy. The gradient of A and B follows from the same numbers by the chain rule, so training can use it too.
-The trained tensors and the base are read, never written.
+PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks a
+4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
+weights, into memory kept from the last time) and computes with the copy. The gradients of A and B
+follow from the same numbers by the chain rule, so training can use it too. The trained tensors and
+the base weights are read, never written.
 
-Not covered, and left to PEFT: 16-bit weights, where rounding the sum would lose small changes (bfloat16 kept 15 % of a
-three-step training) and the samples would not come from the policy that is trained; LoRA dropout while training; DoRA, LoRA
-biases and several adapters at once.
+PEFT computes what is not covered: 16-bit weights, where rounding the sum would lose small changes
+(bfloat16 kept 15 % of a three-step training) and the samples would not come from the policy that is
+trained; LoRA dropout while training; DoRA, LoRA biases and several adapters at once.
 """
 
 from __future__ import annotations
@@ -26,22 +27,30 @@ from torch.nn import functional
 
 from grpo_nb.upstream.peft import single_plain_adapter
 
-# Numbers in which the sum of weight and LoRA keeps what was learnt. In float64 tests prove that it is the same sum.
-_EXACT = (torch.float32, torch.float64)
-# Up to this many rows oneDNN with packed weights beats MKL; above it the two are equal (docs/evidence/cpu_step.md).
-_FEW_ROWS = 128
+#: Dtypes in which the sum of weight and LoRA keeps what was learned. float64 serves tests, which
+#: prove that the sum is the same function.
+EXACT_DTYPES = (torch.float32, torch.float64)
+#: Up to this many rows oneDNN with packed weights beats MKL; above it both are equally fast
+#: (docs/evidence/cpu_step.md).
+MAX_ROWS_PACKED = 128
 
 Forward = Callable[..., Tensor]
 
 
 class _FoldedLinear(torch.autograd.Function):
-    """`x Wᵀ + bias` with `W = base + s B A` given; gradients for x, A and B."""
+    """Compute `x Wᵀ + bias` with a given `W = base + s B A`; gradients for x, A and B."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, lora_a: Tensor, lora_b: Tensor, folded: Tensor, bias: Tensor | None, scaling: float
+        ctx: Any,
+        x: Tensor,
+        lora_a: Tensor,
+        lora_b: Tensor,
+        folded: Tensor,
+        bias: Tensor | None,
+        scaling: float,
     ) -> Tensor:
-        # Saving the folded copy also lets autograd notice if it is written again before the backward pass.
+        # autograd notices if the saved copy is written again before the backward pass.
         ctx.save_for_backward(x, lora_a, lora_b, folded)
         ctx.scaling = scaling
         return functional.linear(x, folded, bias)
@@ -50,38 +59,39 @@ class _FoldedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, lora_a, lora_b, folded = ctx.saved_tensors
         grad_x = grad @ folded if ctx.needs_input_grad[0] else None
-        grad, x = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        grad = grad.reshape(-1, grad.shape[-1])
+        x = x.reshape(-1, x.shape[-1])
         grad_a = ((grad @ lora_b.to(grad.dtype)) * ctx.scaling).t() @ x
         grad_b = grad.t() @ ((x @ lora_a.to(x.dtype).t()) * ctx.scaling)
         return grad_x, grad_a.to(lora_a.dtype), grad_b.to(lora_b.dtype), None, None, None
 
 
 class FoldedLora:
-    """Folded copies of a model's adapted weights, made anew at each use, in memory that is kept between uses.
+    """Folded copies of a model's adapted weights, in memory that is kept between uses.
 
-    They are never kept from one use to the next: what changed in between (an optimizer step, a loaded adapter) cannot be
-    told from the tensors with certainty, and folding is cheap.
+    The copies are made anew at each use: it cannot be told with certainty from the tensors whether
+    an optimizer step or a loaded adapter changed them, and folding is cheap.
 
     Args:
-        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and for decoding a copy of
-            all weights of linear layers in oneDNN's own order.
+        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and
+            for decoding a copy of all linear layers in oneDNN's own order.
     """
 
     _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._room: dict[torch.nn.Module, Tensor] = {}
+        self._folded: dict[torch.nn.Module, Tensor] = {}
         self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], Tensor]] = {}
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
-        """Return the one that somebody holds for this model, or a new one."""
+        """Return the copies that somebody already holds for this model, or new ones."""
         return cls._living.setdefault(id(model), cls(model))
 
     def release(self) -> None:
-        """Give the memory back to the system. The next use takes it anew."""
-        self._room.clear()
+        """Give the memory back to the system. The next use takes it again."""
+        self._folded.clear()
         self._packed.clear()
         trim = _malloc_trim()
         if trim is not None:
@@ -89,39 +99,49 @@ class FoldedLora:
 
     @contextmanager
     def for_inference(self, *, is_decoding: bool = False) -> Iterator[None]:
-        """Within the block, linear layers compute without gradient, with folded weights.
+        """Let linear layers compute with folded weights, without gradient, within the block.
 
         Args:
-            is_decoding: Many passes of few rows follow: weights are packed for oneDNN first.
+            is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
         """
-        patches: dict[torch.nn.Module, Forward] = {}
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
         layers = list(self._model.modules())
-        parts = {part for layer in layers if _is_lora(layer) for part in layer.modules()}
+        inside_lora = set()
         for layer in layers:
-            weight = None
             if _is_lora(layer):
-                weight, bias = self._fold(layer), layer.get_base_layer().bias
-            elif can_pack and layer not in parts and type(layer) is torch.nn.Linear:
-                weight, bias = layer.weight.detach(), layer.bias
-            if weight is not None and weight.dtype in _EXACT:
-                is_packed = can_pack and weight.dtype == torch.float32
-                patches[layer] = _linear(weight, bias, self._pack(layer, weight) if is_packed else None)
+                inside_lora.update(layer.modules())
+        patches: dict[torch.nn.Module, Forward] = {}
+        for layer in layers:
+            if _is_lora(layer):
+                weight = self._fold(layer)
+                bias = layer.get_base_layer().bias
+            elif can_pack and layer not in inside_lora and type(layer) is torch.nn.Linear:
+                weight = layer.weight.detach()
+                bias = layer.bias
+            else:
+                continue
+            if weight is None or weight.dtype not in EXACT_DTYPES:
+                continue
+            is_packed = can_pack and weight.dtype == torch.float32
+            packed = self._pack(layer, weight) if is_packed else None
+            patches[layer] = _linear(weight, bias, packed)
         with _forwards(patches):
             yield
 
     @contextmanager
     def for_training(self) -> Iterator[None]:
-        """Within the block, LoRA layers run with folded weights and give A and B their gradient.
+        """Let LoRA layers compute with folded weights, with gradients for A and B.
 
-        The backward pass may come after the block. Layers whose adapter is switched off or has dropout are left as they are.
+        The backward pass may come after the block. Layers whose adapter is switched off or has
+        dropout are left as they are.
         """
         patches: dict[torch.nn.Module, Forward] = {}
         for layer in self._model.modules():
             if not _is_lora(layer) or layer.disable_adapters:
                 continue
             name = single_plain_adapter(layer)
-            if layer.training and getattr(layer.lora_dropout[name], "p", 0.0) > 0:
+            has_dropout = getattr(layer.lora_dropout[name], "p", 0.0) > 0
+            if layer.training and has_dropout:
                 continue
             folded = self._fold(layer)
             if folded is not None:
@@ -131,41 +151,54 @@ class FoldedLora:
 
     @torch.no_grad()
     def _fold(self, layer: Any) -> Tensor | None:
+        """Return the base weight plus the adapter, or None for a dtype that would round it away."""
         base = layer.get_base_layer()
         weight = _plain_weight(base)
-        if weight.dtype not in _EXACT:
+        if weight.dtype not in EXACT_DTYPES:
             return None
         if layer.disable_adapters and weight is base.weight:
             return weight
-        room = self._room.get(layer)
+        room = self._folded.get(layer)
         if room is None or room.shape != weight.shape:
-            room = self._room[layer] = torch.empty_like(weight)
-        if layer.disable_adapters:  # unpacked from 4 bit: else each layer would hold one more copy
+            room = self._folded[layer] = torch.empty_like(weight)
+        if layer.disable_adapters:
+            # Unpacked from 4 bit; without the room each layer would hold one more copy.
             return room.copy_(weight)
         name = single_plain_adapter(layer)
-        lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
+        lora_a = layer.lora_A[name].weight.to(weight.dtype)
+        lora_b = layer.lora_B[name].weight.to(weight.dtype)
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 
     def _pack(self, layer: torch.nn.Module, weight: Tensor) -> Tensor:
-        """The weight in oneDNN's order; that of a layer without LoRA is kept while nothing was written to it."""
-        # A write through `.data` leaves the version as it was, so the numbers are looked at too: 6 ms where packing takes 24.
-        state = () if _is_lora(layer) else (weight.data_ptr(), weight._version, weight.sum().item())
-        known, packed = self._packed.get(layer, (None, None))
-        if packed is None or not state or known != state:
-            # Layer by layer, so that each takes the memory that another has just left: fresh memory costs ten times as much.
+        """Return the weight in oneDNN's order.
+
+        The packed weight of a layer without LoRA is kept while nothing writes to the layer. A write
+        through `.data` leaves the version as it was, so the sum of the numbers is compared too: it
+        takes 6 ms where packing takes 24.
+        """
+        state: tuple[float, ...] = ()
+        if not _is_lora(layer):
+            state = (weight.data_ptr(), weight._version, weight.sum().item())
+        known_state, packed = self._packed.get(layer, (None, None))
+        if packed is None or not state or known_state != state:
+            # Layer by layer, so that each takes the memory that another has just left: fresh memory
+            # costs ten times as much.
             packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-            self._packed[layer] = state, packed
+            self._packed[layer] = (state, packed)
         return packed
 
 
 @functools.cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's function that hands freed memory to the system, or None where the C library has none.
+    """Return glibc's function that hands freed memory to the system, or None without glibc.
 
-    Left to itself, glibc keeps blocks of this size, 1 to 32 MB, once some were freed (mallopt(3), M_MMAP_THRESHOLD): after a
-    training of the embedded model the process kept 3.08 GB, and 1.41 GB with this (benchmarks/results/plan_memory.md).
+    glibc keeps blocks of 1 to 32 MB once some were freed (mallopt(3), M_MMAP_THRESHOLD). After a
+    training of the embedded model the process held 3.08 GB, and 1.41 GB with this
+    (benchmarks/results/plan_memory.md).
     """
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def _is_lora(layer: torch.nn.Module) -> bool:
@@ -173,6 +206,7 @@ def _is_lora(layer: torch.nn.Module) -> bool:
 
 
 def _plain_weight(linear: torch.nn.Linear) -> Tensor:
+    """Return the weight of a linear layer, unpacked if it is in 4 bit."""
     state = getattr(linear.weight, "quant_state", None)
     if state is None:
         return linear.weight
@@ -184,7 +218,8 @@ def _plain_weight(linear: torch.nn.Linear) -> Tensor:
 def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forward:
     def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
-        if packed is None or x.numel() > _FEW_ROWS * x.shape[-1]:
+        rows = x.numel() // x.shape[-1]
+        if packed is None or rows > MAX_ROWS_PACKED:
             return functional.linear(x, weight, bias)
         return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
@@ -192,15 +227,24 @@ def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forwa
 
 
 def _differentiable(layer: Any, name: str, folded: Tensor) -> Forward:
-    lora_a, lora_b = layer.lora_A[name].weight, layer.lora_B[name].weight
-    bias, scaling = layer.get_base_layer().bias, layer.scaling[name]
-    return lambda x, *_, **__: _FoldedLinear.apply(x.to(folded.dtype), lora_a, lora_b, folded, bias, scaling)
+    lora_a = layer.lora_A[name].weight
+    lora_b = layer.lora_B[name].weight
+    bias = layer.get_base_layer().bias
+    scaling = layer.scaling[name]
+
+    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
+        return _FoldedLinear.apply(x.to(folded.dtype), lora_a, lora_b, folded, bias, scaling)
+
+    return forward
 
 
 @contextmanager
 def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
-    """Set `forward` on these modules, and put back what was there: hooks of other libraries also stand on the instance."""
-    before = {layer: vars(layer)["forward"] for layer in patches if "forward" in vars(layer)}
+    """Set `forward` on these modules, and put back what was there.
+
+    Hooks of other libraries also put a `forward` on the instance.
+    """
+    originals = {layer: vars(layer)["forward"] for layer in patches if "forward" in vars(layer)}
     try:
         for layer, forward in patches.items():
             layer.forward = forward
@@ -208,4 +252,5 @@ def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
     finally:
         for layer in patches:
             vars(layer).pop("forward", None)
-            vars(layer).update({"forward": before[layer]} if layer in before else {})
+            if layer in originals:
+                vars(layer)["forward"] = originals[layer]

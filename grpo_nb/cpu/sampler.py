@@ -97,7 +97,9 @@ def sample(
     padded, _ = left_padded(prompts, pad_id)
     prompt_width = padded.shape[1]
     config, processors = sampling_setup(model, config, prompt_width)
-    end_tokens = torch.tensor([] if config.eos_token_id is None else config.eos_token_id, dtype=torch.long).reshape(-1)
+    end_tokens = torch.tensor(
+        [] if config.eos_token_id is None else config.eos_token_id, dtype=torch.long
+    ).reshape(-1)
     total = len(prompts)
     limit = config.max_new_tokens
     # Prompts, with room for the sampled tokens.

@@ -1,17 +1,20 @@
-"""The part of a GRPO step that is the same for every completion of a group, computed once: exact and differentiable.
+"""Compute once what all completions of a group share: exact and differentiable.
 
-As it comes, a step repeats the prompt for each completion, in sampling and again in the loss: with a 110-token prompt and
-8 completions of 30 tokens, three quarters of all computed tokens are copies. Here the part that all prompts share (system
-prompt, example turn) runs once, the rest of each distinct prompt once, and the completions run in one pass behind its key/value
-cache, several to a row, so that next to nothing of it is padding. The arithmetic is the same as before (Prefix Grouper,
-arXiv:2506.05433; packing as in arXiv:2107.02027), only its order differs, so results agree to rounding.
+A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the loss.
+With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are copies.
+Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest of each
+distinct prompt once. The completions run in one pass after its key/value cache, several in one row,
+so that little is padding. The arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in
+arXiv:2107.02027). Only its order differs, so results agree up to rounding.
 
-Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention), learned position tables,
-images. `shared_prompt_obstacle` says which of these is in the way, and the caller then takes the stock path of TRL.
+Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
+learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then takes
+TRL's own path.
 """
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +33,26 @@ from grpo_nb.cpu.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# What prompts had in common, and its keys and values.
-Kept = dict[tuple[int, ...], DynamicCache]
-# In a lane of this many tokens attention costs about as much as all else: lanes are not made longer without need.
-_ATTENTION_TOKENS = 2000
-# Up to this many tokens, prompts run in one row: behind what they have in common, none of them seeing another.
-_ONE_ROW = 384
-# Below this many tokens a pass of its own for what all prompts have in common costs more than it saves.
-_SHORTEST_COMMON_PREFIX = 16
+#: The prefix that all prompts share, and its keys and values.
+KeptPrefix = dict[tuple[int, ...], DynamicCache]
+
+#: In a lane of this many tokens attention costs about as much as everything else, so lanes are not
+#: made longer without need.
+ATTENTION_TOKENS = 2000
+#: Up to this many tokens, all prompts run in one row after their shared prefix, none of them seeing
+#: another.
+MAX_TOKENS_IN_ONE_ROW = 384
+#: A pass of its own for a shared prefix shorter than this costs more than it saves.
+MIN_PREFIX_TOKENS = 16
 
 
 def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
-    """Say why the shared-prompt path cannot run this model, or return None if it can.
+    """Return why the shared-prompt path cannot run this model, or None if it can.
 
     Args:
-        model: A causal language model, plain or wrapped by PEFT.
-        longest: Prompt and completion together, in tokens. Sliding-window layers are no obstacle as long as everything fits
-            into the window; not given, they are.
+        model: Causal language model, plain or wrapped by PEFT.
+        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle as
+            long as everything fits into the window; if None, they are.
     """
     config = model.config.get_text_config()
     name = config.model_type
@@ -55,12 +61,17 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     if config is not model.config:
         return f"{name} is multimodal"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if others := layer_types - {"full_attention", "sliding_attention"}:
-        return f"{name} has {', '.join(sorted(others))} layers"
+    other_types = layer_types - {"full_attention", "sliding_attention"}
+    if other_types:
+        return f"{name} has {', '.join(sorted(other_types))} layers"
     window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in layer_types or (window and getattr(config, "use_sliding_window", True))
-    if slides and (window is None or longest is None or longest > window):
-        return f"{name} uses a sliding window of {window} tokens, which prompt and completion may exceed"
+    uses_window = window and getattr(config, "use_sliding_window", True)
+    if "sliding_attention" in layer_types or uses_window:
+        if window is None or longest is None or longest > window:
+            return (
+                f"{name} uses a sliding window of {window} tokens, "
+                "which prompt and completion may exceed"
+            )
     if getattr(config, "rope_parameters", None) is None:
         return f"{name} has no rotary positions"
     if getattr(model, "is_gradient_checkpointing", False):
@@ -69,10 +80,11 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
 
 
 def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length: int) -> str | None:
-    """Say why a batch has to take the stock path, or return None if its prompts can be shared.
+    """Return why a batch has to take TRL's own path, or None if its prompts can be shared.
 
     Args:
-        input_ids, attention_mask: (B, P + C), as for `shared_prompt_logps`.
+        input_ids: (B, P + C), as for `shared_prompt_logps`.
+        attention_mask: (B, P + C).
         completion_length: C.
     """
     completion_mask = attention_mask[:, -completion_length:]
@@ -90,78 +102,108 @@ def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length:
 def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
     width = ids.shape[1] - completion_length
     lengths = mask[:, :width].sum(1).tolist()
-    return [tuple(row[width - n :]) for row, n in zip(ids[:, :width].tolist(), lengths, strict=True)]
+    rows = zip(ids[:, :width].tolist(), lengths, strict=True)
+    return [tuple(row[width - length :]) for row, length in rows]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Rows of token ids as one tensor (N, L), with its mask."""
+    """Return rows of token ids as one tensor (N, L), and its mask."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
-    return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    return ids, mask
 
 
 def prompt_cache(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int, dtype: torch.dtype, kept: Kept | None = None
+    run: Callable[..., Any],
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    dtype: torch.dtype,
+    kept: KeptPrefix | None = None,
 ) -> tuple[DynamicCache, Tensor]:
-    """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L).
+    """Run all but the last token of each prompt, and their shared prefix once.
 
     Args:
         run: The model.
         prompts: P lists of token ids.
         pad_id: Any token id.
-        dtype: The number type of the model.
-        kept: What prompts had in common the last time; only where the weights are the same and no gradient is taken.
+        dtype: Dtype of the model.
+        kept: The shared prefix of the last time. Pass it only if the weights are the same and no
+            gradient is taken.
+
+    Returns:
+        The cache, with P rows, and its mask (P, L).
     """
     heads = [tuple(prompt[:-1]) for prompt in prompts]
-    first, last = min(heads), max(heads)
-    common = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    if len(heads) == 1 or common < _SHORTEST_COMMON_PREFIX:
-        common = 0
+    prefix = os.path.commonprefix(heads)
+    if len(heads) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
+        prefix = ()
+    common = len(prefix)
     ids, tail_mask = left_padded([head[common:] for head in heads], pad_id)
     mask = torch.cat([torch.ones(len(heads), common, dtype=torch.long), tail_mask], 1)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache, shared, tails = DynamicCache(), torch.tensor([first[:common]]), tail_mask.bool()
-    # In 16 bits the order of computing turns more than rounding should: there prompts stay in rows of their own.
+    is_tail = tail_mask.bool()
+    tail_ids = ids[is_tail]
+    # In 16 bits another order of computation changes more than rounding should, so prompts stay in
+    # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
-    if common and kept is None and is_exact and common + len(ids[tails]) <= _ONE_ROW:
-        segment = torch.cat([torch.full((common,), -1), tails.nonzero()[:, 0]])
+    fits_one_row = common + len(tail_ids) <= MAX_TOKENS_IN_ONE_ROW
+    if common and kept is None and is_exact and fits_one_row:
+        cache = DynamicCache()
+        # -1 is the prefix, which every tail sees; a tail sees itself and no other.
+        segment = torch.cat([torch.full((common,), -1), is_tail.nonzero()[:, 0]])
         sees = ((segment == -1) | (segment[:, None] == segment)).tril()
         run(
-            input_ids=torch.cat([shared[0], ids[tails]])[None],
-            attention_mask=_added(sees[None], dtype),
-            position_ids=torch.cat([torch.arange(common), positions[:, common:][tails]])[None],
+            input_ids=torch.cat([torch.tensor(prefix), tail_ids])[None],
+            attention_mask=_added_to_scores(sees[None], dtype),
+            position_ids=torch.cat([torch.arange(common), positions[:, common:][is_tail]])[None],
             past_key_values=cache,
         )
-        places = torch.zeros_like(ids)
-        places[tails] = common + torch.arange(len(ids[tails]))
-        cache = _places(cache, torch.cat([torch.arange(common).expand(len(heads), -1), places], 1))
-    else:
-        if common:
-            # Kept or not, the same pass made it: else a run that was resumed would differ in rounding from one that was not.
-            kept = {} if kept is None else kept
-            if first[:common] not in kept:
-                run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
-                kept.clear()
-            known = kept.setdefault(first[:common], cache)
-            cache = copy_of_rows(known, torch.zeros(len(heads), dtype=torch.long))
-        if ids.shape[1]:
-            run(input_ids=ids, attention_mask=mask, position_ids=positions[:, common:], past_key_values=cache)
+        tail_places = torch.zeros_like(ids)
+        tail_places[is_tail] = common + torch.arange(len(tail_ids))
+        prefix_places = torch.arange(common).expand(len(heads), -1)
+        return _take_places(cache, torch.cat([prefix_places, tail_places], 1)), mask
+    cache = DynamicCache()
+    if common:
+        # Kept or not, the same pass computes the prefix: otherwise a resumed run would differ in
+        # rounding from an uninterrupted one.
+        kept = {} if kept is None else kept
+        if prefix not in kept:
+            run(
+                input_ids=torch.tensor([prefix]),
+                attention_mask=mask[:1, :common],
+                past_key_values=cache,
+            )
+            kept.clear()
+            kept[prefix] = cache
+        cache = copy_of_rows(kept[prefix], torch.zeros(len(heads), dtype=torch.long))
+    if ids.shape[1]:
+        run(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions[:, common:],
+            past_key_values=cache,
+        )
     return cache, mask
 
 
-def _added(sees: Tensor, dtype: torch.dtype) -> Tensor:
-    """Which token (B, Q) sees which (B, Q, K), as what is added to the scores: that every attention implementation takes."""
-    return torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)[:, None]
+def _added_to_scores(sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return which token (B, Q) sees which (B, Q, K), as numbers that are added to the scores.
+
+    Every attention implementation takes a mask in this form.
+    """
+    hidden = torch.finfo(dtype).min
+    return torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, hidden)[:, None]
 
 
 def copy_of_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
-    """A cache whose rows are these of another one."""
-    # index_select, unlike the indexing of batch_select_indices, has a fast backward (index_add) on the CPU.
+    """Return a cache whose rows are these rows of another one."""
+    # index_select, unlike the indexing of batch_select_indices, has a fast backward on a CPU.
     return _mapped(cache, lambda states: states.index_select(0, rows))
 
 
-def _places(cache: DynamicCache, places: Tensor) -> DynamicCache:
-    """A cache (P, L) made of these places of a cache of one row."""
+def _take_places(cache: DynamicCache, places: Tensor) -> DynamicCache:
+    """Return a cache (P, L) made of these places of a cache with one row."""
 
     def take(states: Tensor) -> Tensor:
         taken = states[0].index_select(1, places.flatten())
@@ -174,35 +216,58 @@ def _mapped(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicC
     copy = DynamicCache()
     copy.layers = [DynamicLayer() for _ in cache.layers]
     for new, layer in zip(copy.layers, cache.layers, strict=True):
-        new.keys, new.values = change(layer.keys), change(layer.values)
-        new.dtype, new.device, new.is_initialized = layer.keys.dtype, layer.keys.device, True
+        new.keys = change(layer.keys)
+        new.values = change(layer.values)
+        new.dtype = layer.keys.dtype
+        new.device = layer.keys.device
+        new.is_initialized = True
     return copy
 
 
-def lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
-    """Put rows one behind the other into lanes of one width, rows of one prompt each, with little room left over.
+def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
+    """Put rows of one prompt one after the other into lanes of equal width.
 
-    Of some widths the one that costs least; the longest rows are placed first, each into the first lane with room.
+    Several widths are tried, and the cheapest is taken. The longest rows are placed first, each into
+    the first lane with room.
+
+    Args:
+        lengths: Tokens of each row.
+        owner: The prompt of each row. A lane holds rows of one prompt.
+
+    Returns:
+        For each lane the indices of its rows.
     """
 
     def fill(width: int) -> list[list[int]]:
-        rows_of: list[list[int]] = []
+        lanes: list[list[int]] = []
         for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-            own = (lane for lane in rows_of if owner[lane[0]] == owner[row])
-            lane = next((lane for lane in own if sum(lengths[i] for i in lane) + lengths[row] <= width), None)
-            rows_of.append([row]) if lane is None else lane.append(row)
-        return rows_of
+            for lane in lanes:
+                used = sum(lengths[other] for other in lane)
+                if owner[lane[0]] == owner[row] and used + lengths[row] <= width:
+                    lane.append(row)
+                    break
+            else:
+                lanes.append([row])
+        return lanes
 
     longest = max(max(lengths), 1)
-    tried = {width: fill(width) for width in (longest + longest * i // 4 for i in range(13))}
-    return tried[min(tried, key=lambda width: len(tried[width]) * width * (1 + width / _ATTENTION_TOKENS))]
+    best: list[list[int]] = []
+    best_cost = float("inf")
+    for quarter in range(13):
+        width = longest + longest * quarter // 4
+        lanes = fill(width)
+        cost = len(lanes) * width * (1 + width / ATTENTION_TOKENS)
+        if cost < best_cost:
+            best = lanes
+            best_cost = cost
+    return best
 
 
 def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The distinct prompts in order of first appearance, and for each row the index of its own."""
+    """Return the distinct prompts in order of first appearance, and the index of each row's own."""
     index: dict[tuple[int, ...], int] = {}
-    rows = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
-    return list(index), rows
+    prompt_of_row = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
+    return list(index), prompt_of_row
 
 
 @grouped_attention
@@ -214,65 +279,84 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
-    kept: Kept | None = None,
+    kept: KeptPrefix | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
+    """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
-    Equal to a plain pass over `input_ids` up to the order of summation: 1e-4 in float32 for values and LoRA gradients.
-    With LoRA dropout the mask of a prompt is drawn once and not for each of its completions: each completion has the same
-    distribution as in a plain pass, but those of a group share the noise of their prompt, and no seed gives equal numbers.
+    They equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in float32,
+    for values and LoRA gradients. With LoRA dropout, the mask of a prompt is drawn once and not for
+    each of its completions: each completion has the same distribution as in a plain pass, but those
+    of a group share the noise of their prompt, and no seed gives equal numbers.
 
     Args:
-        model: A model patched by TRL's `add_fused_lm_head`, which also applies the sampling temperature.
-        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, `batch_obstacle` of them None.
+        model: A model patched by TRL's `add_fused_lm_head`, which also applies the temperature.
+        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, for which
+            `batch_obstacle` returns None.
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
-        pad_id: Any token id; masked positions are filled with it.
+        pad_id: Any token id. Masked positions are filled with it.
         kept: As in `prompt_cache`.
 
     Returns:
-        `(log_probs, entropies)`, both (B, C) float32 and zero where masked, in nats; entropies are None where the model
-        was patched without them.
+        `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked. Entropies are
+        None where the model was patched without them.
     """
     width = input_ids.shape[1] - completion_length
     lengths = attention_mask[:, width:].sum(1).tolist()
-    prompts, prompt_of_row = distinct(_unpadded_prompts(input_ids, attention_mask, completion_length))
-
+    prompts, prompt_of_row = distinct(
+        _unpadded_prompts(input_ids, attention_mask, completion_length)
+    )
     dtype = next(model.parameters()).dtype
     unscored = torch.full((1, 1), -100)
 
     def run(**inputs: Any) -> Any:
-        return model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True)
+        labels = unscored.expand_as(inputs["input_ids"])
+        return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     cache, mask = prompt_cache(run, prompts, pad_id, dtype, kept)
-    packed = lanes(lengths, prompt_of_row)
-    span = max(max(sum(lengths[row] for row in lane) for lane in packed), 1)
-    ids, positions = (torch.zeros(len(packed), span, dtype=torch.long) for _ in range(2))
-    labels, segment = (torch.full((len(packed), span), fill) for fill in (-100, -1))
-    source, target = [], []
-    for i, lane in enumerate(packed):
+    lanes = pack_into_lanes(lengths, prompt_of_row)
+    span = max(max(sum(lengths[row] for row in lane) for lane in lanes), 1)
+    ids = torch.zeros(len(lanes), span, dtype=torch.long)
+    positions = torch.zeros(len(lanes), span, dtype=torch.long)
+    labels = torch.full((len(lanes), span), -100)
+    segment = torch.full((len(lanes), span), -1)
+    # Where each token of a completion is computed, and where its result belongs.
+    computed_at = []
+    belongs_to = []
+    for number, lane in enumerate(lanes):
         start = 0
         for row in lane:
-            prompt, completion = prompts[prompt_of_row[row]], input_ids[row, width : width + lengths[row]]
-            at = slice(start, start + lengths[row])
-            # The last prompt token runs with each completion, so that one pass yields every log-probability.
-            ids[i, at] = torch.cat([torch.tensor(prompt[-1:]), completion[:-1]])[: lengths[row]]
-            positions[i, at] = len(prompt) - 1 + torch.arange(lengths[row])
-            labels[i, at], segment[i, at] = completion, row
-            source.append(torch.arange(at.start, at.stop) + i * span)
-            target.append(torch.arange(lengths[row]) + row * completion_length)
-            start = at.stop
-    owner = torch.tensor([prompt_of_row[lane[0]] for lane in packed])
-    same = (segment[:, :, None] == segment[:, None, :]).tril()
-    sees = torch.cat([mask[owner].bool()[:, None].expand(-1, span, -1), same], -1)
+            prompt = prompts[prompt_of_row[row]]
+            length = lengths[row]
+            completion = input_ids[row, width : width + length]
+            place = slice(start, start + length)
+            # The last prompt token runs with each completion, so that one pass gives every
+            # log-probability.
+            last_prompt_token = torch.tensor(prompt[-1:])
+            ids[number, place] = torch.cat([last_prompt_token, completion[:-1]])[:length]
+            positions[number, place] = len(prompt) - 1 + torch.arange(length)
+            labels[number, place] = completion
+            segment[number, place] = row
+            computed_at.append(torch.arange(place.start, place.stop) + number * span)
+            belongs_to.append(torch.arange(length) + row * completion_length)
+            start = place.stop
+    owner = torch.tensor([prompt_of_row[lane[0]] for lane in lanes])
+    sees_completion = (segment[:, :, None] == segment[:, None, :]).tril()
+    sees_prompt = mask[owner].bool()[:, None].expand(-1, span, -1)
     output = model(
-        input_ids=ids, attention_mask=_added(sees, dtype), position_ids=positions,
-        past_key_values=copy_of_rows(cache, owner), shift_labels=labels, fused_lm_head=True,
-    )  # fmt: skip
+        input_ids=ids,
+        attention_mask=_added_to_scores(torch.cat([sees_prompt, sees_completion], -1), dtype),
+        position_ids=positions,
+        past_key_values=copy_of_rows(cache, owner),
+        shift_labels=labels,
+        fused_lm_head=True,
+    )
 
     def by_row(values: Tensor) -> Tensor:
         empty = values.new_zeros(len(input_ids) * completion_length)
-        filled = empty.index_copy(0, torch.cat(target), values.flatten()[torch.cat(source)])
+        taken = values.flatten()[torch.cat(computed_at)]
+        filled = empty.index_copy(0, torch.cat(belongs_to), taken)
         return filled.view(len(input_ids), completion_length)
 
-    return by_row(output.log_probs), None if output.entropy is None else by_row(output.entropy)
+    entropies = None if output.entropy is None else by_row(output.entropy)
+    return by_row(output.log_probs), entropies

@@ -75,7 +75,9 @@ class KitTrainer(GRPOTrainer):
         stock_reason: Why a batch took TRL's own path, or None if none did.
     """
 
-    def __init__(self, *args: Any, engine: CpuEngine | None = None, play: Play | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, engine: CpuEngine | None = None, play: Play | None = None, **kwargs: Any
+    ) -> None:
         require_trainer_methods(GRPOTrainer)
         super().__init__(*args, **kwargs)
         self.engine = engine
@@ -173,7 +175,9 @@ class KitTrainer(GRPOTrainer):
         vars(self).update(loop["numbers"])
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
-            self._buffered_inputs = torch.load(rest_of_generation, map_location=self.args.device, weights_only=True)
+            self._buffered_inputs = torch.load(
+                rest_of_generation, map_location=self.args.device, weights_only=True
+            )
         restore_state(self.stateful, folder)
         self._resumed_from = folder
 
@@ -233,7 +237,13 @@ class KitTrainer(GRPOTrainer):
             metrics["entropy"].append(entropy * float(lengths.sum() / tokens))
 
     def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: Any, *args: Any, **kwargs: Any
+        self,
+        model: Any,
+        input_ids: Any,
+        attention_mask: Any,
+        logits_to_keep: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         batch = (model, input_ids, attention_mask, logits_to_keep)
         if self.engine is None:
@@ -246,7 +256,9 @@ class KitTrainer(GRPOTrainer):
             aux_loss = None
         else:
             self._warn_of_stock_path(reason)
-            log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(*batch, *args, **kwargs)
+            log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
+                *batch, *args, **kwargs
+            )
         if self._loss_inputs is not None and "gradient_scale" in self._loss_inputs:
             scale = self._loss_inputs["gradient_scale"][:, None]
             fixed = log_probs.detach()
@@ -292,7 +304,9 @@ class KitTrainer(GRPOTrainer):
         self._tool_masks = result[0]
         return result
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Any:
         steps_per_generation = self.args.steps_per_generation * self.num_iterations
         is_recorded = self._step < RECORDED_GENERATIONS * steps_per_generation
         if self.record_generation is not None and self.model.training and is_recorded:

@@ -8,7 +8,9 @@ from typing import Any
 from grpo_nb.core.words import EnvironmentProblem
 
 
-def require_symbol(owner: Any, name: str, *, written_for: str, parameters: Collection[str] = ()) -> Any:
+def require_symbol(
+    owner: Any, name: str, *, written_for: str, parameters: Collection[str] = ()
+) -> Any:
     """Return an attribute of a module, class or object, or raise one sentence if it has changed.
 
     Args:

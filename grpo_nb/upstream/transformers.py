@@ -41,7 +41,9 @@ def sampling_setup(
     )
     complete, _ = prepare_config(config)
     prepare_tokens(complete, kwargs_has_attention_mask=True, device="cpu")
-    processors = get_processors(generation_config=complete, input_ids_seq_length=prompt_length, device="cpu")
+    processors = get_processors(
+        generation_config=complete, input_ids_seq_length=prompt_length, device="cpu"
+    )
     return complete, processors
 
 

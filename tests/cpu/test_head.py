@@ -8,8 +8,8 @@ import pytest
 import torch
 from trl.trainer import utils
 
+from grpo_nb.cpu import head
 from grpo_nb.cpu.head import tiled_head
-from grpo_nb.generation import head
 
 
 def call(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, **other: Any) -> tuple[Any, ...]:
@@ -31,8 +31,8 @@ def problem(rows: int = 37, words: int = 1001) -> tuple[torch.Tensor, torch.Tens
 def test_it_is_the_plain_log_softmax_with_its_gradients(
     monkeypatch: pytest.MonkeyPatch, tile: int, rows: int, with_entropy: bool, kind: torch.dtype, off: float
 ) -> None:
-    monkeypatch.setattr(head, "_TILE", tile)
-    monkeypatch.setattr(head, "_ROWS", rows)
+    monkeypatch.setattr(head, "LOGITS_PER_TILE", tile)
+    monkeypatch.setattr(head, "TOKENS_PER_SWEEP", rows)
     hidden, weight, targets = problem()
     weights = torch.linspace(-1, 1, len(hidden), dtype=torch.float64)
 

@@ -40,7 +40,7 @@ def test_log_probabilities_and_gradients_equal_the_stock_path(case: str) -> None
 
 
 def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_prompts, "_ONE_ROW", 0)
+    monkeypatch.setattr(shared_prompts, "MAX_TOKENS_IN_ONE_ROW", 0)
     compare_with_stock(lora_model(), *batch(*CASES["one prompt begins another"]))
 
 
