@@ -14,7 +14,6 @@ TRL's own path.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +65,12 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
         return f"{name} has {', '.join(sorted(other_types))} layers"
     window = getattr(config, "sliding_window", None)
     uses_window = window and getattr(config, "use_sliding_window", True)
-    if "sliding_attention" in layer_types or uses_window:
-        if window is None or longest is None or longest > window:
-            return (
-                f"{name} uses a sliding window of {window} tokens, "
-                "which prompt and completion may exceed"
-            )
+    slides = "sliding_attention" in layer_types or uses_window
+    if slides and (window is None or longest is None or longest > window):
+        return (
+            f"{name} uses a sliding window of {window} tokens, "
+            "which prompt and completion may exceed"
+        )
     if getattr(config, "rope_parameters", None) is None:
         return f"{name} has no rotary positions"
     if getattr(model, "is_gradient_checkpointing", False):
@@ -135,7 +134,7 @@ def prompt_cache(
         The cache, with P rows, and its mask (P, L).
     """
     heads = [tuple(prompt[:-1]) for prompt in prompts]
-    prefix = os.path.commonprefix(heads)
+    prefix = _shared_prefix(heads)
     if len(heads) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     common = len(prefix)
@@ -185,6 +184,16 @@ def prompt_cache(
             past_key_values=cache,
         )
     return cache, mask
+
+
+def _shared_prefix(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    # What the first and the last in sorted order share, all in between share too.
+    first = min(rows)
+    last = max(rows)
+    for place, (a, b) in enumerate(zip(first, last, strict=False)):
+        if a != b:
+            return first[:place]
+    return first
 
 
 def _added_to_scores(sees: Tensor, dtype: torch.dtype) -> Tensor:

@@ -91,7 +91,7 @@ def test_attention_table_of_transformers_has_sdpa() -> None:
 def test_sampling_setup_gives_processors_of_generate(model: LlamaForCausalLM) -> None:
     asked = GenerationConfig(max_new_tokens=2, do_sample=True, temperature=0.5, eos_token_id=3)
     config, processors = transformers.sampling_setup(model, asked, prompt_length=4)
-    assert [type(one).__name__ for one in processors][0] == "TemperatureLogitsWarper"
+    assert type(processors[0]).__name__ == "TemperatureLogitsWarper"
     assert config.max_new_tokens == 2
 
 
