@@ -20,7 +20,7 @@ def test_logits_are_those_of_the_lora_layers(kind: torch.dtype, off: float) -> N
             plain = model(input_ids=IDS).logits
         for _ in range(2):  # the second time in memory that is used again
             with folded.for_inference():
-                assert folded._room, "nothing was folded"
+                assert folded._folded, "nothing was folded"
                 torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off)
         with model.disable_adapter(), folded.for_inference():
             torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off)
@@ -54,7 +54,7 @@ def test_dropout_is_left_to_peft_while_training_and_does_not_keep_sampling_from_
         first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
     assert (first - second).abs().max() > 0.01
     with torch.no_grad(), folded.for_inference(is_decoding=True):
-        assert folded._room and folded._packed, "or the plan would count copies that are not there"
+        assert folded._folded and folded._packed, "or the plan would count copies that are not there"
 
 
 def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder) -> None:
