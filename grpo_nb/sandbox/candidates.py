@@ -171,9 +171,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     return outcome_of(candidate, *written, limit, child.returncode, usage.ru_utime + usage.ru_stime)
 
 
-def _read_until_end(
-    pipes: Sequence[IO[bytes]], limits: Limits, pid: int
-) -> tuple[list[bytes], str]:
+def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits, pid: int) -> tuple[list[bytes], str]:
     """Read pipes until all are closed, or a limit is reached. Return their content and the limit, if any."""
     # One byte at a time must not cost quadratic time: a bytearray grows in place.
     written = {pipe: bytearray() for pipe in pipes}

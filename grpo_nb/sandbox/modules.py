@@ -40,8 +40,4 @@ def modules_of(code: str) -> list[str]:
 def _is_importable(name: str) -> bool:
     """Return whether this may be a module of the standard library that does nothing when it is imported."""
     parts = name.split(".")
-    return (
-        len(name) <= _LONGEST_NAME
-        and parts[0] in sys.stdlib_module_names
-        and _NEVER.isdisjoint(parts)
-    )
+    return len(name) <= _LONGEST_NAME and parts[0] in sys.stdlib_module_names and _NEVER.isdisjoint(parts)

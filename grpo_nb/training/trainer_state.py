@@ -24,8 +24,11 @@ from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 _KEEP = 2
 # Without `save_steps`: at most this much work is lost, and at most a fiftieth of the time goes into saving.
 _SECONDS_BETWEEN, _TIMES_SAVING = 180.0, 50
-# Numbers of TRL that a step starts from: its micro-batches, and the adaptive entropy bonus, where there is one.
-_NUMBERS = ("_step", "entropy_coef", "_last_world_entropy")
+# The number of TRL that a step starts from: its micro-batches (trl/trainer/grpo_trainer.py, `self._step`, TRL 1.15). Without
+# it a resumed run would take up the wrong generation, so saving raises if TRL has renamed it.
+_STEP = "_step"
+# What the adaptive entropy bonus has too, where there is one.
+_ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
 
 
 class Resumable:
@@ -79,7 +82,8 @@ class Resumable:
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        numbers = {name: vars(self)[name] for name in _NUMBERS if name in vars(self)}
+        numbers = {_STEP: _count_of_micro_batches(self)}
+        numbers |= {name: vars(self)[name] for name in _ENTROPY_NUMBERS if name in vars(self)}
         remembered = {name: holder.state_dict() for name, holder in self.memory.items()}
         (folder / "loop.json").write_text(json.dumps({"numbers": numbers, "remembered": remembered}))
         if not self.is_between_generations:
@@ -108,6 +112,20 @@ class Resumable:
         if self.keep is not None and self.model.training and self._step < first_ones:
             self.keep(self._step, self.state.global_step, inputs, completion_ids_list)
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+
+
+def _count_of_micro_batches(trainer: Any) -> int:
+    """Return how many micro-batches a trainer of TRL has taken.
+
+    Raises:
+        AttributeError: TRL keeps that number under another name.
+    """
+    if _STEP not in vars(trainer):
+        raise AttributeError(
+            f"this version of TRL keeps no {_STEP!r} in its GRPO trainer, so a checkpoint would not say at which micro-batch a "
+            "resumed run goes on. Install the version of TRL that requirements.txt names."
+        )
+    return vars(trainer)[_STEP]
 
 
 def _order_of_pass(sampler: Any, number: int) -> None:

@@ -370,7 +370,10 @@ def test_output_in_single_bytes_is_read_in_linear_time() -> None:
         code = f"import os\nfor _ in range({size}): os.write(1, b'x')"
         begun = time.thread_time()
         reader, writer = os.pipe()
-        with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=writer) as child, os.fdopen(reader, "rb") as pipe:
+        with (
+            subprocess.Popen([sys.executable, "-S", "-c", code], stdout=writer) as child,
+            os.fdopen(reader, "rb") as pipe,
+        ):
             os.close(writer)
             (content,), limit = candidates._read_until_end([pipe], limits, child.pid)
         assert (len(content), limit) == (size, "")

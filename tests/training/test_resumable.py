@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
-from grpo_nb.training import prepare
+from grpo_nb.training import prepare, trainer_state
 from grpo_nb.training.callback import Recorder
 from grpo_nb.training.observers import HoldoutScore
 from tests.conftest import brevity
@@ -502,3 +503,26 @@ def test_a_full_disk_loses_nothing_earlier(fresh, back, settings, whole, small_d
     filler.unlink()
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume=run.path), whole)
+
+
+@pytest.mark.parametrize(("held", "saved"), [({"_step": 3}, 3), ({"_step": 0, "entropy_coef": 0.1}, 0)])
+def test_checkpoint_holds_the_count_of_micro_batches(held: dict, saved: int) -> None:
+    assert trainer_state._count_of_micro_batches(SimpleNamespace(**held)) == saved
+
+
+def test_checkpoint_without_count_of_micro_batches_is_refused(tmp_path: Path, monkeypatch) -> None:
+    """As if TRL had renamed it: a class attribute of the old name would not be the trainer's own."""
+
+    class Renamed(trainer_state.Resumable):
+        _step = 0
+        _save_optimizer_and_scheduler = _save_scaler = _save_rng_state = lambda self, folder=None: None
+        state = SimpleNamespace(save_to_json=lambda path: None)
+        accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+        model = None
+        args = SimpleNamespace(steps_per_generation=1)
+        num_iterations = 1
+
+    monkeypatch.setattr(trainer_state, "save_adapter", lambda model, folder: None)
+    with pytest.raises(AttributeError, match=r"keeps no '_step' in its GRPO trainer"):
+        Renamed()._fill(tmp_path)
+    assert not (tmp_path / "loop.json").exists()
