@@ -28,16 +28,23 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         return call()
-    before = signal.signal(signal.SIGALRM, _interrupt)
+    is_over = False
+
+    def interrupt(*_: Any) -> None:
+        if not is_over:
+            raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # repeating: code may swallow the first interruption
-        return call()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # repeating: code may swallow the first interruption
+            return call()
+        finally:
+            # Python runs signal handlers at calls and jumps only. So none can run between the end of the call and this
+            # assignment, and one that runs later raises nothing.
+            is_over = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeIsUp:
         raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)  # None where it was not set by Python
-
-
-def _interrupt(*_: Any) -> None:
-    raise _TimeIsUp

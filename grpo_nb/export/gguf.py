@@ -9,10 +9,11 @@ from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
 from grpo_nb.export.merged import make_export, make_merged, run_check, verified_texts, weights_folder
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.result import Export, ExportError, Report, export_of
+from grpo_nb.export.result import RECORD, Export, ExportError, Report, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.settings.settings import Settings
 
 # What rounding to it may cost: the least and the most of the training's effect, nats from the merged model, and share of places
 # with the same likeliest word. From classic failures and sound exports: docs/evidence/export.md.
@@ -38,7 +39,8 @@ def export_gguf(
     stated for each; `.table` has what was measured.
 
     Args:
-        run_or_export: A run, which is merged for this, or what `export_merged` returned; also as its folder.
+        run_or_export: A run, which is merged for this, or what `export_merged` returned; also as its folder, and a run by its
+            name in `runs`.
         path: The folder to make; the file in it is named after the folder and the quantization.
         quantization: `q8_0`, `f16`, `bf16` or `f32` by llama.cpp's converter; `q4_k_m` where its program `llama-quantize` is on
             the PATH.
@@ -48,18 +50,18 @@ def export_gguf(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is false.
+        FileNotFoundError: There is neither a run nor an export of this name.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or disk or memory is short.
         ExportError: The file is not the merged model. Nothing is left at `path`.
         ValueError: The run was trained with tools.
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
+    check_quantization(quantization)
     target, report = target_of(path), report or (lambda line: None)
-    folder = Path(getattr(run_or_export, "path", run_or_export))
-    export = None if (folder / "run.json").is_file() else export_of(run_or_export)
-    run = open_run(run_or_export) if export is None else export.run
+    source = find_run_or_export(run_or_export)
+    export = source if isinstance(source, Export) else None
+    run = source if export is None else export.run
     if export is not None and (run is None or export.kind != "merged"):
         raise ValueError(
             f"a GGUF file is made from a run, or from a merged export whose run is known, and {str(export.path)!r} is "
@@ -93,6 +95,47 @@ def export_gguf(
         return verification | said | {name: of_merged[name] for name in ("trained_in_4bit",) if name in of_merged}
 
     return make_export(run, "gguf", target, make, overwrite=overwrite)
+
+
+def check_quantization(quantization: Any) -> None:
+    """Refuse what is not the name of one quantization.
+
+    Raises:
+        ValueError: Another value, or several names.
+    """
+    if isinstance(quantization, str) and quantization in QUANTIZATIONS:
+        return
+    known = ", ".join(map(repr, QUANTIZATIONS))
+    message = f"quantization = {quantization!r} is not one of {known}."
+    if not isinstance(quantization, str):
+        message += (
+            " An export holds one GGUF file, so call export_gguf once for each quantization, with a folder of its own:"
+            " gn.export_gguf(run, 'exports/name-q8_0', quantization='q8_0')."
+        )
+    raise ValueError(message)
+
+
+def find_run_or_export(source: Run | Export | str | Path) -> Run | Export:
+    """Return the run or the export that is meant: an object as it is, else by its folder, or a run by its name in `runs`.
+
+    Raises:
+        FileNotFoundError: There is neither.
+        ExportError: The folder is a damaged export.
+    """
+    if isinstance(source, (Run, Export)):
+        return source
+    folder = Path(source).expanduser()
+    if (folder / RECORD).is_file() and not (folder / "run.json").is_file():
+        return open_export(folder)
+    try:
+        return open_run(folder)
+    except FileNotFoundError as error:
+        if folder.is_dir():
+            return open_export(folder)  # whose error says what the folder lacks
+        raise FileNotFoundError(
+            f"{str(source)!r} is neither the folder of a merged export nor a run, by its folder or by its name in "
+            f"{Settings().run_root!r} (looked in {Path.cwd()}). gn.runs.list() has the runs."
+        ) from error
 
 
 def verify_gguf(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:

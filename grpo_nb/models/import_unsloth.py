@@ -14,10 +14,10 @@ from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.settings.effective_table import SHARED_SCORING
+from grpo_nb.settings.memory import STANDBY, STANDBY_OF_KIT
 from grpo_nb.settings.number_types import VARIABLE
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
-_STANDBY = "UNSLOTH_VLLM_STANDBY"
 _BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded
 # At each sampling: Unsloth wakes an engine that TRL has woken (vllm/v1/executor/abstract.py, wake_up).
 _NOT_SLEEPING = "Executor is not sleeping."
@@ -91,7 +91,7 @@ def import_unsloth() -> Any:
     # What it reads only when it is imported. Without standby unsloth_zoo turns expandable segments on
     # (unsloth_zoo/__init__.py), and vLLM then does not start in standby; the trainers are written with shared scoring on
     # (unsloth/utils/prefix_grouper.py, `_ENABLED`).
-    unset = [name for name in (SHARED_SCORING, _STANDBY) if name in switches and name not in os.environ]
+    unset = [name for name in (SHARED_SCORING, STANDBY) if name in switches and name not in os.environ]
     if gpu is not None and unset and "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT):
         raise EnvironmentProblem(
             f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
@@ -141,7 +141,7 @@ def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it would
     # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
     if has_vllm:
-        switches[_STANDBY] = "1"
+        switches[STANDBY] = STANDBY_OF_KIT
     # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
     # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
     if gpu.compute_capability < (8, 0):

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gc
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE, require_trained_on, weights_here, with_template_of
 from grpo_nb.models.import_unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.models.match import SHAPE, note_settings
+from grpo_nb.settings.memory import is_standby
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
@@ -55,8 +55,7 @@ def rest_engine(model: Any) -> None:
 
     TRL's GRPO trainer does so by itself; its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
-    is_standby = os.environ.get("UNSLOTH_VLLM_STANDBY", "0") != "0"
-    if has_engine(model) and is_standby and not model.vllm_engine.llm_engine.is_sleeping():
+    if has_engine(model) and is_standby() and not model.vllm_engine.llm_engine.is_sleeping():
         model.vllm_engine.sleep(1)
 
 

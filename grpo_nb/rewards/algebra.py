@@ -1,8 +1,9 @@
 """Whether two expressions are equal for math-verify, asked of a process of its own: this file, run as a script.
 
 There is one for each process that asks, started at the first question: a fresh interpreter, not a fork of this one, which may
-hold a GPU. It sets itself an alarm, by which the kernel ends it where a pair takes too long, in any thread and even inside a
-long multiplication; the next question starts another, a second or two later. When the asker goes, its pipe ends, and it too.
+hold a GPU. It sets itself a timer, by which the kernel ends it where a pair takes too much processor time, in any thread and
+even inside a long multiplication; the next question starts another, a second or two later. When the asker goes, its pipe ends,
+and it too.
 """
 
 import contextlib
@@ -15,30 +16,64 @@ import threading
 import time
 
 PAIR_SECONDS = 2.0
-"""On the clock: honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
+"""Processor time, so that a busy machine changes no verdict. Honest expressions take 5 to 100 ms, an identity of trigonometry
+up to 300."""
+# On the clock, for a worker that waits instead of computing, as under memory pressure. It leaves room for a busy machine.
+_CLOCK_PER_PROCESSOR_TIME = 30
 _MEMORY = 2 << 30
+# Pairs that were decided. With the longest answers that are compared, 800 characters a pair, they take about 15 MB.
+_MOST_REMEMBERED = 16_384
 
 _cache: dict[tuple[str, str], bool] = {}
 _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
 
-def is_equal(gold: str, given: str, end: float) -> bool:
-    """Whether two LaTeX expressions are equal; a pair that takes too long is not, nor one not asked before `end`.
+class Budget:
+    """Processor time that the pairs of one batch may take together, starts of the worker included."""
 
-    Args:
-        end: When to ask no more, by `time.monotonic`.
+    def __init__(self, seconds: float) -> None:
+        self.seconds_left = seconds
+        self.has_undecided = False
+        """Whether a pair was left undecided since this was last set to false."""
+
+
+def is_equal(gold: str, given: str, budget: Budget) -> bool:
+    """Return whether two LaTeX expressions are equal. Of an undecided pair, return false and note it in the budget.
+
+    A pair is undecided if it takes more than `PAIR_SECONDS`, if its worker breaks down, or if the budget is used up. Such a
+    pair is not remembered, because the next attempt may succeed.
     """
     global _worker
     with _lock:
-        if (gold, given) not in _cache and time.monotonic() < end:
+        verdict = _cache.get((gold, given))
+        if verdict is None and budget.seconds_left > 0:
             if _worker is None or _worker.poll() is not None:
-                _worker = _started()
-            _cache[gold, given] = _answer(_worker, json.dumps([gold, given, PAIR_SECONDS])) == b"true\n"
-        return _cache.get((gold, given), False)
+                _worker = _started(budget)
+            verdict = _ask(_worker, gold, given, budget)
+        if verdict is None:
+            budget.has_undecided = True
+            return False
+        # The pair moves to the end, so that the first one is the one that was not asked for the longest time.
+        _cache.pop((gold, given), None)
+        _cache[gold, given] = verdict
+        if len(_cache) > _MOST_REMEMBERED:
+            del _cache[next(iter(_cache))]
+        return verdict
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _ask(worker: subprocess.Popen[bytes], gold: str, given: str, budget: Budget) -> bool | None:
+    """Return the worker's verdict on a pair; None if it ended without one."""
+    line = _answer(worker, json.dumps([gold, given, PAIR_SECONDS]))
+    if not line:
+        budget.seconds_left -= PAIR_SECONDS
+        return None
+    verdict, seconds = json.loads(line)
+    budget.seconds_left -= seconds
+    return verdict
+
+
+def _started(budget: Budget) -> subprocess.Popen[bytes]:
     # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
     # No buffers: a fork of this process would write what stands in one a second time.
     worker = subprocess.Popen(
@@ -46,7 +81,8 @@ def _started() -> subprocess.Popen[bytes]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # the notebook's stop button is for the kernel
     )  # fmt: skip
-    if _answer(worker, "") == b"ready\n":
+    if line := _answer(worker, ""):
+        budget.seconds_left -= json.loads(line)
         return worker
     from grpo_nb.core.words import EnvironmentProblem  # not at the top: the script needs nothing of the package
 
@@ -101,7 +137,10 @@ def _judge(gold: str, given: str) -> bool:
 
 
 def _serve() -> None:
-    """Answer `true` or `false` to each line of `[gold, given, seconds]`, the first of which is empty, until the pipe ends."""
+    """Answer each line `[gold, given, seconds]` with `[verdict, seconds taken]` until the pipe ends.
+
+    The first line is empty. Its answer is the processor time that the start took.
+    """
     import resource  # not at the top: the package is imported on Windows too
 
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever sympy prints must not end up among the answers
@@ -109,16 +148,19 @@ def _serve() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     _judge("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")  # loads what is loaded lazily
     sys.stdin.readline()
-    print("ready", file=answers, flush=True)
+    print(json.dumps(time.process_time()), file=answers, flush=True)
     for line in sys.stdin:
         gold, given, seconds = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        begun = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
         try:
             verdict = _judge(gold, given)
         except Exception:  # what sympy cannot read or compare is not equal
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps(bool(verdict)), file=answers, flush=True)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps([bool(verdict), time.process_time() - begun]), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,9 @@ class Reward:
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         """Score one completion. `row` holds the values of the data set's columns for it."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither score_text nor score_batch")
+        if type(self).score_batch is Reward.score_batch:
+            raise NotImplementedError(f"{type(self).__name__} defines neither score_text nor score_batch")
+        return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         """Score completions together; one by one unless a subclass gains from doing otherwise."""

@@ -33,8 +33,12 @@ class length(Reward):
         super().__post_init__()
         if self.unit not in ("tokens", "words", "characters"):
             raise ValueError(f"unit = {self.unit!r} must be tokens, words or characters.")
-        if not 1 <= self.low <= (self.high or self.low):
-            raise ValueError(f"low = {self.low!r} and high = {self.high!r}: low must be at least 1, and at most high.")
+        highest = self.low if self.high is None else self.high
+        if not 1 <= self.low <= highest:
+            raise ValueError(
+                f"low = {self.low!r} and high = {self.high!r}: low must be at least 1, and at most high. Without high, as in "
+                "length(1), nothing is too long."
+            )
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         if self.unit == "tokens" and "completion_ids" in row:

@@ -8,21 +8,20 @@ reach math-verify; what does is judged in another process (`algebra`).
 
 import functools
 import re
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.algebra import is_equal
+from grpo_nb.rewards.algebra import Budget, is_equal
 from grpo_nb.rewards.answers import SlotReward, is_copied
 from grpo_nb.rewards.maths_shapes import UNION, Shape, bare, boxed_answers, spelled, split_name
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.numbers import INSIDE, is_same_number, read_number, unit_name
 
 BATCH_SECONDS = 10.0
-"""On the clock for all expressions of one call: it bounds what a batch of attacks can cost."""
+"""Processor time for all expressions of one call: it bounds what a batch of attacks can cost."""
 _LONGEST, _MOST_PARTS = 400, 16  # characters; each part given is compared with each part wanted
 Ask = Callable[[str, str], bool]
 """Computer algebra: whether a gold answer and what was given are equal expressions."""
@@ -58,8 +57,9 @@ class maths(SlotReward):
       `x < 1 or x > 5` is a union.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words, a date or JSON is compared as `correctness` does; TRL skips such rows.
-    * Works in any thread. An expression has two seconds, a batch ten. In a batch that uses them up, the longest expressions go
-      unjudged, score 0.0, and a warning says so; until then no score depends on the rest of the batch.
+    * Works in any thread. An expression has two seconds of processor time, a batch ten: a busy machine changes no score. An
+      expression that takes longer is not scored (None). In a batch that uses up its time, the longest expressions are not
+      scored either, and a warning says so; until then no score depends on the rest of the batch.
 
     Args:
         weight: Of the total reward.
@@ -76,18 +76,33 @@ class maths(SlotReward):
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         given, scores = [self.format.extract_last(text) for text in texts], [None] * len(texts)
-        end = time.monotonic() + BATCH_SECONDS
-        ask = functools.partial(is_equal, end=end)
+        budget = Budget(BATCH_SECONDS)
         # Short answers first: only the longest are left when slow ones have used up the time.
         for place in sorted(range(len(texts)), key=lambda place: len(given[place] or "")):
-            one, row = given[place], rows[place]
-            if golds := self.golds(row):
-                found = (gold for gold in golds if one is not None and is_answer(one, gold, ask))
-                scores[place] = float(any(not is_copied(one, gold, row) for gold in found))
-        if time.monotonic() >= end:
-            told = f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s; the longest are left unjudged, score 0.0"
-            warnings.warn(told, RuntimeWarning, stacklevel=3)
+            if golds := self.golds(rows[place]):
+                scores[place] = _score(given[place], golds, rows[place], budget)
+        if budget.seconds_left <= 0:
+            message = (
+                f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, so its "
+                "longest expressions are not scored (None)"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
         return scores
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+
+def _score(given: str | None, golds: list[str], row: dict[str, Any], budget: Budget) -> float | None:
+    """Return 1.0 for one of the gold answers, else 0.0; None if an undecided pair could have changed that to 1.0."""
+    if given is None:
+        return 0.0
+    ask = functools.partial(is_equal, budget=budget)
+    budget.has_undecided = False
+    for gold in golds:
+        if is_answer(given, gold, ask) and not is_copied(given, gold, row):
+            return 1.0
+    return None if budget.has_undecided else 0.0
 
 
 def is_answer(given: str, gold: str, ask: Ask) -> bool:

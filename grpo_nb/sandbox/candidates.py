@@ -6,9 +6,11 @@ and what is not.
 
 from __future__ import annotations
 
+import errno
 import functools
 import marshal
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -34,11 +36,17 @@ _TRIES = {
     "a socket": Call("socket.socket"),
     "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
     "more memory than its limit": Call("bytearray", (8 << 30,)),
+    "memory that its limit does not count": Call("mmap.mmap", (-1, 4096)),  # by default a shared one
+    "more descriptors than its limit": Call("os.dup2", (1, 64)),
     "the environment": Call("os.environ.copy"),
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
 _LEAST_SECONDS = 0.02  # of a shared time; with less, the next candidate of a group is not begun
+# No limit of the kernel counts page tables, so this process looks at them. A list of 512 MB needs 1 MB of them; single pages
+# that are spread over the address space need twice their own size.
+_SECONDS_BETWEEN_LOOKS = 0.05
+_MEMORY_PER_PAGE_TABLES = 16
 
 
 def run_untrusted(
@@ -87,11 +95,12 @@ def holes() -> tuple[str, ...]:
     """Try all that is forbidden, in about half a second; return what was not refused, nothing where the wall holds."""
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
-    tries = Candidate(code="import json, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()])
+    tries = Candidate(code="import json, mmap, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()])
     (tried,), (endless,) = _run_batch([[tries], [Candidate(code="while True: pass")]], Limits(cpu_seconds=0.3))
     if tried.status == "lost":
         return (f"{tried.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
-    refusals = ("PermissionError", "MemoryError")
+    # dup2 calls a descriptor above the limit a bad one.
+    refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest, *answers = tried.answers
     pairs = zip(_TRIES, answers, strict=True)
     found = [what for what, a in pairs if (a.value if a.is_value else not a.error.startswith(refusals))]
@@ -153,7 +162,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     except OSError as error:
         return no_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stdout, child.stderr:
-        written, limit = _read_until_end([child.stdout, child.stderr], limits)
+        written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
     os.kill(child.pid, signal.SIGKILL)  # nothing more is wanted of it; until it is waited for, the number is its own
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -162,22 +171,42 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     return outcome_of(candidate, *written, limit, child.returncode, usage.ru_utime + usage.ru_stime)
 
 
-def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits) -> tuple[list[bytes], str]:
-    """What is written into pipes until all are closed; or until a limit is reached, which is the second."""
-    written = dict.fromkeys(pipes, b"")
+def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits, pid: int) -> tuple[list[bytes], str]:
+    """Read pipes until all are closed, or a limit is reached. Return their content and the limit, if any."""
+    # One byte at a time must not cost quadratic time: a bytearray grows in place.
+    written = {pipe: bytearray() for pipe in pipes}
     deadline = time.monotonic() + limits.wall_seconds
+    next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
     limit = ""
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and not limit:
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
-            limit = "" if ready else "time on the clock"
-            for key, _ in ready:
+            now = time.monotonic()
+            # Looked at in each round: code that goes on writing is always ready.
+            if now >= deadline:
+                limit = "time on the clock"
+            elif now >= next_look:
+                next_look = now + _SECONDS_BETWEEN_LOOKS
+                most_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
+                if _page_tables_mib(pid) > most_mib:
+                    limit = "memory, in page tables"
+            for key, _ in selector.select(max(0.0, min(deadline, next_look) - now)):
                 chunk = os.read(key.fd, 1 << 16)
-                written[key.fileobj] += chunk
+                content = written[key.fileobj]
+                content += chunk
                 if not chunk:
                     selector.unregister(key.fileobj)
-                elif len(written[key.fileobj]) > limits.output_kib << 10:
+                elif len(content) > limits.output_kib << 10:
                     limit = "output"
-    return [*written.values()], limit
+    return [bytes(content) for content in written.values()], limit
+
+
+def _page_tables_mib(pid: int) -> float:
+    """Return the size of a process's page tables; 0 where it has ended, or /proc does not show it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    size_in_kib = re.search(r"^VmPTE:\s*(\d+) kB", status, re.MULTILINE)
+    return int(size_in_kib[1]) / 1024 if size_in_kib else 0.0

@@ -27,18 +27,24 @@ sys.path.pop(0)  # the folder of this script
 _REPORT = 3
 _THREADS = 16
 _STACK_BYTES = 64 << 20
+# The kernel's buffers behind a descriptor are not part of the address space: a pair of sockets holds about half a megabyte.
+_DESCRIPTORS = 64
 _FIRST_USER = 61184  # of those that systemd keeps for users without a name
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_THP_DISABLE = 41
 _ALLOW, _REFUSE, _ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _MASKED_EQUAL, _ALL_BITS = 7, 0xFFFFFFFF
-_THREAD, _NAMESPACES = 0x00010100, 0x7E020080  # of clone: CLONE_VM and CLONE_THREAD; every CLONE_NEW*
+# Of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD; every CLONE_NEW*. A thread without CLONE_FILES would have descriptors of
+# its own, and the limit on them would hold for each thread.
+_THREAD, _NAMESPACES = 0x00010500, 0x7E020080
+_MAP_TYPE, _MAP_PRIVATE = 0xF, 2
 
 # Allowed with any argument. `sendto` takes an address, but the only sockets to be had are connected pairs, on which the
 # kernel refuses one. `newfstatat` is not here, though glibc makes `fstat` of it: it also looks at any path.
 _CALLS = """
 read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2 poll ppoll select pselect6
-epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 sendto recvfrom shutdown mmap mprotect munmap mremap madvise brk
+epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 sendto recvfrom shutdown mprotect munmap mremap madvise brk
 futex sched_yield sched_getaffinity set_robust_list rseq set_tid_address rt_sigaction rt_sigprocmask rt_sigreturn
 rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause alarm restart_syscall exit exit_group getpid gettid getuid
 geteuid getgid getegid getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
@@ -48,6 +54,8 @@ time getrandom
 _CALLS_WITH = [
     ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
     ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),  # AF_UNIX, SOCK_STREAM: what asyncio wakes itself with
+    # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
+    ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
     ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),  # reading a limit
     # TCGETS, FIONBIO, FIONCLEX, FIOCLEX: others name the network interfaces on a socket of any kind.
     *[("ioctl", (1, _ALL_BITS, number)) for number in (0x5401, 0x5421, 0x5450, 0x5451)],
@@ -105,7 +113,7 @@ def _raise_wall(job: dict) -> None:
         resource.RLIMIT_NPROC: _become_nobody() + _THREADS, resource.RLIMIT_AS: job["memory_mib"] << 20,
         # In whole seconds; the exact time is the timer's below, whose signal can be ignored.
         resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2, resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_STACK: _STACK_BYTES,
+        resource.RLIMIT_STACK: _STACK_BYTES, resource.RLIMIT_NOFILE: _DESCRIPTORS,
     }  # fmt: skip
     for what, limit in limits.items():
         hard = resource.getrlimit(what)[1]  # of the notebook's own process, which may be lower
@@ -116,6 +124,8 @@ def _raise_wall(job: dict) -> None:
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a crash leaves no core, neither in a file nor with a service
+    # The rest of a huge page stays occupied when all but a small part of it is unmapped, and no limit counts it.
+    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
     _allow_only_these_calls()
 

@@ -110,7 +110,10 @@ def outcome_of(
         exit_code: Of its process.
         cpu_seconds: That the process took, its start included.
     """
-    (kind, start), *lines = [_read(line) for line in report.split(b"\n")[:-1]] or [("", "its process did not start")]
+    # The first line, the end of the code, the answers, and one too many: what follows these changes nothing.
+    most_lines = len(candidate.calls) + 3
+    reported = report.split(b"\n")[:-1][:most_lines]
+    (kind, start), *lines = [_read(line) for line in reported] or [("", "its process did not start")]
     # Written before the first line of the code ran, so that no code can make its end look like the machine's fault.
     if kind != "wall":
         return no_outcome(candidate, "lost", start)

@@ -20,6 +20,10 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.settings import ALL_LINEAR, Settings
 
+STANDBY = "UNSLOTH_VLLM_STANDBY"
+"""The variable of Unsloth, read when it is imported: vLLM gives its memory back while gradients are computed."""
+STANDBY_OF_KIT = "1"
+"""The value that the kit sets before it imports unsloth, unless the user has set another."""
 CPU_BASE = 0.72e9  # Python with torch, unsloth, transformers, trl, a tokenizer and a task: measured with the pins
 _FOUR_BIT = (4 + 0.127) / 8
 _GPU_RESERVE = 1.07e9  # for the CUDA context and fragmentation: a margin, not a measurement
@@ -77,7 +81,7 @@ def sizes_of(name: str) -> Sizes | None:
     30
     """
     try:
-        return Sizes(**(PUBLISHED.get(name) or _count(name)))
+        return Sizes(**(PUBLISHED.get(name) or _count(os.path.expanduser(name))))
     except ChildError:  # loading says what is in the way
         return None
 
@@ -88,8 +92,8 @@ def _count(name: str) -> dict[str, Any]:
 
 
 def is_standby() -> bool:
-    """Whether vLLM gives its cache back while gradients are computed, as the kit has it unless it is told otherwise."""
-    return os.environ.get("UNSLOTH_VLLM_STANDBY", "1") != "0"
+    """Return whether vLLM gives its cache back while gradients are computed: the user's value, else the kit's."""
+    return os.environ.get(STANDBY, STANDBY_OF_KIT) != "0"
 
 
 def peak_gb(parts: Iterable[Part]) -> float:

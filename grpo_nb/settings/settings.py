@@ -32,9 +32,9 @@ def _number(default: float, why: str = "", **bounds: float) -> Any:
     return field(default=default, metadata={"why": why, **bounds})
 
 
-def _choice(*values: str | None) -> Any:
-    """A field that takes one of these values, by default the first."""
-    return field(default=values[0], metadata={"known": values})
+def _choice(default: str | None, *others: str | None, known: tuple[str, ...] = ()) -> Any:
+    """Return a field that takes its default, one of the others, or one of `known`, in which the order means nothing."""
+    return field(default=default, metadata={"known": known or (default, *others)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Settings(Shown):
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
     """0 is off. transformers would otherwise cut to 50 words, and the policy gradient assumes that nothing is cut."""
-    loss_type: str = _choice(*arguments.LOSS_TYPES)
+    loss_type: str = _choice("bnpo", known=arguments.LOSS_TYPES)
     """Mean over the tokens of the batch: TRL's default `dapo` for one process, and nothing that Unsloth changes for it."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""

@@ -35,7 +35,7 @@ from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 from grpo_nb.tasks.tools import Play
-from grpo_nb.upstream.trl import require_trainer_methods
+from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 
 import_unsloth()
 
@@ -53,8 +53,7 @@ SECONDS_BETWEEN_SAVES = 180.0
 MIN_STEPS_TIME_PER_SAVE_TIME = 50
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
-#: Counters of TRL that the next step depends on. The last two exist only with an entropy bonus.
-STEP_COUNTER = "_step"
+#: State of TRL's adaptive entropy bonus, where there is one.
 ENTROPY_NUMBERS = ("entropy_coef", "_last_world_entropy")
 
 RecordGeneration = Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None]
@@ -154,8 +153,7 @@ class KitTrainer(GRPOTrainer):
         state = copy.copy(self.state)
         state.log_history = []  # the rows are in metrics.jsonl
         state.save_to_json(str(folder / "trainer_state.json"))
-        # `_step` must be there: without it, a resumed run would silently count from 0.
-        numbers = {STEP_COUNTER: getattr(self, STEP_COUNTER)}
+        numbers = {"_step": micro_batch_count(self)}
         for name in ENTROPY_NUMBERS:
             if name in vars(self):
                 numbers[name] = vars(self)[name]

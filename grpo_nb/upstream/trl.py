@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.upstream.symbols import installed_version, require_symbol
 
 WRITTEN_FOR = "trl 1.15.0"
 
@@ -86,3 +87,21 @@ def require_flag(owner: Any, name: str) -> Any:
     if not hasattr(owner, name):
         require_symbol(owner, name, written_for=WRITTEN_FOR)
     return getattr(owner, name)
+
+
+def micro_batch_count(trainer: Any) -> int:
+    """Return how many micro-batches a trainer has taken: the counter that its next step depends on.
+
+    Without it a resumed run would continue with the wrong generation (trl/trainer/grpo_trainer.py,
+    `self._step`).
+
+    Raises:
+        EnvironmentProblem: TRL keeps the counter under another name.
+    """
+    if "_step" not in vars(trainer):
+        raise EnvironmentProblem(
+            f"GRPOTrainer._step is missing in trl {installed_version('trl')}, so a checkpoint could "
+            "not tell where a resumed run continues. Install the pinned version: "
+            "pip install trl==1.15.0"
+        )
+    return vars(trainer)["_step"]

@@ -2,10 +2,12 @@
 
 import itertools
 import re
+import signal
 import time
 
 import pytest
 
+from grpo_nb.core import deadlines
 from grpo_nb.core.deadlines import run_with_deadline
 
 
@@ -24,3 +26,55 @@ def test_what_ends_in_time_or_raises_is_left_alone() -> None:
     assert run_with_deadline(lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):
         run_with_deadline(lambda: 1 / 0, 5)
+
+
+@pytest.fixture
+def alarm_at_disarming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alarm comes after the call has ended, and before its timer is off."""
+    set_timer = signal.setitimer
+
+    def set_timer_too_late(which: int, seconds: float, interval: float = 0.0) -> None:
+        if seconds == 0:
+            signal.raise_signal(signal.SIGALRM)
+        set_timer(which, seconds, interval)
+
+    monkeypatch.setattr(deadlines.signal, "setitimer", set_timer_too_late)
+
+
+@pytest.mark.usefixtures("alarm_at_disarming")
+def test_an_alarm_after_the_end_of_a_call_changes_nothing() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    assert run_with_deadline(lambda: 7, 5) == 7
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.usefixtures("alarm_at_disarming")
+def test_an_alarm_after_a_failed_call_leaves_its_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_with_deadline(lambda: 1 / 0, 5)
+
+
+def test_an_alarm_as_the_call_returns_is_a_timeout() -> None:
+    with pytest.raises(TimeoutError):
+        run_with_deadline(lambda: signal.raise_signal(signal.SIGALRM), 5)
+
+
+def test_calls_that_end_at_their_limit_return_or_time_out() -> None:
+    limit = 0.0005
+    escaped = []
+    for number in range(3000):
+        end = time.perf_counter() + limit - number % 25 * 1e-6
+
+        def wait(end: float = end) -> None:
+            while time.perf_counter() < end:
+                pass
+
+        try:
+            run_with_deadline(wait, limit)
+        except TimeoutError:
+            pass
+        except BaseException as error:
+            escaped.append(error)
+    assert escaped == []
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

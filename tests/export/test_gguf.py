@@ -88,6 +88,31 @@ def test_files_that_are_something_else(
     assert "read as the same tokens (0 of " in other and f'{name} (chat_template is "{{% for m' in other
 
 
+@pytest.mark.parametrize("quantization", [["q8_0", "f16"], ("q8_0",), {"q8_0"}, {}, None, 8])
+def test_gguf_of_several_quantizations_says_one_call_each(quantization: object) -> None:
+    with pytest.raises(ValueError, match=r"is not one of 'q8_0'.*once for each quantization"):
+        gguf_export.check_quantization(quantization)
+
+
+def test_gguf_source_is_a_run_by_name_or_an_export_by_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    monkeypatch.setattr(gguf_export, "open_export", lambda folder: opened.append(folder))
+    for folder in ("runs/first", "runs/second", "second", "elsewhere", "merged", "bare"):
+        Path(folder).mkdir(parents=True)
+    for file in ("runs/first/run.json", "runs/second/run.json", "elsewhere/run.json"):
+        Path(file).write_text('{"name": "x"}')
+    for folder in ("second", "merged"):
+        Path(folder, "verification.json").write_text("{}")
+    assert gguf_export.find_run_or_export("first").path == Path("runs/first")
+    assert gguf_export.find_run_or_export("elsewhere").path == Path("elsewhere")
+    for folder in ("second", "merged", "bare"):
+        gguf_export.find_run_or_export(folder)
+    assert opened == [Path("second"), Path("merged"), Path("bare")]
+    with pytest.raises(FileNotFoundError, match="'nothing' is neither the folder of a merged export nor a run"):
+        gguf_export.find_run_or_export("nothing")
+
+
 def test_what_cannot_be_made(merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*'q8_0'"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.training.trainer import ENTROPY_NUMBERS, STEP_COUNTER
+from grpo_nb.training.trainer import ENTROPY_NUMBERS
 from tests.support import first_losses
 from tests.support.signatures import text_of
 from tests.support.written_trainer import trained_elsewhere
@@ -53,7 +53,7 @@ def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(written
     assert "self._step += 1" in step
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
     known = ast.unparse(trainer) + text_of("transformers/trainer.py")
-    assert [name for name in (STEP_COUNTER, *ENTROPY_NUMBERS) if f"self.{name}" not in known] == []
+    assert [name for name in ("_step", *ENTROPY_NUMBERS) if f"self.{name}" not in known] == []
 
 
 def test_what_the_kit_replaces_or_calls_of_trls_trainer_is_in_the_written_one(written) -> None:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import load
+from grpo_nb.settings import memory
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -85,3 +86,24 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
             request.lora_tensors["layer.lora_B.weight"].mul_(2.0)  # as vLLM scales it, in place
         assert torch.equal(trained["layer.lora_B.weight"], torch.ones(3, 2))
     assert vllm_utils.load_lora("model", "adapter").lora_tensors is None
+
+
+@pytest.mark.parametrize(("value", "is_standby"), [(None, True), ("1", True), ("0", False)])
+def test_standby_is_the_same_for_the_plan_and_the_engine(
+    value: str | None, is_standby: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(memory.STANDBY, raising=False)
+    if value is not None:
+        monkeypatch.setenv(memory.STANDBY, value)
+    levels = []
+    inner = types.SimpleNamespace(is_sleeping=lambda: False)
+    model = types.SimpleNamespace(vllm_engine=types.SimpleNamespace(llm_engine=inner, sleep=levels.append))
+    load.rest_engine(model)
+    assert levels == [1] * is_standby
+    assert memory.is_standby() is is_standby
+
+
+def test_variable_of_standby_is_named_in_one_place() -> None:
+    package = Path(gn.__file__).parent
+    naming = [file.name for file in package.rglob("*.py") if f'"{memory.STANDBY}"' in file.read_text("utf-8")]
+    assert naming == ["memory.py"]

@@ -7,6 +7,7 @@ import pytest
 from grpo_nb.rewards import correctness, incremental_format, length, xml_format, xml_tags
 from grpo_nb.rewards.marks import spans
 from grpo_nb.tasks import formats
+from tests.rewards.cases import CASES, KINDS
 
 GOOD = "<reasoning>r</reasoning><answer>7</answer>"
 
@@ -57,3 +58,15 @@ BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
 )  # fmt: skip
 def test_spans(reward, text: str, expected: list[str]) -> None:
     assert [text[span.start : span.end] for span in spans(reward, text)] == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 0), (5, 4), (0, None), (0, 0), (-1, 3), (1, -1)])
+def test_length_bounds_that_no_text_can_meet_are_refused(low: int, high: int | None) -> None:
+    with pytest.raises(ValueError, match=r"low must be at least 1, and at most high"):
+        length(low, high)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_score_text_gives_the_score_of_a_batch_of_one(name: str) -> None:
+    (case, *_) = (case for case in CASES if type(case.reward).__name__ == name)
+    assert case.reward.score_text(case.completions[0], case.columns) == case.paid()[0]

@@ -1,11 +1,13 @@
 """The maths reward: one answer is one answer, and nothing a model writes holds it up. Forms of one answer are in `cases`."""
 
+import functools
 import importlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -89,22 +91,72 @@ def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer(monkeypatch
     start = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        assert paid(texts, "x+3") == [0.0] * 16 + [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+        assert paid(texts, "x+3") == [None] * 16 + [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     assert time.monotonic() - start < 2 + 6
     monkeypatch.setattr(module, "BATCH_SECONDS", 0.5)
-    with pytest.warns(RuntimeWarning, match=r"left unjudged, score 0.0"):
-        assert paid([f"{HARD[0]}+{i}" for i in range(100, 104)], "x+3") == [0.0] * 4
+    with pytest.warns(RuntimeWarning, match=r"longest expressions are not scored \(None\)"):
+        assert paid([f"{HARD[0]}+{i}" for i in range(100, 104)], "x+3") == [None] * 4
+
+
+def test_pair_beyond_its_time_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.001)
+    assert paid(["(x+2)^{2}-7"], "x^{2}+4x-3") == [None]
+    monkeypatch.setattr(algebra, "PAIR_SECONDS", 10.0)
+    assert paid(["(x+2)^{2}-7"], "x^{2}+4x-3") == [1.0]
+
+
+def test_right_answer_is_scored_beside_an_undecided_gold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
+    assert maths()(completions=[slot(HARD[0]), slot("y+1")], answer=[["x+8", HARD[0]], ["x+8"]]) == [1.0, 0.0]
+
+
+def test_pair_time_is_processor_time_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algebra, "PAIR_SECONDS", 1.0)
+    assert works()
+    worker = algebra._worker
+    os.kill(worker.pid, signal.SIGSTOP)  # it gets no processor for longer than the pair may take
+    threading.Timer(1.6, os.kill, (worker.pid, signal.SIGCONT)).start()
+    assert works()
+    assert algebra._worker is worker
+
+
+def test_worker_that_waits_for_ever_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose judge sleeps, and whose clock is as short as its processor time."""
+    script = "from grpo_nb.rewards import algebra\nimport time\nalgebra._CLOCK_PER_PROCESSOR_TIME = 1\n"
+    script += "algebra._judge = lambda gold, given: gold == 'slow' and time.sleep(60)\nalgebra._serve()"
+    started = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(algebra, "_worker", None)
+    monkeypatch.setattr(algebra.subprocess, "Popen", lambda command, **options: started(**options))
+    budget = algebra.Budget(60.0)
+    assert algebra.is_equal("slow", "x", budget) is False
+    assert budget.has_undecided
+
+
+def test_only_so_many_pairs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algebra, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(algebra, "_cache", {})
+    golds = [f"x+{number}" for number in range(200, 205)]
+    for gold in [*golds[:3], golds[0], *golds[3:]]:
+        paid([f"y+{gold}"], f"{gold}+y")
+    remembered = [gold.removesuffix("+y") for gold, _ in algebra._cache]
+    assert remembered == [golds[0], golds[3], golds[4]]
+
+
+def test_one_completion_is_scored_as_in_a_batch() -> None:
+    reward = maths()
+    assert reward.score_text(slot("1+x"), {"answer": "x+1"}) == 1.0
+    assert reward.score_text(slot("2+x"), {"answer": "x+1"}) == 0.0
+    assert reward.score_text(slot("2+x"), {"answer": ""}) is None
 
 
 def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
-    monkeypatch.setattr(module, "BATCH_SECONDS", 30.0)  # the others' time counts, too
 
     def work(number: int) -> list[float | None]:
         return paid([f"{number}+x", f"{HARD[0]}+{number + 50}", f"x+{number + 1}"], f"x+{number}")
 
     with ThreadPoolExecutor(4) as threads:
-        assert [*threads.map(work, range(4), timeout=60)] == [[1.0, 0.0, 0.0]] * 4
+        assert [*threads.map(work, range(4), timeout=60)] == [[1.0, None, 0.0]] * 4
 
 
 def test_a_worker_that_was_killed_forked_away_or_ran_out_of_memory_is_replaced() -> None:
@@ -117,7 +169,7 @@ def test_a_worker_that_was_killed_forked_away_or_ran_out_of_memory_is_replaced()
         os._exit(0 if works() else 1)
     assert os.waitpid(child, 0)[1] == 0 and works()
     # 10^9 terms would be gigabytes; whatever stops it first, the next answer comes.
-    assert paid([r"\binom{999999999}{499999999}x"], "x+1") == [0.0] and works()
+    assert paid([r"\binom{999999999}{499999999}x"], "x+1") in ([0.0], [None]) and works()
     assert pickle.loads(pickle.dumps(maths()))(completions=[slot("a+m")], answer=["m+a"]) == [1.0]
 
 

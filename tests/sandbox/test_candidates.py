@@ -28,11 +28,13 @@ from typing import Any
 import pytest
 
 from grpo_nb.core.words import EnvironmentProblem
-from grpo_nb.rewards.code import code_tests
-from grpo_nb.sandbox import candidates
+from grpo_nb.rewards.code import code_tests, extract_code
+from grpo_nb.sandbox import candidates, jobs
 from grpo_nb.sandbox.candidates import holes, run_untrusted, run_untrusted_batch
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, outcome_of
+from grpo_nb.sandbox.modules import modules_of
 from grpo_nb.sandbox.values import is_same_value
+from grpo_nb.tasks.formats import xml
 from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 
 # They wait more than they compute, and need no model while the quickstart converts it.
@@ -44,6 +46,8 @@ SHORT = Limits(cpu_seconds=0.25, wall_seconds=20.0, memory_mib=384, output_kib=6
 SLEEPY = Limits(wall_seconds=1.0, memory_mib=384)
 WAYS = ("as it is", "as a user", "on the system's Python")
 USER = 61000
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HAS_HUGE_PAGES = _HUGE_PAGES.exists() and "[never]" not in _HUGE_PAGES.read_text()
 
 
 def alone(candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
@@ -155,11 +159,18 @@ def test_each_rule_on_arguments_stands_against_an_attack(tmp_path: Path, monkeyp
         "be_root": ("        os.setresuid(user, user, user)\n", ""),
         "own_environment": ("    os.environ.clear()\n", ""),
         "open_descriptors": ("    os.closerange(_REPORT + 1, 256)\n", ""),
+        "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
+        "own_descriptors": ("_THREAD, _NAMESPACES = 0x00010500", "_THREAD, _NAMESPACES = 0x00010100"),
+        "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+        "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+        "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
     }  # fmt: skip
     monkeypatch.setattr(candidates, "holes", lambda: ())
     with ExitStack() as stack:
         world = World(stack)
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
+        if not HAS_HUGE_PAGES:
+            del rules["huge_pages"]
         for name, edit in rules.items():
             edited_child(tmp_path / name, monkeypatch, edit)
             code = names + ATTACKS[name]
@@ -190,6 +201,8 @@ def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[st
         ("_NAMESPACES, _THREAD))", "_NAMESPACES, 0))", "another process"),
         ("os.environ.clear()", "os.environ['TOKEN'] = 'x'", "the environment"),
         ('resource.RLIMIT_AS: job["memory_mib"] << 20,', "", "more memory than its limit"),
+        ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)', "memory that its limit does not count"),
+        (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", "", "more descriptors than its limit"),
         ("marshal.load(file)", "{**marshal.load(file), 'calls': []}", "honest code fails"),
     ],
 )  # fmt: skip
@@ -283,6 +296,91 @@ def test_the_solutions_of_150_exercises_run_right_and_broken_ones_do_not() -> No
     scores = reward(completions=texts, tests=[row["tests"] for row in [*rows, *broken]])
     assert [row["code"] for row, score in zip(rows, scores, strict=False) if score != 1.0] == []
     assert scores[150:] == [0.0] * 10
+
+
+def test_page_tables_beyond_their_share_end_the_code() -> None:
+    limits = Limits(cpu_seconds=8.0, wall_seconds=60.0, memory_mib=384)
+    outcome = run_untrusted(ON_LIMITS["page_tables"], [Call("f")], limits=limits)
+    assert outcome.error == "ended by its limit of memory, in page tables"
+
+
+def test_code_that_fills_its_memory_honestly_may_go_on() -> None:
+    code = "import time\ndata = bytearray(b'x') * (300 << 20)\ntime.sleep(0.3)\ndef f(): return len(data) >> 20"
+    assert run_untrusted(code, [Call("f")]).answers[0].value == 300
+
+
+def test_code_that_goes_on_writing_ends_by_the_clock() -> None:
+    limits = Limits(cpu_seconds=3.0, wall_seconds=0.5, output_kib=1 << 16)
+    outcome = run_untrusted("import os\nwhile True: os.write(1, b'x')", stdin="", limits=limits)
+    assert outcome.error == "ended by its limit of time on the clock"
+
+
+def test_sleepers_end_by_the_clock_without_processor_time() -> None:
+    code = "import threading, time\nfor _ in range(4): threading.Thread(target=time.sleep, args=(99,)).start()"
+    outcome = run_untrusted(code, stdin="", limits=Limits(cpu_seconds=9.0, wall_seconds=1.0))
+    assert outcome.error == "ended by its limit of time on the clock"
+
+
+def _seconds_of_cpu(work: Any) -> float:
+    """Processor time of the fastest of three."""
+    taken = []
+    for _ in range(3):
+        begun = time.process_time()
+        work()
+        taken.append(time.process_time() - begun)
+    return min(taken)
+
+
+# One and a half million characters at the larger size: a quadratic pattern would take minutes.
+REPEATED = [
+    "__import__", "__import__(", "import ", "import(", "importlib.import_module", "from ", "from os ", "from os import (",
+    "from os import a,", "os.", "import os.a,", " ", "(", "\t", "```", "```\n", "```python\n", "\n ```", "<answer>", "{",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", REPEATED)
+@pytest.mark.parametrize("work", [modules_of, lambda text: extract_code(text, xml())], ids=["modules", "code"])
+def test_reading_code_takes_linear_time(work: Any, part: str) -> None:
+    sizes = (150_000, 1_200_000)
+    short, long = (_seconds_of_cpu(lambda size=size: work(part * (size // len(part)))) for size in sizes)
+    # 8 times the text: 8 times the time where it is linear, 64 times where it is quadratic.
+    assert long < 32 * max(short, 0.002)
+
+
+def test_names_to_import_are_limited_in_number_and_length() -> None:
+    many = "\n".join(f"from json import a{number}" for number in range(5000))
+    assert len(modules_of(many)) == 100
+    assert modules_of(f"import os{'.a' * 5000}") == modules_of("")
+
+
+@pytest.mark.parametrize("line", [b"\n", b'["value",1]\n', b'["value",null]\n'])
+def test_reading_a_report_takes_time_for_its_calls_only(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    read = jobs._read
+    monkeypatch.setattr(jobs, "_read", lambda line: reads.append(1) or read(line))
+    report = b'["wall",["float","0"]]\n["end",null]\n' + line * 50_000
+    outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
+    assert (outcome.status, len(reads)) == ("exit", 4)
+
+
+def test_output_in_single_bytes_is_read_in_linear_time() -> None:
+    limits = Limits(cpu_seconds=60.0, wall_seconds=120.0, output_kib=1 << 16)
+
+    def read(size: int) -> float:
+        code = f"import os\nfor _ in range({size}): os.write(1, b'x')"
+        begun = time.thread_time()
+        reader, writer = os.pipe()
+        with (
+            subprocess.Popen([sys.executable, "-S", "-c", code], stdout=writer) as child,
+            os.fdopen(reader, "rb") as pipe,
+        ):
+            os.close(writer)
+            (content,), limit = candidates._read_until_end([pipe], limits, child.pid)
+        assert (len(content), limit) == (size, "")
+        return time.thread_time() - begun
+
+    short, long = read(50_000), read(400_000)
+    assert long < 32 * short
 
 
 def test_a_late_failure_keeps_earlier_answers() -> None:

@@ -186,3 +186,13 @@ def test_prompts_are_measured_where_they_are_known(tiny_folder: Path) -> None:
     task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
     plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
     assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer)) < 256
+
+
+def test_sizes_of_a_folder_in_the_home_folder_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counted = []
+    sizes = {"parameters": 1, "hidden": 1, "inner": 1, "layers": 1, "key_value": 1, "query": 1, "vocabulary": 1}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(memory, "_count", lambda name: counted.append(name) or {**sizes, "projections": {}})
+    assert sizes_of("~/models/own").layers == 1
+    sizes_of("owner/~name")
+    assert counted == [f"{tmp_path}/models/own", "owner/~name"]

@@ -1,8 +1,10 @@
 """Settings that cannot work are refused at once, with what to write instead."""
 
+import importlib.util
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,14 @@ def test_settings_go_through_a_file_unchanged(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("max_steps", "max_step"))
     with pytest.raises(ValueError, match="did you mean 'max_steps'"):
         gn.Settings.load(path)
+
+
+def test_default_loss_stays_where_a_new_one_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "LOSS_TYPES", ("arpo", *arguments.LOSS_TYPES))
+    original = sys.modules[gn.Settings.__module__]
+    spec = importlib.util.spec_from_file_location("settings_again", original.__file__)
+    again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "settings_again", again)
+    spec.loader.exec_module(again)
+    assert again.Settings().loss_type == "bnpo"
+    assert again.Settings(loss_type="arpo").loss_type == "arpo"

@@ -80,6 +80,15 @@ def test_trainer_without_a_method_is_refused(name: str) -> None:
         trl.require_trainer_methods(changed)
 
 
+def test_micro_batch_count_is_the_counter_of_trl() -> None:
+    assert trl.micro_batch_count(SimpleNamespace(_step=3)) == 3
+
+
+def test_micro_batch_count_without_counter_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="_step is missing in trl"):
+        trl.micro_batch_count(SimpleNamespace(step=3))
+
+
 def test_fused_head_function_is_in_installed_trl() -> None:
     assert "_ChunkedLogProbFunction" in trl.fused_head_namespace()
 
