@@ -300,5 +300,5 @@ def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
 
 def _bare(text: str) -> str:
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
-    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}", r"\1/\2", text)
+    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.tasks.numbers import is_same_number, plain, read_number
+from grpo_nb.tasks.numbers import Number, is_same_number, plain, read_number
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
 _ONE_ODD_OF, _MOST_LABELS, _LONGEST_LABEL = 10, 24, 60
@@ -23,6 +23,7 @@ _LETTER = re.compile(
     r"|\s+[-\u2014]\s+(?P<apart>\S.*)|\s+\((?P<inside>.*)\))",
     re.DOTALL,
 )
+_GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 
 
@@ -107,8 +108,12 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     >>> is_same_answer("**B.** No", "B"), is_same_answer("A or B", "B"), is_same_answer('{"a": 1.0}', '{"a": 1}')
     (True, False, True)
     """
-    if (wanted := read_number(gold)) is not None:
-        number = read_number(given)
+    wanted, number = read_number(gold), read_number(given)
+    if wanted is None and number is not None:
+        wanted = _with_unit_of(gold, number)
+    if wanted is not None:
+        if number is None:
+            number = _with_unit_of(given, wanted)
         return number is not None and is_same_number(number, wanted, tolerance)
     if _is_json(gold) and is_same_json(read_json(given)[0], read_json(gold)[0]):
         return True
@@ -116,6 +121,12 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         return True
     letter, text = read_letter(given)
     return letter != "" and (letter, "") == read_letter(gold) and not _HEDGE.search(text)
+
+
+def _with_unit_of(text: str, other: Number) -> Number | None:
+    """Read `2h` as 2 hours where the other side has this unit; alone it may be two times h."""
+    number = read_number(_GLUED_UNIT.sub(r"\1 \2", plain(text)))
+    return number if number is not None and other.unit and number.unit == other.unit else None
 
 
 def folded(text: str) -> str:
