@@ -88,9 +88,7 @@ _DIGITS = r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)|[1-9]\d?(?:,\d\d
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 # A digit right after a fraction is a factor: it must not become a part of the denominator. Nor must an exponent.
 _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
-_FRAC = re.compile(
-    rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
-)
+_FRAC = re.compile(rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}")
 _NUMBER = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?(?:\([a-z]\))?|[A-Z]{2,4}|p[A-Z]{1,2}|\\[a-z]+)\s*=(?!=)\s*)?(?P<sign>[-+]?)\s*"
     r"(?P<money>(?:(?:US ?)?[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*(?P<minus>-?)\s*"
@@ -160,9 +158,13 @@ def _unit_spellings() -> tuple[dict[str, str], dict[str, str]]:
 
 _FULL_NAMES, _IN_ANY_CASE = _unit_spellings()
 # Abbreviations that count as a unit though _SHORT does not have them.
-_ALSO_SHORT = frozenset("hr sec yr wk gm mol cal kcal kph kmh kmph KB kB Kg KG Km KM".split())
+_ALSO_SHORT = frozenset(
+    ("hr", "sec", "yr", "wk", "gm", "mol", "cal", "kcal", "kph", "kmh", "kmph", "KB", "kB", "Kg", "KG", "Km", "KM")
+)
 _SQUARE = re.compile(r"\b(square|sq|cubic|cu)\b\.?\s+([A-Za-z]+)")
-_TEMPERATURE = re.compile(r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])")
+_TEMPERATURE = re.compile(
+    r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])"
+)
 _WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
 
@@ -279,8 +281,9 @@ def _known_unit(word: str) -> str:
         if name in _FULL_NAMES and (is_word or name in _ALSO_SHORT or _SHORT.fullmatch(name)):
             return _FULL_NAMES[name]
     # "Min", "KILOMETERS": signs of one or two letters mean something else in capitals.
-    if singular.casefold() in _IN_ANY_CASE:
-        return _IN_ANY_CASE[singular.casefold()]
+    for name in (word.casefold(), singular.casefold()):
+        if name in _IN_ANY_CASE:
+            return _IN_ANY_CASE[name]
     return singular if _SHORT.fullmatch(singular) else ""
 
 
