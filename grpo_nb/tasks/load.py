@@ -324,7 +324,8 @@ def _require_arithmetic(options: Mapping[str, Any]) -> None:
         if name not in known:
             raise TypeError(f"{name}= means nothing for 'arithmetic'{did_you_mean(name, known)}")
         if name != "operators":
-            require_number(name, value, 0 if name == "low" else 1)
+            # The numbers may be negative; their count may not.
+            require_number(name, value, 1 if name not in ("low", "high") else -(10**18))
         elif not (isinstance(value, str) and value and {*value} <= {*_RESULT}):
             raise ValueError(f"operators = {in_line(value)} must be a text of some of + - *, such as '+-'.")
     low, high = options.get("low", 1), options.get("high", 20)
