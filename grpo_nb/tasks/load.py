@@ -186,11 +186,13 @@ def load_task(
 def _read_holdout(holdout: Source, source: Source, config: str | None, encoding: str | None) -> Rows:
     """Read the user's own held-out rows: from a source, or from another split of the training source."""
     is_text = isinstance(holdout, str)
-    if isinstance(holdout, bool):
+    if isinstance(holdout, bool) or holdout is None:
         raise TypeError(f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your own.")
-    if is_text and isinstance(source, Mapping) and holdout in source:
-        return _in_holdout(read_rows(source, holdout))
     is_name = is_text and "/" not in holdout and not holdout.lower().endswith(FILES)
+    if is_name and isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
+        if holdout not in source:
+            raise ValueError(f"holdout = {holdout!r} is no split of the data{did_you_mean(holdout, source)}")
+        return _in_holdout(read_rows(source, holdout))
     if is_name and isinstance(source, str) and not source.lower().endswith(FILES):
         return _in_holdout(read_rows(source, holdout, config))  # a split of the same data set on the Hub
     if isinstance(holdout, Mapping) and "test" in holdout and hasattr(holdout["test"], "features"):

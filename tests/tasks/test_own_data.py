@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, List, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.rewards.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
@@ -23,6 +24,7 @@ from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.system_role import fit_to_template
 
+ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
 # The template of google/gemma-2-2b-it.
 GEMMA_2 = (
@@ -415,6 +417,12 @@ def test_task_made_without_a_tokenizer_is_merged_when_it_is_fitted() -> None:
     assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == ["user"]
 
 
+def test_refused_messages_are_told_with_what_to_write() -> None:
+    prompts = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]]
+    with pytest.raises(ValueError, match=r"refuses these messages \(System role not supported\).*tokenizer=tokenizer"):
+        prompt_lengths(prompts, tokenizer_with(GEMMA_2))
+
+
 def test_template_with_a_system_role_keeps_it() -> None:
     chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
     task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
@@ -496,6 +504,20 @@ def test_holdout_names_a_split() -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
     assert len(gn.load_task(data, split="train", holdout="test").holdout) == 5
     assert len(gn.load_task(TRAIN, holdout=data).holdout) == 5
+
+
+@pytest.mark.parametrize(
+    ("holdout", "error", "told"),
+    [
+        ("tset", ValueError, "holdout = 'tset' is no split of the data; did you mean 'test'"),
+        (None, TypeError, "holdout = None must be a share such as 0.2"),
+        (True, TypeError, "holdout = True must be a share such as 0.2"),
+    ],
+)
+def test_holdout_that_is_nothing_is_told(holdout: Any, error: type[Exception], told: str) -> None:
+    data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
+    with pytest.raises(error, match=told):
+        gn.load_task(data, split="train", holdout=holdout)
 
 
 def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -652,3 +674,15 @@ def test_tool_without_a_name_is_told() -> None:
 def test_dataset_of_rows_is_what_it_was() -> None:
     rows = rows_of(["p", "q"], a=[{"n": 3}, {"n": 2.5}], b=[[1, "x"], []], c=[1, 2])
     assert repr(list(as_dataset(rows))) == repr(rows)
+
+
+def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
+    rows = [
+        {**row, "prompt": [{"role": "user", "content": "?"}]} for row in rows_of(["p", "q"], a=[{"n": 3}, {"m": 2.5}])
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
+    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Features": Features, "Json": Json}
+    for function in ("lines", "rows_of"):
+        exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
+    assert repr(list(names["rows_of"]("train.jsonl"))) == repr(rows)
