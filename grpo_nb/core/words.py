@@ -86,11 +86,19 @@ def prompt_lengths(
     prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any, chat_template_kwargs: Mapping | None = None
 ) -> list[int]:
     """Return the length of each prompt in tokens, with chat template, tools and generation prompt, as training sees it."""
+    from jinja2 import TemplateError
+
     require_tokenizer(tokenizer, chat_template_kwargs)
-    ids = tokenizer.apply_chat_template(
-        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {}),
-        tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
-    )  # fmt: skip
+    try:
+        ids = tokenizer.apply_chat_template(
+            list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {}),
+            tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
+        )  # fmt: skip
+    except TemplateError as error:
+        raise ValueError(
+            f"the model's chat template refuses these messages ({error}). If it has no system role, make the task with "
+            "gn.load_task(..., tokenizer=tokenizer), which puts the system prompt into the first user message."
+        ) from error
     return [len(row) for row in ids["input_ids"]]
 
 

@@ -15,7 +15,7 @@ from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.right_by import right_by
 from grpo_nb.tasks.answers import answers_of
-from grpo_nb.tasks.cleaning import clean
+from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import fitting_format, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
@@ -66,12 +66,10 @@ def load_holdout(
     >>> load_holdout([{"question": "1 + 1?", "answer": "2"}]).holdout[0]["answer"]
     '2'
     """
-    from datasets import Dataset
-
     read = read_rows(source, split=split)
     rows = chosen(clean(read, columns).rows, limit, seed)
-    format = fitting_format(format, answers_of([row["answer"] for row in rows]))
-    return HeldOut(name=read.name, format=format, holdout=Dataset.from_list(with_prompts(rows, format, example)))
+    format = fitting_format(format, answers_of([row.get(ACCEPTED, row["answer"]) for row in rows]))
+    return HeldOut(name=read.name, format=format, holdout=as_dataset(with_prompts(rows, format, example)))
 
 
 def chosen(rows: Sequence[dict[str, Any]], limit: int | None, seed: int) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from grpo_nb.generation.episodes import play_on, playing_trainer
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
 from grpo_nb.models.samples import Samples
+from grpo_nb.tasks.system_role import fit_to_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -62,8 +63,9 @@ def generate(
         prompts, columns = zip(*map(play.begin, rows), strict=True)
         trainer = playing_trainer(model, tokenizer, play, max_completion_length, how)
         how |= {"tools": play.schemas, "chat_template": trainer.chat_template}
+    prompts = fit_to_template(prompts, tokenizer, chat_template_kwargs)
     encoded = tokenizer.apply_chat_template(
-        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **how
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **how
     )
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id

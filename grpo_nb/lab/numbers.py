@@ -14,6 +14,7 @@ from grpo_nb.checks.layouts import completion as make_completion
 from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.system_role import fit_to_template
 
 
 def prompt_text(
@@ -30,7 +31,8 @@ def prompt_text(
     if tokenizer is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
     how = {"tokenize": False, "add_generation_prompt": True, **(chat_template_kwargs or {})}
-    return tokenizer.apply_chat_template(prompt, **how)
+    (turns,) = fit_to_template([prompt], tokenizer, chat_template_kwargs)
+    return tokenizer.apply_chat_template(turns, **how)
 
 
 def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_json, read_letter
+from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.numbers import plain, read_number
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
@@ -40,8 +41,14 @@ class SlotReward(Reward):
         return float(is_answer and any(self.is_same(given, gold, row) for gold in golds)) if golds else None
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
-        """The gold answers of a row; none where the cell is empty (None, NaN, "")."""
-        return gold_answers(self.column_of(row, self.column))
+        """Return the gold answers of a row; none where the cell is empty (None, NaN, "").
+
+        Where the source gave several for `answer`, `load_task` keeps all of them in the column `accepted_answers`.
+        """
+        golds = gold_answers(self.column_of(row, self.column))
+        if self.column == "answer" and golds:
+            golds += [gold for gold in gold_answers(row.get(ACCEPTED)) if gold not in golds]
+        return golds
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         """Whether the given answer is this gold answer."""
@@ -196,7 +203,8 @@ class json_answer(SlotReward):
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         gold = None if self.column is None else self.column_of(row, self.column)
-        value, is_json = read_json(gold) if isinstance(gold, str) else (gold, gold is not None)
+        is_there = gold is not None and gold == gold  # NaN, an empty cell of pandas, is not itself
+        value, is_json = read_json(gold) if isinstance(gold, str) else (gold, is_there)
         return [value] if is_json or self.column is None else []
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -300,5 +308,5 @@ def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
 
 def _bare(text: str) -> str:
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
-    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}", r"\1/\2", text)
+    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

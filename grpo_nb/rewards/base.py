@@ -96,7 +96,11 @@ class Reward:
         return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        return self.score_batch(list(map(completion_text, completions)), per_row(columns, len(completions)))
+        rows = per_row(columns, len(completions))
+        needed = getattr(self, "column", None)
+        if rows and needed in columns and needed not in rows[0]:
+            raise ValueError(_wrong_length(self.__name__, needed, columns[needed], len(completions)))
+        return self.score_batch(list(map(completion_text, completions)), rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
         """Return the row's value of a data column that this reward cannot do without.
@@ -108,6 +112,18 @@ class Reward:
             there = f"the data has {sorted(row) or 'no columns'}; write {type(self).__name__}(column=...)"
             raise ValueError(f"the reward {self.__name__!r} needs the data column {column!r}, but {there}.")
         return row[column]
+
+
+def _wrong_length(reward: str, column: str, value: Any, count: int) -> str:
+    """Return what to write where a column is not a list with one value for each completion."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    held = f"{len(value)} values" if is_list else f"one {type(value).__name__}"
+    held = "1 value" if held == "1 values" else held
+    example = f"[{value!r:.40}] * {count}" if not is_list else f"{column}=[...]"
+    return (
+        f"the column {column!r} of the reward {reward!r} has {held} for {count} completion{'' if count == 1 else 's'}. "
+        f"Each completion needs its own value: {example if is_list else f'{column}={example}'}."
+    )
 
 
 def kinds() -> dict[str, type[Reward]]:
@@ -143,8 +159,13 @@ def unwrapped(reward: RewardFunction) -> RewardFunction:
 
 
 def reward_name(reward: RewardFunction) -> str:
-    """The name under which TRL logs a reward function: for a `functools.partial`, that of the function it wraps."""
-    reward = unwrapped(reward)
+    """Return the name under which a run logs a reward function.
+
+    For a `functools.partial` it is the name that was given to it, `strict.__name__ = "strict"`, else that of the function it
+    wraps. TRL 1.15 would log both under the latter; `training.errors.guarded` hands it functions of these names.
+    """
+    while isinstance(reward, functools.partial) and "__name__" not in vars(reward):
+        reward = reward.func
     return getattr(reward, "__name__", type(reward).__name__)
 
 
@@ -180,7 +201,10 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
     for reward in reward_list(rewards, least=0):
         name = reward_name(reward)
         if name in weights:
-            raise ValueError(f"two rewards are named {name!r}, which TRL would average: give one another name.")
+            raise ValueError(
+                f"two rewards are named {name!r}, which TRL would average: give one another name, "
+                "such as name='strict' for a reward of the kit, or strict.__name__ = 'strict' for a function."
+            )
         weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
     return weights
 

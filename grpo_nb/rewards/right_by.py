@@ -8,6 +8,7 @@ from typing import Any
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.scores import score
+from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 
@@ -63,5 +64,6 @@ def right_by(
     if judge is not None and texts:
         asked = dataclasses.replace(judge, format=format)
         scores = list(score(asked, texts, list(rows)).values[asked.__name__])
-    by_sameness = correctness(format=format)(completions=texts, answer=[row["answer"] for row in rows])
+    columns = {name: [row.get(name) for row in rows] for name in ("answer", ACCEPTED)}
+    by_sameness = correctness(format=format)(completions=texts, **columns)
     return [(same if math.isnan(paid) else paid) == 1.0 for paid, same in zip(scores, by_sameness, strict=True)]

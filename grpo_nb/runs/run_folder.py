@@ -38,6 +38,7 @@ from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, read_rows, reading
 from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
@@ -272,7 +273,8 @@ class Run(Shown):
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
         """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
-        kept = [{name: row[name] for name in ("prompt", "question", "answer")} for row in held_out]
+        names = ("prompt", "question", "answer", ACCEPTED)
+        kept = [{name: row[name] for name in names if name in row} for row in held_out]
         write_text(self.path / "holdout.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in kept))
         write_hashes(self.path / "train_questions.txt", trained)
 

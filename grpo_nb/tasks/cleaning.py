@@ -3,21 +3,38 @@
 import json
 import numbers
 import re
-import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from grpo_nb.core.words import displayable, shorten
+from grpo_nb.core.words import did_you_mean, displayable, shorten
 from grpo_nb.settings.arguments import check_choice
-from grpo_nb.tasks.answers import is_same_answer
+from grpo_nb.tasks.answers import Kind, is_same_answer
+from grpo_nb.tasks.numbers import read_number
+from grpo_nb.tasks.options import (
+    OptionReading,
+    as_letter,
+    options_in,
+    unshown_options,
+)
 from grpo_nb.tasks.read_rows import Rows
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Contradictory = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
 Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
+ACCEPTED = "accepted_answers"
+"""The column with all right answers of a row, where the source gives several; `answer` is the first of them."""
+# TRL 1.15 passes these names to rewards itself, drops them, or takes their column for images (grpo_trainer.py, lines 1542
+# and 2326); a method has `self`.
+_TAKEN = frozenset((
+    "prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments",
+    "image", "images", "self",
+))  # fmt: skip
 INSTRUCTS = ("system", "developer")
 _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
 _CHATS = ("messages", "conversations")
@@ -42,12 +59,14 @@ class Cleaned:
     notes: list[str] = field(default_factory=list)
     used: Mapping[str, list[str]] = field(default_factory=dict)
     """Part -> its columns."""
+    reading: "_Reading" = field(default_factory=lambda: _Reading())
+    """How answers were read."""
 
     def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
         self.left_out[reason] += 1
         cells = ", ".join(
-            f"{name}={shorten(repr(row.get(name)), 80)}" for names in self.used.values() for name in names
+            f"{name}={shorten(repr(_cell(row, name)), 80)}" for names in self.used.values() for name in names
         )
         self.examples.setdefault(reason, f"row {number}: {cells}")
 
@@ -70,8 +89,26 @@ class _LeftOut(Exception):
     """Why a row cannot be used."""
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """How the answers of a whole column are read, decided over all rows; a test split of one's own is read alike."""
+
+    has_aliases: bool = False
+    """A list of texts holds several answers, any of which is right."""
+    options: OptionReading | None = None
+    """How an answer names one of the options."""
+    is_after_hashes: bool = False
+    """Answers are what stands after ####, as in GSM8K."""
+
+
 def clean(
-    read: Rows, columns: Columns | None = None, contradictory: Contradictory = "ask", keep: Keep | None = None
+    read: Rows,
+    columns: Columns | None = None,
+    contradictory: Contradictory = "ask",
+    keep: Keep | None = None,
+    *,
+    kind: Kind | None = None,
+    like: Cleaned | None = None,
 ) -> Cleaned:
     """Find question and answer of each row, and leave out what cannot be trained on.
 
@@ -81,6 +118,8 @@ def clean(
         contradictory: What to do with a question that stands there with different answers, as `is_same_answer` tells them
             apart: `ask` raises, `drop` leaves out all of them, `first` keeps the first.
         keep: Of a row, whether it stays.
+        kind: The kind of answers, if it was given: with `json`, a list is one answer.
+        like: Rows that were read before, whose answers decide how these are read.
 
     Raises:
         ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
@@ -89,40 +128,127 @@ def clean(
     if not read.rows:
         raise ValueError(f"{read.place} has no rows: a task needs at least two, one to train on and one held out.")
     found = list(dict.fromkeys(name for row in read.rows for name in row))
-    used = _columns_of_parts(read.place, found, columns)
+    used = _columns_of_parts(read, found, columns)
     cleaned, items = Cleaned(notes=[*read.notes], used=used), []
+    reading = like.reading if like is not None else _reading_of(read.rows, used, kind)
     for number, row in enumerate(read.rows):
         try:
             if keep is not None and not keep(dict(row)):
                 raise _LeftOut("that keep= leaves out")
-            items.append(_Item(number, row, _parts(row, used)))
+            items.append(_Item(number, row, _parts(row, used, reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
+    if items:
+        items, is_after_hashes = _without_solutions(items, reading, like is not None, cleaned)
+        reading = replace(reading, is_after_hashes=is_after_hashes)
     if not items:
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
-    if all(solved := [_SOLVED.fullmatch(item.parts["answer"]) for item in items]):
-        cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
-        for item, match in zip(items, solved, strict=True):
-            item.parts.update(match.groupdict())
+    cleaned.reading = reading
+    cleaned.notes += _notes_on_answers(read.rows, items, used, reading)
     items = _once(read.place, items, contradictory, cleaned)
-    renamed = [names[0] for names in used.values() if len(names) == 1]
-    if unused := sorted({*PARTS}.intersection(found).difference(*used.values())):
-        cleaned.notes.append(f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part")
-    for name in found:
-        if name not in PARTS and name not in renamed:
-            column = _column(name, [item.row.get(name) for item in items], cleaned)
-            for item, value in zip(items, column, strict=True):
-                item.parts.setdefault(name, value)
+    _add_columns(found, items, cleaned)
     cleaned.rows = [item.parts for item in items]
     return cleaned
 
 
-def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None) -> dict[str, list[str]]:
+def _reading_of(rows: Sequence[Mapping[str, Any]], used: Mapping[str, Sequence[str]], kind: Kind | None) -> _Reading:
+    """Decide how the answers of these rows are read."""
+    if "answer" not in used:
+        return _Reading()
+    golds = [_cell(row, used["answer"][0]) for row in rows]
+    options = [options_in(_question_cells(row, used)) for row in rows]
+    pairs = [(gold, held) for gold, held in zip(golds, options, strict=True) if held and _is_there(gold)]
+    return _Reading(_has_aliases(golds, kind), OptionReading.of(pairs) if pairs else None)
+
+
+def _has_aliases(golds: Iterable[Any], kind: Kind | None) -> bool:
+    """Say whether lists among the answers hold several right answers; lists of numbers alone are one answer in JSON."""
+    entries = [entry for gold in golds if isinstance(gold, (list, tuple)) for entry in gold]
+    if not entries or kind == "json" or any(isinstance(entry, (list, tuple, dict)) for entry in entries):
+        return False
+    return kind is not None or any(isinstance(entry, str) for entry in entries)
+
+
+def _question_cells(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> list[tuple[str, Any]]:
+    """Return the columns of the question with their values."""
+    return [(name, _cell(row, name)) for name in used.get("question", ())]
+
+
+def _without_solutions(
+    items: list[_Item], reading: _Reading, is_decided: bool, cleaned: Cleaned
+) -> tuple[list[_Item], bool]:
+    """Read the answers after ####, if most rows have them; leave out a row that then has none."""
+    solved = [_SOLVED.fullmatch(item.parts["answer"]) for item in items]
+    count = sum(match is not None for match in solved)
+    is_after_hashes = reading.is_after_hashes if is_decided else 2 * count > len(items)
+    if not is_after_hashes or not count:
+        if count:
+            cleaned.notes.append(f"{count} of {len(items)} answers contain ####; they are used as they are written")
+        return items, is_after_hashes
+    cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
+    kept = []
+    for item, match in zip(items, solved, strict=True):
+        if match is not None:
+            item.parts.update(match.groupdict())
+        elif read_number(item.parts["answer"]) is not None:
+            item.parts["solution"] = ""  # the answer without its solution
+        else:
+            cleaned.leave_out("whose answer has no #### where most rows have one", item.number, item.row)
+            continue
+        kept.append(item)
+    return kept, True
+
+
+def _notes_on_answers(
+    rows: Sequence[Mapping[str, Any]],
+    items: Sequence[_Item],
+    used: Mapping[str, Sequence[str]],
+    reading: _Reading,
+) -> list[str]:
+    """Return what to know about how the answers were read; rows without a list of answers get one of their own."""
+    notes = []
+    lists = sum(len(item.parts.get(ACCEPTED, ())) > 1 for item in items)
+    if reading.has_aliases and any(ACCEPTED in item.parts for item in items):
+        for item in items:
+            item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
+        notes.append(
+            f"{lists} of {len(items)} rows have several answers: each is right (column {ACCEPTED!r}), the first is shown. "
+            'If a list is one answer, write kind="json"'
+        )
+    if reading.options is not None:
+        notes += reading.options.notes(used["answer"][0])
+    if "question" in used:
+        notes += unshown_options(rows, used["question"])
+    return notes
+
+
+def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned) -> None:
+    """Add the columns that play no part, renamed where their name is taken."""
+    renamed = [names[0] for names in cleaned.used.values() if len(names) == 1]
+    if unused := sorted({*PARTS}.intersection(found).difference(*cleaned.used.values())):
+        cleaned.notes.append(f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part")
+    taken = _TAKEN | ({"solution"} if cleaned.reading.is_after_hashes else set())
+    for name in found:
+        if name in PARTS or name in renamed:
+            continue
+        column = _column(name, [item.row.get(name) for item in items], cleaned)
+        kept_as = name
+        while kept_as in taken or (kept_as != name and kept_as in found):
+            kept_as = f"source_{kept_as}"
+        if kept_as != name:
+            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: the trainer uses the name {name!r} itself")
+        for item, value in zip(items, column, strict=True):
+            item.parts.setdefault(kept_as, value)
+
+
+def _columns_of_parts(read: Rows, found: Sequence[str], columns: Columns | None) -> dict[str, list[str]]:
     """Part -> its columns, from what was asked for and what is there.
 
     Raises:
         ValueError: An unknown part, or one without its column, with a map to copy.
     """
+    place, fields = read.place, [*found, *_fields(read.rows)]
+    _require_parts(columns or {}, fields)
     named = {part: [names] if isinstance(names, str) else [*names] for part, names in (columns or {}).items()}
     named |= {part: [part] for part in PARTS if part not in named and part in found}
     chats = [name for name in _CHATS if name in found]
@@ -132,11 +258,52 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
     if named.get("prompt", [""])[0] not in _CHATS:  # of a chat, the last turn is the answer where no column is
         needed["answer"] = ["answer"]
     for part, names in {**needed, **named}.items():
-        missing = [name for name in names if name not in found]
-        if missing or part not in PARTS or (len(names) != 1 and part != "question"):
-            told = f"{place} has no column {(missing or names)[0]!r} for the {part}; it has {found}"
-            raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(found)}")
+        missing = [name for name in names if name not in fields]
+        if missing or (len(names) != 1 and part != "question"):
+            told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {fields}"
+            raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}")
     return named
+
+
+def _require_parts(columns: Columns, fields: Sequence[str]) -> None:
+    """Refuse a map with a part that does not exist.
+
+    Raises:
+        ValueError: With the map turned round, where columns and parts changed places.
+    """
+    unknown = [part for part in columns if part not in PARTS]
+    if not unknown:
+        return
+    meant = did_you_mean(unknown[0], PARTS)
+    if all(isinstance(name, str) and name in PARTS for name in columns.values()) and {*columns} <= {*fields}:
+        turned = {part: name for name, part in columns.items()}
+        meant = f". The part comes first: columns={json.dumps(turned, ensure_ascii=False)}"
+    raise ValueError(f"columns= has the part {unknown[0]!r}, which is none of {', '.join(PARTS)}{meant}")
+
+
+def _fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the fields inside of dicts, as `ticket.body`."""
+    names: dict[str, None] = {}
+
+    def add(value: Any, place: str) -> None:
+        if isinstance(value, Mapping):
+            for key, held in value.items():
+                names[f"{place}.{key}"] = None
+                add(held, f"{place}.{key}")
+
+    for row in rows:
+        for name, value in row.items():
+            add(value, name)
+    return [name for name in names if not any(name in row for row in rows[:1])]
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a column, or of a field inside of dicts: `ticket.body`; None where there is none."""
+    value: Any = row
+    for key in [name] if name in row else name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    # A cell of pandas may hold an array or a number of numpy.
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _proposed(found: Sequence[str]) -> str:
@@ -151,11 +318,11 @@ def _proposed(found: Sequence[str]) -> str:
     return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 
-def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _Reading) -> dict[str, Any]:
     """Question, answer, and prompt where the row has its own."""
     parts: dict[str, Any] = {}
-    gold = row.get(used["answer"][0]) if "answer" in used else None
-    asked = row.get(used["prompt"][0]) if "prompt" in used else None
+    gold = _cell(row, used["answer"][0]) if "answer" in used else None
+    asked = _cell(row, used["prompt"][0]) if "prompt" in used else None
     if isinstance(asked, list):
         chat = _chat(asked)
         if "answer" not in used and chat and chat[-1]["role"] == "assistant":
@@ -164,14 +331,22 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[st
             raise _LeftOut("whose prompt does not end with what a user says")
         parts["prompt"], asked = chat, _asked_by(chat)
     if "question" in used:
-        (_, asked), *more = [(name, row.get(name)) for name in used["question"]]
-        if more and (options := _options(more[-1][1])):
-            more[-1:] = zip(string.ascii_uppercase, options["text"], strict=False)
-            gold = _letter(gold, options)
-        # Columns A, B, C are options behind their letter.
+        cells = _question_cells(row, used)
+        options = options_in(cells)
+        if options:
+            gold = as_letter(gold, options, reading.options) if reading.options else None
+            if gold is None:
+                raise _LeftOut("whose answer is none of its options")
+        (_, asked), *more = [(name, value) for name, value in cells if name not in options.columns]
+        # A column of one letter is an option behind its letter.
         lines = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
-        if more:
+        lines += [f"{option.letter}) {option.text}" for option in options if _is_there(option.text)]
+        if more or lines:
             asked = "\n".join([str(asked)] * _is_there(asked) + lines)
+    if reading.has_aliases and isinstance(gold, (list, tuple)):
+        accepted = [_text(entry, "answer").strip() for entry in gold if _is_there(entry)]
+        parts[ACCEPTED] = list(dict.fromkeys(accepted))
+        gold = accepted[0] if accepted else None
     return {**parts, "question": _text(asked, "question"), "answer": _text(gold, "answer").strip()}
 
 
@@ -190,24 +365,6 @@ def _text(value: Any, part: str) -> str:
         raise _LeftOut(f"whose {part} is no text")
     # pandas makes whole numbers beside an empty cell to floats.
     return displayable(str(int(value) if isinstance(value, float) and value.is_integer() else value))
-
-
-def _options(held: Any) -> Mapping[str, Sequence[Any]]:
-    """The labels and texts of options: of a list, as in MMLU, or as ARC has them; empty for what is neither."""
-    if isinstance(held, list):
-        return {"label": string.ascii_uppercase[: len(held)], "text": held}
-    return held if isinstance(held, Mapping) and held.keys() == {"label", "text"} else {}
-
-
-def _letter(gold: Any, options: Mapping[str, Sequence[Any]]) -> str:
-    """The letter of the option that an answer is, by its label, its text, or its index, counted from 0."""
-    texts = options["text"]
-    for known, wanted in (([*map(str, options["label"])], str(gold)), (texts, gold)):
-        if wanted in known:
-            return string.ascii_uppercase[known.index(wanted)]
-    if gold not in range(len(texts)):
-        raise _LeftOut("whose answer is none of its options")
-    return string.ascii_uppercase[int(gold)]
 
 
 def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
@@ -237,15 +394,14 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
         groups.setdefault(" ".join(" ".join(turn["content"] for turn in turns).split()), []).append(item)
     kept = []
     for first, *others in groups.values():
-        gold = first.parts["answer"]
-        repeated = [item for item in others if is_same_answer(item.parts["answer"], gold)]
+        repeated = [item for item in others if _is_same_gold(item.parts, first.parts)]
         is_open = len(repeated) < len(others)
         if is_open and contradictory == "ask":
             rows = {item.number: item.parts["answer"] for item in (first, *others)}
             asked = f"{place}: rows {[*rows][:4]} ask {shorten(first.parts['question'], 120)!r} with different answers"
             raise ValueError(
                 f'{asked}, {[*dict.fromkeys(rows.values())]}. contradictory="drop" leaves such questions out, "first" keeps '
-                'the first. Where each is right: a column of lists, and gn.rewards.correctness(column="<that column>").'
+                'the first. Where each is right, write one row with a list as its answer, such as ["Paris", "City of Paris"].'
             )
         if is_open and contradictory == "drop":
             others, repeated = [first, *others], []
@@ -256,18 +412,77 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
     return kept
 
 
-def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
-    """A column that plays no part, as it is; as text what Arrow refuses or would change: it gives each dict the keys of all."""
-    import pyarrow
+def _is_same_gold(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Say whether two rows share a right answer."""
+    golds = wanted.get(ACCEPTED, [wanted["answer"]])
+    return any(is_same_answer(one, gold) for one in given.get(ACCEPTED, [given["answer"]]) for gold in golds)
 
-    try:
-        is_kept = "struct" not in str(pyarrow.array(values).type)
-    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
-        is_kept = False
-    if is_kept:
+
+def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
+    """Return a column that plays no part, as it is; as text only where neither Arrow nor JSON holds it unchanged."""
+    if not _is_changed_by_arrow(values) or _is_json(values):
         return values
     cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
     return [None if value is None else _as_text(value) for value in values]
+
+
+def _is_changed_by_arrow(values: list[Any]) -> bool:
+    """Say whether Arrow refuses a column, or would change it: it gives each dict the keys of all."""
+    import pyarrow
+
+    try:
+        return "struct" in str(pyarrow.array(values).type)
+    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
+        return True
+
+
+def _is_json(values: list[Any]) -> bool:
+    """Say whether JSON holds a column unchanged, and no reward would take its None for one that Arrow has filled in."""
+    try:
+        written = json.dumps(values, allow_nan=False, ensure_ascii=False)
+        written.encode()
+        is_unchanged = json.loads(written) == values
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return is_unchanged and displayable(written) == written and not any(map(_has_empty_field, values))
+
+
+def _has_empty_field(cell: Any) -> bool:
+    """Say whether a list of dicts, such as hidden tests, has None in a dict further inside: `code_tests` refuses it."""
+    if not isinstance(cell, list):
+        return False
+    inside = [value for entry in cell if isinstance(entry, Mapping) for value in entry.values()]
+    return any(map(_holds_none, inside))
+
+
+def _holds_none(value: Any) -> bool:
+    """Say whether a dict at any depth holds None."""
+    if isinstance(value, Mapping):
+        return any(held is None or _holds_none(held) for held in value.values())
+    return isinstance(value, list) and any(map(_holds_none, value))
+
+
+def nested_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that a `Dataset` has to store as JSON to give them back unchanged."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if name != "prompt" and _is_changed_by_arrow([row.get(name) for row in rows])]
+
+
+def as_dataset(rows: Sequence[Mapping[str, Any]], nested: Sequence[str] | None = None) -> "Dataset":
+    """Return rows as a `Dataset` whose cells are what they were: a dict stays a dict, with its own keys.
+
+    Args:
+        rows: All with the same columns.
+        nested: From `nested_columns` of more rows than these, so that two parts get the same types.
+    """
+    from datasets import Dataset, Features, Json
+
+    nested = nested_columns(rows) if nested is None else nested
+    plain = Dataset.from_list([{name: value for name, value in row.items() if name not in nested} for row in rows])
+    if not nested:
+        return plain
+    features = {name: Json() if name in nested else plain.features[name] for name in rows[0]}
+    return Dataset.from_list(list(rows), features=Features(features))
 
 
 def _as_text(value: Any) -> str:

@@ -86,14 +86,16 @@ def _unwrapped(text: str) -> str:
 
 _DIGITS = r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)|[1-9]\d?(?:,\d\d)+,\d{3}|(?!0\d)\d+)"  # the second as in India
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_FRAC = re.compile(rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}")
+# A digit right after a fraction is a factor: it must not become a part of the denominator. Nor must an exponent.
+_NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
+_FRAC = re.compile(rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}")
 _NUMBER = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?(?:\([a-z]\))?|[A-Z]{2,4}|p[A-Z]{1,2}|\\[a-z]+)\s*=(?!=)\s*)?(?P<sign>[-+]?)\s*"
     r"(?P<money>(?:(?:US ?)?[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*(?P<minus>-?)\s*"
     rf"(?:(?P<whole>[1-9]\d*) +(?=[\d.,]+\s*/\s*-?[\d.]))?(?P<over>{_DECIMAL})(?:\s*/\s*(?P<under>-?\s*{_DECIMAL}))?"
     r"(?:[eE](?P<e>[-+]?\d{1,3})|\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{?\s*(?P<power>[-+]?\d{1,3})\s*\}?)?"
     r"(?:\s*(?P<scale>(?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b)s?)?"
-    r"(?:(?!\s*[\d.,;=])(?:\s+|(?![A-Za-z]\b|[A-Za-z]{4}))(?P<unit>.{1,40}))?",
+    r"(?:(?!\s*[\d.,;=])(?P<gap>\s*)(?![A-Za-z]\b(?<!\s.))(?P<unit>.{1,40}))?",
     re.ASCII,
 )
 _SCALES = {
@@ -110,7 +112,59 @@ _NO_UNIT = re.compile(
     "|pi|sqrt|sin|cos|tan|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|ten"
     "|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille|point|infinity"
 )
-_SIGN_OF = {"dollar": "$", "USD": "$", "euro": "\u20ac", "EUR": "\u20ac", "GBP": "\u00a3", "degree": "\u00b0"}
+_SIGN_OF = {
+    "dollar": "$", "USD": "$", "euro": "\u20ac", "EUR": "\u20ac", "GBP": "\u00a3", "degree": "\u00b0", "deg": "\u00b0",
+}  # fmt: skip
+# Full name of a unit, in the singular -> its other spellings. A plural s is removed before the look-up.
+_UNITS = {
+    "second": "s sec", "minute": "min", "hour": "h hr", "day": "d", "week": "wk", "year": "yr",
+    "meter": "m metre", "gram": "g gm gramme", "liter": "l L litre", "tonne": "t",
+    "inch": "in inche", "foot": "ft feet", "yard": "yd", "mile": "mi", "pound": "lb", "ounce": "oz",
+    "hertz": "Hz", "watt": "W", "joule": "J", "volt": "V", "newton": "N", "pascal": "Pa", "ampere": "A amp",
+    "ohm": "\u03a9", "byte": "B", "mole": "mol", "calorie": "cal", "watthour": "Wh", "electronvolt": "eV",
+    "kilogram": "kilo Kg KG", "kilometer": "Km KM", "kilobyte": "KB",
+    "mile/hour": "mph", "kilometer/hour": "kph kmh kmph",
+    "\u00b0C": "celsius centigrade", "\u00b0F": "fahrenheit",
+}  # fmt: skip
+_PREFIXES = {
+    "k": "kilo", "d": "deci", "c": "centi", "m": "milli", "u": "micro", "\u00b5": "micro", "n": "nano", "M": "mega",
+    "G": "giga", "T": "tera",
+}  # fmt: skip
+_PREFIXED = (
+    "second", "meter", "gram", "liter", "hertz", "watt", "joule", "volt", "newton", "pascal", "ampere", "ohm", "byte",
+    "mole", "calorie", "watthour", "electronvolt",
+)  # fmt: skip
+
+
+def _unit_spellings() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the full name of each spelling of a unit, and of those that may stand in capitals."""
+    full_names, in_any_case = {}, {}
+    for name, spellings in _UNITS.items():
+        for spelling in (name, *spellings.split()):
+            full_names[spelling] = name
+            if len(spelling) > 2:
+                in_any_case[spelling.casefold()] = name
+            if name not in _PREFIXED:
+                continue
+            for sign, prefix in _PREFIXES.items():
+                # Signs go with signs and words with words: "km", "kilometre".
+                is_word = len(spelling) > 3
+                prefixed = f"{prefix if is_word else sign}{spelling}"
+                full_names.setdefault(prefixed, f"{prefix}{name}")
+                if is_word:
+                    in_any_case[prefixed.casefold()] = f"{prefix}{name}"
+    return full_names, in_any_case
+
+
+_FULL_NAMES, _IN_ANY_CASE = _unit_spellings()
+# Abbreviations that count as a unit though _SHORT does not have them.
+_ALSO_SHORT = frozenset(
+    ("hr", "sec", "yr", "wk", "gm", "mol", "cal", "kcal", "kph", "kmh", "kmph", "KB", "kB", "Kg", "KG", "Km", "KM")
+)
+_SQUARE = re.compile(r"\b(square|sq|cubic|cu)\b\.?\s+([A-Za-z]+)")
+_TEMPERATURE = re.compile(
+    r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])"
+)
 _WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
 
@@ -142,6 +196,8 @@ def read_number(text: str) -> Number | None:
         return None if value is None else Number(Fraction(value))
     over, under = (Fraction(re.sub(r"[,' ]|\.$", "", part)) for part in (found["over"], found["under"] or "1"))
     unit = unit_name(f"{found['money']} {found['unit'] or ''}")
+    if found["unit"] and not found["gap"] and not _are_known_units(found["unit"]):
+        return None  # 42abc and 42ish are no numbers, while 42km and 42min are
     is_amount = found["money"] and re.fullmatch("[A-Za-z]", found["unit"] or "")  # $5 m
     is_improper = found["whole"] and not 0 <= over < under
     if under == 0 or is_improper or is_amount or unit is None or (found["sign"] and found["minus"]):
@@ -156,17 +212,31 @@ def read_number(text: str) -> Number | None:
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """Whether two numbers are equal, and name no two variables or units; one of them may lack either.
 
-    Of two numbers of which one has a percent sign the sign may be left out: the question asks for percent.
+    Where the gold answer has a percent sign, it may be left out: the question asks for percent. Where only the given
+    number has one, it has one meaning: a gold answer of 42 is 42 %, and one of 0.5 is 50 %, never both.
 
     >>> is_same_number(read_number("50 %"), read_number("0.5")), is_same_number(read_number("50"), read_number("50%"))
     (True, True)
+    >>> is_same_number(read_number("42%"), read_number("42")), is_same_number(read_number("0.5%"), read_number("0.5"))
+    (True, False)
     >>> is_same_number(read_number("12 pounds"), read_number("12")), is_same_number(read_number("5 kg"), read_number("5 g"))
     (True, False)
     """
     if any(a and b and a != b for a, b in ((given.name, gold.name), (given.unit, gold.unit))):
         return False
-    a, b = (number.value * (100 if number.unit == "%" else 1) for number in (given, gold))
-    return min(abs(given.value - gold.value), abs(a - b)) <= tolerance
+    difference = abs(given.value - gold.value)
+    given_points, gold_points = (number.value * (100 if number.unit == "%" else 1) for number in (given, gold))
+    difference_in_points = abs(given_points - gold_points)
+    if gold.unit == "%":
+        return difference_in_points <= tolerance or 100 * difference <= tolerance
+    if given.unit == "%" and _is_in_points(gold.value):
+        return difference_in_points <= tolerance
+    return difference <= tolerance
+
+
+def _is_in_points(gold: Fraction) -> bool:
+    """Say whether a gold answer without a sign, if it is a percentage, counts percents: 42 does, 0.5 and 3.5 do not."""
+    return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)
 
 
 def unit_name(text: str) -> str | None:
@@ -174,20 +244,51 @@ def unit_name(text: str) -> str | None:
 
     >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
     ('mile/hour', 'redapple', None, None)
+    >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
+    ('kilometer/hour', 'meter^2', 'minute')
     """
-    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace("^\\circ", "\u00b0")
-    text = " ".join(re.sub(r"\bper\b", "/", text.replace("\\cdot", "*").replace("\\mu", "u")).split())
+    text = _plain_unit(text)
     words = [_unit_word(word) for word in re.findall(_WORD, text)]
     if text and not (_UNIT.fullmatch(text) and all(words)):
         return None
     return re.sub(r"[ ()]", "", re.sub(_WORD, lambda found: words.pop(0), text))
 
 
+def _plain_unit(text: str) -> str:
+    """Return the text of a unit without LaTeX: per as /, squares and degrees in one spelling."""
+    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace("^\\circ", "\u00b0")
+    text = _TEMPERATURE.sub(lambda found: "\u00b0C" if found[1] else "\u00b0F", text)
+    text = _SQUARE.sub(lambda found: f"{found[2]}^{2 if found[1] in ('square', 'sq') else 3}", text)
+    return " ".join(re.sub(r"\bper\b", "/", text.replace("\\cdot", "*").replace("\\mu", "u")).split())
+
+
 def _unit_word(word: str) -> str:
-    """One word of a unit; empty for what is none: 25 December is a day, 10 Downing Street a house."""
+    """Return one word of a unit in one spelling; empty for what is none: 25 December is a day, 10 Downing Street a house."""
+    if known := _known_unit(word):
+        return known
     name = word.removesuffix("s") if len(word) > 2 else word
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word) and not _NO_UNIT.fullmatch(name)
-    return _SIGN_OF.get(name, name) if is_word or _SHORT.fullmatch(name) else ""
+    return name if is_word else ""
+
+
+def _known_unit(word: str) -> str:
+    """Return the full name of a unit that people measure in; empty for any other word."""
+    singular = word.removesuffix("s") if len(word) > 2 else word
+    for name in (word, singular):
+        if name in _SIGN_OF:
+            return _SIGN_OF[name]
+        is_word = len(name) > 2 and name.islower()
+        if name in _FULL_NAMES and (is_word or name in _ALSO_SHORT or _SHORT.fullmatch(name)):
+            return _FULL_NAMES[name]
+    # "Min", "KILOMETERS": signs of one or two letters mean something else in capitals.
+    for name in (word.casefold(), singular.casefold()):
+        if name in _IN_ANY_CASE:
+            return _IN_ANY_CASE[name]
+    return singular if _SHORT.fullmatch(singular) else ""
+
+
+def _are_known_units(text: str) -> bool:
+    return all(map(_known_unit, re.findall(_WORD, _plain_unit(text))))
 
 
 _ONES = [

@@ -19,8 +19,10 @@ from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import prompt_lengths, shorten
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.system_role import NO_SYSTEM_ROLE, is_system_role_lost, merge_system_turn
 from grpo_nb.tasks.tools import Play, Tool
 
 if TYPE_CHECKING:
@@ -117,9 +119,13 @@ class Task(Shown):
     def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
         """Return the task without the prompts of more than `max_prompt_length` tokens, counted in `dropped`.
 
+        Where the chat template has no system role, what the system says stands in the first user message from here on.
+
         Raises:
             ValueError: If no training or no held-out prompt is short enough.
         """
+        if is_system_role_lost(tokenizer, self.template_kwargs) and _has_system_turn(self.train):
+            return self._without_system_turns().fit(tokenizer, max_prompt_length)
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
@@ -141,6 +147,14 @@ class Task(Shown):
         examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
         dropped = self._dropped_and({"too long": len(too_long)})
         return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note))
+
+    def _without_system_turns(self) -> Task:
+        """Return the task with the system prompt at the start of each first user message."""
+        merged = {
+            part: as_dataset([{**row, "prompt": merge_system_turn(row["prompt"])} for row in getattr(self, part)])
+            for part in ("train", "holdout")
+        }
+        return dataclasses.replace(self, **merged, notes=(*self.notes, NO_SYSTEM_ROLE))
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
         """Return the task with the share of right completions of each training question that was sampled.
@@ -240,3 +254,8 @@ class Task(Shown):
         how = {"tokenize": False, "add_generation_prompt": True, **self.template_kwargs}
         rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
+
+
+def _has_system_turn(rows: Dataset) -> bool:
+    """Say whether a prompt begins with what the system says."""
+    return any(turn["role"] in ("system", "developer") for prompt in rows["prompt"] for turn in prompt[:1])

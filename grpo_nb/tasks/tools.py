@@ -46,6 +46,7 @@ class Play:
     seconds_per_call: float = 10.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", tuple(map(_as_function, self.tools)))
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
         kind = self.environment
@@ -89,6 +90,7 @@ class Play:
         return [
             str(self.rounds),
             *(f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}" for f in (*self.tools, *own)),
+            *(f"{f.__name__} {f.arguments_set}" for f in self.tools if hasattr(f, "arguments_set")),
             *(f"{name} = {held[name]!r}" for name in held if isinstance(held[name], _CONSTANTS) and name[:2] != "__"),
         ]
 
@@ -155,6 +157,45 @@ class Play:
                     f"{in_line(again.get(name))}: completions of a group would play different games, and advantages would be "
                     "luck. Take what is drawn from the row: a column for it, or random.Random(row['question'])."
                 )
+
+
+def _as_function(tool: Tool) -> Tool:
+    """Return a `functools.partial` as the function that a model can call: with a name, and without what is set already.
+
+    Raises:
+        TypeError: An object without a name, such as an instance with `__call__`.
+    """
+    if isinstance(tool, functools.partial):
+        return _function_of_partial(tool)
+    if callable(tool) and not hasattr(tool, "__name__"):
+        name = type(tool).__name__
+        raise TypeError(
+            f"the tool {in_line(tool)} has no name for the model to call: give a function or a method, such as "
+            f"{name.lower()}.{next((n for n in dir(tool) if not n.startswith('_')), 'look')}."
+        )
+    return tool
+
+
+def _function_of_partial(partial: functools.partial) -> Tool:
+    function = partial.func
+    while isinstance(function, functools.partial):
+        function = function.func
+    free = [
+        parameter for name, parameter in inspect.signature(partial).parameters.items() if name not in partial.keywords
+    ]
+
+    @functools.wraps(function)
+    def tool(*args: Any, **arguments: Any) -> Any:
+        return partial(*args, **arguments)
+
+    own = vars(partial)
+    tool.__name__ = own.get("__name__", function.__name__)
+    tool.__doc__ = own.get("__doc__", function.__doc__)
+    names = {parameter.name for parameter in free} | {"return"}
+    tool.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name in names}
+    tool.__signature__ = inspect.signature(partial).replace(parameters=free)
+    tool.arguments_set = f"{partial.args} {partial.keywords}"  # a tool with other arguments is another one
+    return tool
 
 
 def _limited(tool: Tool, seconds: float) -> Tool:

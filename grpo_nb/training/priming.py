@@ -27,6 +27,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
+from grpo_nb.tasks.system_role import fit_to_template
 from grpo_nb.training.prepare import kept_precision, silence
 
 Row = Mapping[str, Any]
@@ -131,8 +132,9 @@ def prime(
 
 def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str) -> dict[str, list[int]]:
     """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
+    (turns,) = fit_to_template([row["prompt"]], tokenizer, task.chat_template_kwargs)
     prompt = tokenizer.apply_chat_template(
-        row["prompt"], add_generation_prompt=True, return_dict=True, **task.chat_template_kwargs
+        turns, add_generation_prompt=True, return_dict=True, **task.chat_template_kwargs
     )["input_ids"]
     text = completion(task.format, reasoning, row["answer"])
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]

@@ -36,8 +36,8 @@ def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
     assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
     assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
     assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(task)
-    assert {row["mixed"] for row in both(task)} == {"1", "a", None}
-    assert "the column 'mixed' is kept as text" in repr(task)
+    assert {row["mixed"] for row in both(task)} == {1, "a", None}
+    assert "the column 'mixed'" not in repr(task)
 
 
 @pytest.mark.parametrize(("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"])
@@ -102,7 +102,10 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     read = [test for row in both(task) for test in read_tests(row["tests"])]
     assert sorted(repr(list(test.call.args)) for test in read) == sorted(repr([value]) for value in values * 2)
     assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
-    assert "the column 'tests' is kept as text, what is none as JSON" in repr(task)
+    # None in a dict inside of a test could be one that Arrow has filled in, so these stay text.
+    has_none = values[0] == [{"a": None}]
+    assert ("the column 'tests' is kept as text, what is none as JSON" in repr(task)) == has_none
+    assert isinstance(task.train[0]["tests"], str) == has_none
 
 
 def test_a_question_of_several_columns_stands_one_below_the_other_options_behind_their_letters() -> None:

@@ -1,0 +1,688 @@
+"""Data that used to be misread without a word: each is read right now, or refused with a sentence."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, List, Value
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import grpo_nb as gn
+from grpo_nb.core.words import prompt_lengths
+from grpo_nb.evaluation.heldout import load_holdout
+from grpo_nb.rewards.right_by import right_by
+from grpo_nb.tasks import read_rows as reading
+from grpo_nb.tasks.answers import alike_labels, answers_of
+from grpo_nb.tasks.cleaning import as_dataset
+from grpo_nb.tasks.read_rows import read_rows
+from grpo_nb.tasks.system_role import fit_to_template
+
+ROOT = Path(__file__).parents[2]
+Rows = list[dict[str, Any]]
+# The template of google/gemma-2-2b-it.
+GEMMA_2 = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+SILENT = "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
+
+
+def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[UNK]", chat_template=template)
+
+
+def both(task: gn.tasks.Task) -> Rows:
+    return [*task.train, *task.holdout]
+
+
+def answers(task: gn.tasks.Task) -> list[str]:
+    return sorted(row["answer"] for row in both(task))
+
+
+def rows_of(golds: list[Any], **columns: list[Any]) -> Rows:
+    rows = [{"question": f"Question {n}?", "answer": gold} for n, gold in enumerate(golds)]
+    for name, values in columns.items():
+        rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
+    return rows
+
+
+# Answers after ####.
+
+
+def test_gsm8k_row_without_hashes_is_left_out() -> None:
+    golds = [f"{n}+1={n + 1}\n#### {n + 1}" for n in range(9)] + ["9+1 is ten, so ten."]
+    task = gn.load_task(rows_of(golds))
+    assert answers(task) == sorted(str(n + 1) for n in range(9))
+    assert task.dropped == {"whose answer has no #### where most rows have one": 1}
+    assert "9+1 is ten" in repr(task)
+
+
+def test_gsm8k_row_with_a_plain_number_keeps_it() -> None:
+    task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(9)] + ["77"]))
+    assert "77" in answers(task)
+    assert task.dropped == {}
+
+
+def test_few_answers_with_hashes_are_kept_and_noted() -> None:
+    task = gn.load_task(rows_of(["1 #### 1", "2", "3", "4"]), holdout=1)
+    assert "1 #### 1" in answers(task)
+    assert "1 of 4 answers contain ####; they are used as they are written" in task.notes
+
+
+def test_own_solution_column_stays_beside_hashes() -> None:
+    task = gn.load_task(rows_of([f"so\n#### {n}" for n in range(4)], solution=["mine"] * 4))
+    assert task.train[0]["solution"] == "so"
+    assert task.train[0]["source_solution"] == "mine"
+
+
+# Labels with names.
+
+LABELLED = Dataset.from_dict(
+    {"question": [f"{n}?" for n in range(9)], "answer": [0, 1, 0] * 2 + [1, 1, -1], "tags": [[0], [1], []] * 3},
+    features=Features(
+        {
+            "question": Value("string"),
+            "answer": ClassLabel(names=["neg", "pos"]),
+            "tags": List(ClassLabel(names=["x", "y"])),
+        }
+    ),
+)
+
+
+@pytest.mark.parametrize("kind", ["dataset", "split", "parquet", "arrow", "stream"])
+def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
+    LABELLED.to_parquet(tmp_path / "labels.parquet")
+    source = {
+        "dataset": LABELLED,
+        "split": DatasetDict({"train": LABELLED}),
+        "parquet": tmp_path / "labels.parquet",
+        "arrow": LABELLED.data.table,
+        "stream": LABELLED.to_iterable_dataset(),
+    }[kind]
+    task = gn.load_task(source)
+    assert answers(task) == ["neg"] * 4 + ["pos"] * 4
+    assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
+    assert sorted(map(tuple, (row["tags"] for row in both(task)))) == [()] * 2 + [("x",)] * 3 + [("y",)] * 3
+    assert "the column 'answer' holds labels: their names are used, not their numbers" in task.notes
+
+
+# Options.
+
+
+def options_rows(names: list[str], golds: list[Any]) -> Rows:
+    texts = [[f"text {n}{letter}" for letter in "wxyz"] for n in range(len(golds))]
+    return [{**row, **dict(zip(names, held, strict=False))} for row, held in zip(rows_of(golds), texts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("names", "golds", "letters"),
+    [
+        (["opa", "opb", "opc", "opd"], [0, 1, 2, 3] * 2, "AABBCCDD"),
+        (["opa", "opb", "opc", "opd"], ["1", "2", "3", "4"] * 2, "AABBCCDD"),
+        (["opa", "opb", "opc", "opd"], ["a", "b", "c", "d"] * 2, "AABBCCDD"),
+        (["option1", "option2"], ["1", "2"] * 4, "AAAABBBB"),
+        (["option1", "option2"], ["1"] * 8, "AAAAAAAA"),
+        (["sol1", "sol2"], [0, 1] * 4, "AAAABBBB"),
+        (["Option A", "Option B", "Option C"], ["Option B"] * 4 + ["C"] * 4, "BBBBCCCC"),
+        (["answerA", "answerB", "answerC"], ["3", "1"] * 4, "AAAACCCC"),
+        (["A", "B", "C", "D"], [0, 3] * 4, "AAAADDDD"),
+    ],
+    ids=[
+        "positions",
+        "positions from 1",
+        "marks",
+        "named",
+        "named, one only",
+        "named, from 0",
+        "names",
+        "text",
+        "letters",
+    ],
+)
+def test_option_columns_give_letters(names: list[str], golds: list[Any], letters: str) -> None:
+    rows = options_rows(names, golds)
+    task = gn.load_task(rows, columns={"question": ["question", *names], "answer": "answer"})
+    assert "".join(answers(task)) == letters
+    assert task.answers.kind != "number"
+    assert all("\nA) text " in row["question"] and "\nB) text " in row["question"] for row in both(task))
+
+
+def test_option_position_as_text_is_read() -> None:
+    rows = rows_of(["0", "1", "2", "1"] * 2, choices=[["x", "y", "z"]] * 8)
+    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
+    assert "".join(answers(task)) == "AABBBBCC"
+    assert "the answers in 'answer' are positions of options, counted from 0: 0 is A" in task.notes
+
+
+def test_option_texts_that_are_numbers_are_no_positions() -> None:
+    rows = rows_of(["3", "2", "9"] * 2, choices=[["3", "2", "5"], ["1", "0", "2"], ["1", "2", "3"]] * 2)
+    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
+    assert "".join(answers(task)) == "AACC"
+    assert task.dropped == {"whose answer is none of its options": 2}, "9 is no option, and no position either"
+
+
+def test_option_positions_without_evidence_are_noted() -> None:
+    rows = rows_of([1, 2, 1, 2], choices=[["x", "y", "z", "w"]] * 4)
+    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"}, holdout=1)
+    assert any("counted from 0: 0 is A. No row shows this" in note for note in task.notes)
+
+
+def test_two_sentences_are_not_options() -> None:
+    rows = rows_of(["same", "other"] * 4, sentence1=["One."] * 8, sentence2=["Two."] * 8)
+    task = gn.load_task(rows, columns={"question": ["question", "sentence1", "sentence2"], "answer": "answer"})
+    assert "A)" not in task.train[0]["question"]
+
+
+@pytest.mark.parametrize("names", [["opa", "opb"], ["choices"]])
+def test_options_that_no_question_shows_are_noted(names: list[str]) -> None:
+    rows = [
+        {**row, **dict.fromkeys(names, ["x", "y"] if names == ["choices"] else "x")} for row in rows_of([0, 1, 1, 0])
+    ]
+    shown = json.dumps(["question", *names])
+    note = f'If these are its options: "question": {shown}'
+    assert any(note in said for said in gn.load_task(rows, holdout=1).notes)
+
+
+# Several right answers.
+
+CAPITALS = [["Paris", "City of Paris"], ["Rome"], ["Warsaw", "Warszawa", "City of Warsaw"], "Oslo"]
+
+
+def test_aliases_are_all_right_in_every_reward() -> None:
+    task = gn.load_task(rows_of(CAPITALS), holdout=2)
+    assert task.answers.kind == "text"
+    row = next(row for row in both(task) if row["answer"] == "Paris")
+    assert row["accepted_answers"] == ["Paris", "City of Paris"]
+    texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
+    for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
+        assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
+    assert right_by(None, texts, [row] * 3, task.format) == [True, True, False]
+    assert any("2 of 4 rows have several answers: each is right" in note for note in task.notes)
+
+
+def test_rows_without_an_alias_accept_their_answer() -> None:
+    task = gn.load_task(rows_of(CAPITALS), holdout=2)
+    assert ["Oslo"] in [row["accepted_answers"] for row in both(task)]
+    assert "accepted_answers" not in gn.load_task(rows_of(["a b", "c d"]), holdout=1).train.column_names
+
+
+def test_aliases_are_right_in_a_held_out_set() -> None:
+    row = load_holdout(rows_of(CAPITALS)).holdout[0]
+    assert right_by(None, ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()) == [True]
+
+
+def test_aliases_are_kept_with_a_run(tmp_path: Path) -> None:
+    from grpo_nb.runs.run_folder import Run
+
+    Run(tmp_path).keep_questions([], gn.load_task(rows_of(CAPITALS), holdout=2).holdout)
+    kept = [json.loads(line) for line in (tmp_path / "holdout.jsonl").read_text().splitlines()]
+    assert all(row["accepted_answers"][0] == row["answer"] for row in kept)
+
+
+def test_lists_of_numbers_and_kind_json_stay_json() -> None:
+    assert gn.load_task(rows_of([[1, 2], [3], [4]]), holdout=1).answers.kind == "json"
+    listed = gn.load_task(rows_of([["a", "b"], ["c"], []]), holdout=1, kind="json")
+    assert answers(listed) == ['["a", "b"]', '["c"]', "[]"]
+
+
+def test_rows_with_a_common_alias_are_repeated_not_contradictory() -> None:
+    rows = [*rows_of(CAPITALS), {"question": "Question 0?", "answer": ["City of Paris", "Lutetia"]}]
+    assert gn.load_task(rows, holdout=1).dropped == {"repeated": 1}
+
+
+def test_floor_counts_every_accepted_label() -> None:
+    told = answers_of([["yes"], ["no", "yes"], ["no"], ["yes"]] * 3)
+    assert told.kind == "choice"
+    assert told.floor == ("yes", 0.75)
+
+
+# Columns.
+
+
+def test_field_inside_of_a_dict_is_a_column() -> None:
+    rows = [{"ticket": {"body": f"Text {n}", "meta": {"team": "ab"[n % 2]}}} for n in range(8)]
+    task = gn.load_task(rows, columns={"question": "ticket.body", "answer": "ticket.meta.team"})
+    assert {row["question"] for row in both(task)} == {f"Text {n}" for n in range(8)}
+    assert answers(task) == ["a"] * 4 + ["b"] * 4
+    assert both(task)[0]["ticket"]["meta"]["team"] in "ab"
+
+
+def test_missing_field_is_told_with_the_fields_there_are() -> None:
+    with pytest.raises(
+        ValueError, match=r"no column 'ticket.bdy' for the question; it has \['ticket', .*'ticket.body'\]"
+    ):
+        gn.load_task([{"ticket": {"body": "x"}, "answer": "1"}] * 2, columns={"question": "ticket.bdy"})
+
+
+def test_dict_columns_reach_rewards_as_dicts() -> None:
+    cells = [{"a": 1}, {"b": [2.5, "x"]}, {"a": 3}, None]
+    task = gn.load_task(rows_of(["p", "q", "r", "s"], facts=cells), holdout=1)
+    seen: list[Any] = []
+
+    def look(completions: list, facts: list[Any], **columns: Any) -> list[float]:
+        seen.extend(facts)
+        return [0.0] * len(facts)
+
+    gn.score(look, ["x"] * 4, both(task))
+    assert sorted(map(repr, seen)) == sorted(map(repr, cells))
+    assert not any("kept as text" in note for note in task.notes)
+    assert [row["facts"] for row in task.train.select([1, 0])] == [task.train[1]["facts"], task.train[0]["facts"]]
+
+
+def test_parts_with_other_dicts_have_one_type() -> None:
+    task = gn.load_task(rows_of(["p", "q"], facts=[{"a": 1}, {"b": 1}]), holdout=1)
+    assert task.train.features == task.holdout.features
+
+
+def test_cell_that_json_does_not_know_is_kept_as_text_and_noted() -> None:
+    rows = rows_of(["p", "q"], when=[{"day": pandas.Timestamp("2026-01-01")}] * 2)
+    task = gn.load_task(rows, holdout=1)
+    assert "2026-01-01" in task.train[0]["when"]
+    assert "the column 'when' is kept as text, what is none as JSON" in task.notes
+
+
+TAKEN = [
+    "image",
+    "images",
+    "completions",
+    "completion",
+    "completion_ids",
+    "prompts",
+    "trainer_state",
+    "log_extra",
+    "self",
+]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
+    task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
+    assert name not in task.train.column_names and f"source_{name}" in task.train.column_names
+    assert f"the column {name!r} is now 'source_{name}': the trainer uses the name {name!r} itself" in task.notes
+    gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
+
+
+def test_names_the_trainer_takes_are_known() -> None:
+    """Each name that trl 1.15 reads from a row, or passes to rewards, is one that load_task renames."""
+    import inspect
+    import re
+
+    from trl import GRPOTrainer
+
+    from grpo_nb.tasks.cleaning import _TAKEN
+
+    source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
+        GRPOTrainer._generate_and_score_completions
+    )
+    passed = {*re.findall(r'reward_kwargs\["(\w+)"\]', source), *re.findall(r'"(\w+)" in inputs\[0\]', source)}
+    assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
+    assert passed <= _TAKEN | {"prompt"}
+
+
+def test_unknown_part_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="has the part 'anwser', which is none of question, answer, prompt; did you mean 'answer'"
+    ):
+        gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
+
+
+def test_map_written_the_wrong_way_round_is_turned() -> None:
+    rows = [{"text": "a", "label": "b"}] * 2
+    with pytest.raises(ValueError, match=r'columns=\{"question": "text", "answer": "label"\}'):
+        gn.load_task(rows, columns={"text": "question", "label": "answer"})
+
+
+# Names.
+
+
+def test_gsm8k_beside_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: Dataset.from_list(rows_of(["1", "2", "3"])))
+    assert len(gn.load_task("gsm8k", holdout=1).train) == 2
+
+
+def test_other_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder here, not a file"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("arithmatic", "arithmetic"), ("Arithmetic", "arithmetic"), ("gsm-8k", "gsm8k"), ("rows", "rows.csv")],
+)
+def test_misspelt_name_is_told_at_once(name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reading, "_read_hub", None)
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+        gn.load_task(name)
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
+        ({"high": "20"}, "high = '20' must be a whole number"),
+        ({"operators": "/"}, "operators = '/' must be a text of some of"),
+        ({"low": 9, "high": 3}, "low = 9 is above high = 3"),
+    ],
+)
+def test_arithmetic_option_is_told_in_the_users_words(options: dict, told: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=told) as raised:
+        gn.load_task("arithmetic", **options)
+    assert "_arithmetic" not in str(raised.value)
+
+
+def test_unknown_argument_is_told_with_the_known_one() -> None:
+    with pytest.raises(TypeError, match="colunms= means nothing for the data; did you mean 'columns'"):
+        gn.load_task(rows_of(["1", "2"]), colunms={})
+
+
+# Templates without a system role.
+
+
+@pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
+def test_system_prompt_is_merged_where_the_template_has_no_system_role(template: str) -> None:
+    tokenizer = tokenizer_with(template)
+    task = gn.load_task("arithmetic", tokenizer=tokenizer)
+    first = task.train[0]["prompt"]
+    assert [turn["role"] for turn in first] == ["user", "assistant", "user"]
+    assert first[0]["content"] == f"{task.format.system_prompt()}\n\nWhat is 3 + 4?"
+    assert any("has no system role" in note for note in task.notes)
+    assert task.format.system_prompt() in tokenizer.apply_chat_template(first, tokenize=False)
+
+
+def test_task_made_without_a_tokenizer_is_merged_when_it_is_fitted() -> None:
+    tokenizer = tokenizer_with(GEMMA_2)
+    task = gn.load_task(rows_of(["1", "2", "3"]), holdout=1)
+    assert task.train[0]["prompt"][0]["role"] == "system"
+    fitted = task.fit(tokenizer, 256)
+    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
+    assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == ["user"]
+
+
+def test_refused_messages_are_told_with_what_to_write() -> None:
+    prompts = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]]
+    with pytest.raises(ValueError, match=r"refuses these messages \(System role not supported\).*tokenizer=tokenizer"):
+        prompt_lengths(prompts, tokenizer_with(GEMMA_2))
+
+
+def test_template_with_a_system_role_keeps_it() -> None:
+    chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
+    task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
+    assert [turn["role"] for turn in task.train[0]["prompt"]] == ["system", "user"]
+
+
+# Labels that look alike.
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Return", "Returns"), ("Shipping", "Shiping"), ("in stock", "in-stock"), ("recieved", "received")],
+)
+def test_alike_labels_are_noted(one: str, other: str) -> None:
+    task = gn.load_task(rows_of([one] * 5 + [other] * 2 + ["something"] * 5))
+    assert any(f"{one!r} (5 rows)" in note and f"{other!r} (2 rows)" in note for note in task.notes)
+
+
+def test_different_labels_are_not_alike() -> None:
+    labels = [
+        "lost",
+        "last",
+        "C",
+        "C#",
+        "typical",
+        "atypical",
+        "level 1",
+        "level 2",
+        "positive",
+        "negative",
+        "male",
+        "female",
+    ]
+    assert alike_labels(labels) == []
+
+
+# Held-out rows of one's own.
+
+TRAIN, TEST = rows_of([str(n) for n in range(20)]), [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)]
+
+
+@pytest.mark.parametrize("kind", ["rows", "frame", "columns", "dataset", "csv", "path"])
+def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
+    frame = pandas.DataFrame(TEST)
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    sources = {"rows": TEST, "frame": frame, "columns": frame.to_dict("list"), "dataset": Dataset.from_list(TEST)}
+    sources |= {"csv": str(tmp_path / "test.csv"), "path": tmp_path / "test.csv"}
+    task = gn.load_task(TRAIN, holdout=sources[kind])
+    assert list(task.holdout["question"]) == [row["question"] for row in TEST]
+    assert list(task.train["question"]) == [row["question"] for row in TRAIN]
+
+
+def test_holdout_is_read_like_the_training_rows() -> None:
+    train = [{"q": f"Train {n}?", "a": f"so\n#### {n}", "drop": n == 3} for n in range(8)]
+    test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)] + [
+        {"q": "", "a": "#### 1", "drop": False}
+    ]
+    task = gn.load_task(train, holdout=test, columns={"question": "q", "answer": "a"}, keep=lambda row: not row["drop"])
+    assert list(task.holdout["answer"]) == ["7", "7"]
+    assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
+    assert task.dropped["in holdout, with an empty question"] == 1
+    assert task.dropped["in holdout, that keep= leaves out"] == 1
+
+
+def test_training_rows_that_are_held_out_are_left_out() -> None:
+    overlap = [{"question": "question  3", "answer": "3"}]
+    task = gn.load_task(TRAIN, holdout=[*TEST, *overlap])
+    assert task.dropped == {"whose question is held out too": 1}
+    assert "Question 3?" not in task.train["question"] and "Question 3?" in repr(task)
+    assert len(task.holdout) == 6
+
+
+def test_holdout_that_is_the_training_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="every question of the data is also in holdout"):
+        gn.load_task(TRAIN, holdout=TRAIN)
+
+
+def test_holdout_names_a_split() -> None:
+    data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
+    assert len(gn.load_task(data, split="train", holdout="test").holdout) == 5
+    assert len(gn.load_task(TRAIN, holdout=data).holdout) == 5
+
+
+@pytest.mark.parametrize(
+    ("holdout", "error", "told"),
+    [
+        ("tset", ValueError, "holdout = 'tset' is no split of the data; did you mean 'test'"),
+        (None, TypeError, "holdout = None must be a share such as 0.2"),
+        (True, TypeError, "holdout = True must be a share such as 0.2"),
+    ],
+)
+def test_holdout_that_is_nothing_is_told(holdout: Any, error: type[Exception], told: str) -> None:
+    data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
+    with pytest.raises(error, match=told):
+        gn.load_task(data, split="train", holdout=holdout)
+
+
+def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)}
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: parts[split])
+    assert len(gn.load_task("openai/gsm8k", holdout="test").holdout) == 5
+    assert len(gn.load_task(TRAIN, holdout="gsm8k").holdout) == 5
+
+
+def test_holdout_without_a_column_of_the_training_rows_is_noted() -> None:
+    task = gn.load_task([{**row, "level": 1} for row in TRAIN], holdout=TEST)
+    assert task.holdout[0]["level"] is None
+    assert "the held-out rows have no 'level': None in each of them" in task.notes
+
+
+def test_holdout_without_its_columns_is_told() -> None:
+    with pytest.raises(ValueError, match="holdout has no column 'question'"):
+        gn.load_task(TRAIN, holdout=[{"text": "a", "label": "b"}])
+
+
+def test_arithmetic_refuses_rows_to_hold_out() -> None:
+    with pytest.raises(ValueError, match="holdout_size says how many"):
+        gn.load_task("arithmetic", holdout=TEST)
+
+
+# Numbers and units.
+
+
+@pytest.mark.parametrize(
+    ("gold", "same"),
+    [
+        ("5 min", ["5 minutes", "5 mins", "5 Minutes", "5minutes", "5min", "5"]),
+        ("2 hours", ["2 h", "2h", "2 hrs", "2 hr"]),
+        ("2h", ["2 hours", "2 h"]),
+        ("20 cm", ["20 centimeters", "20 centimetres", "20cm"]),
+        ("3 kilograms", ["3 kg", "3 kilos", "3 Kg"]),
+        ("60 mph", ["60 miles per hour", "60 mi/h"]),
+        ("5 m^2", ["5 square meters", "5 sq m", "5 m\u00b2"]),
+        ("20 \u00b0C", ["20 degrees Celsius", "20\u00b0C", "20 Celsius"]),
+        ("12 lbs", ["12 pounds", "12 lb"]),
+        ("1.5 kWh", ["1.5 kilowatt hours"]),
+    ],
+)
+def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:
+    texts = [f"<answer>{given}</answer>" for given in same]
+    assert dict(
+        zip(same, gn.rewards.correctness()(completions=texts, answer=[gold] * len(same)), strict=True)
+    ) == dict.fromkeys(same, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gold", "given"),
+    [("5 min", "5 m"), ("5 min", "5 h"), ("5 mW", "5 MW"), ("20 cm", "20 m"), ("42", "42abc"), ("42", "42ish"), ("5", "5h"),
+     (r"\frac{3}{56}", r"\frac{3}{5}6"), ("600", r"\frac{3}{5}k"), ("3/5", r"\frac{3}{5}e0")],
+)  # fmt: skip
+def test_other_number_or_unit_is_wrong(gold: str, given: str) -> None:
+    for reward in (gn.rewards.correctness(), gn.rewards.maths()):
+        assert reward(completions=[f"<answer>{given}</answer>"], answer=[gold]) == [0.0]
+
+
+def test_percent_sign_has_one_meaning_beside_a_plain_gold() -> None:
+    task = gn.load_task(rows_of(["0.5", "0.25", "12"]), holdout=1)
+    assert task.answers.sentence == "number; 0.5 is also 50%, and not 0.5%"
+    texts = [f"<answer>{given}</answer>" for given in ("0.5", "50%", "0.5%")]
+    assert gn.rewards.correctness()(completions=texts, answer=["0.5"] * 3) == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("golds", "column"), [(["12%", "0.5", "40 %", "7%"], "answer"), (["12", "0.5", "40"], "percent_off")]
+)
+def test_column_of_percentages_reads_bare_golds_in_percent(golds: list[str], column: str) -> None:
+    rows = [{"question": f"{n}?", column: gold} for n, gold in enumerate(golds)]
+    task = gn.load_task(rows, holdout=1, columns={"question": "question", "answer": column})
+    assert "0.5%" in answers(task)
+    assert any("answers are read as percentages" in note and "is " in note for note in task.notes)
+    texts = [f"<answer>{given}</answer>" for given in ("0.5", "0.5%", "50%")]
+    assert gn.rewards.correctness()(completions=texts, answer=["0.5%"] * 3) == [1.0, 1.0, 0.0]
+
+
+def test_tolerance_counts_points_of_percentages() -> None:
+    reward = gn.rewards.correctness(tolerance=0.5)
+    texts = ["<answer>50.4%</answer>", "<answer>90%</answer>"]
+    assert reward(completions=texts, answer=["50%"] * 2) == [1.0, 0.0]
+
+
+def test_empty_gold_cell_is_none_for_json_answer() -> None:
+    assert gn.rewards.json_answer()(completions=["<answer>1</answer>"], answer=[float("nan")]) == [None]
+
+
+# Rewards and tools.
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        (["7"], r"the column 'answer' of the reward 'correctness' has 1 value for 2 completions.*answer=\[...\]"),
+        ("7", r"has one str for 2 completions. Each completion needs its own value: answer=\['7'\] \* 2"),
+    ],
+)
+def test_gold_for_another_number_of_completions_is_told(column: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.rewards.correctness()(completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column)
+
+
+def graded(completions: list, level: int = 1, **columns: Any) -> list[float]:
+    return [float(level)] * len(completions)
+
+
+def test_renamed_partial_reward_has_its_own_name() -> None:
+    strict = functools.partial(graded, level=2)
+    strict.__name__ = "strict"
+    assert gn.rewards.reward_name(strict) == "strict"
+    assert dict(gn.score([graded, strict], ["a"]).values) == {"graded": (1.0,), "strict": (2.0,)}
+
+
+def look_up(table: dict, word: str, limit: int = 3) -> str:
+    """Look a word up.
+
+    Args:
+        table: Of all words.
+        word: The word.
+        limit: How many results.
+    """
+    return str(table.get(word, "nothing"))[:limit]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: functools.partial(look_up, {"a": "12345"}), lambda: functools.partial(look_up, table={"a": "12345"})],
+)
+def test_partial_tool_is_a_tool_without_its_set_arguments(make) -> None:
+    played = gn.load_task(TRAIN, holdout=4).with_tools(make())
+    (tool,) = played.play.of()
+    assert tool.__name__ == "look_up" and tool(word="a") == "123"
+    (schema,) = played.play.schemas
+    assert [*schema["function"]["parameters"]["properties"]] == ["word", "limit"]
+
+
+def test_partial_tool_with_other_arguments_is_another_task() -> None:
+    task = gn.load_task(TRAIN, holdout=4)
+    prints = {task.with_tools(functools.partial(look_up, {"a": n})).fingerprint for n in "12"}
+    assert len(prints) == 2
+
+
+def test_tool_without_a_name_is_told() -> None:
+    class Lookup:
+        def __call__(self, word: str) -> str:
+            return word
+
+    with pytest.raises(TypeError, match="has no name for the model to call"):
+        gn.load_task(TRAIN, holdout=4).with_tools(Lookup())
+
+
+def test_dataset_of_rows_is_what_it_was() -> None:
+    rows = rows_of(["p", "q"], a=[{"n": 3}, {"n": 2.5}], b=[[1, "x"], []], c=[1, 2])
+    assert repr(list(as_dataset(rows))) == repr(rows)
+
+
+def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
+    rows = [
+        {**row, "prompt": [{"role": "user", "content": "?"}]} for row in rows_of(["p", "q"], a=[{"n": 3}, {"m": 2.5}])
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
+    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Features": Features, "Json": Json}
+    for function in ("lines", "rows_of"):
+        exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
+    assert repr(list(names["rows_of"]("train.jsonl"))) == repr(rows)
