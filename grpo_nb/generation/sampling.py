@@ -6,8 +6,8 @@ end, and runs with the LoRA folded into the weights (grpo_nb.generation.folded_l
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,20 @@ from grpo_nb.generation.episodes import play_on, playing_trainer
 from grpo_nb.generation.folded_lora import FoldedLora
 from grpo_nb.generation.samples import Completion, Samples
 from grpo_nb.generation.shared_prompts import distinct, left_padded, prompt_cache, shared_prompt_obstacle
-from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
+from grpo_nb.generation.vllm import (
+    engine_as_before,
+    longest_prompt,
+    sample_with_vllm,
+    vllm_rollout_obstacle,
+)
+from grpo_nb.models.load import has_engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.tasks.tools import Play
+
+_LOG = logging.getLogger(__name__)
 
 
 class _GrowingLayer(DynamicLayer):
@@ -224,33 +232,79 @@ def generate(
         disable_compile=True,
         **{"repetition_penalty": 1.0, **(drawn if temperature > 0 else {"do_sample": False})},
     )
-    longest = max(map(len, ids)) + max_completion_length
-    run, engine = _stock_sample, contextlib.nullcontext()
-    if vllm_rollout_obstacle(model, longest) is None:
-        # vLLM makes its own batches out of these, which are only how often progress is told.
-        run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, 256)
-    elif shared_prompt_obstacle(model, longest) is None:
-        run = functools.partial(sample, folded=FoldedLora.of(model))
 
-    def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
-        return run(model, asked, config).tokens
+    def complete(rows: Sequence[int], run: Callable[..., Samples], size: int) -> None:
+        """Complete these rows, `size` at a time, with one way of sampling."""
 
-    completions: dict[int, Completion] = {}
-    # Prompts of similar length together, so that little is padding.
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    with engine:
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
+        def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
+            return run(model, asked, config).tokens
+
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
             asked = [ids[row] for row in batch]
             if play is None:
                 made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
             else:
                 begun = ([prompts[row] for row in batch], asked, [columns[row] for row in batch])
                 made = play_on(trainer, *begun, write, end_tokens)
-            completions |= zip(batch, made, strict=True)
+            completions.update(zip(batch, made, strict=True))
             if progress is not None:
                 progress(len(completions))
+
+    completions: dict[int, Completion] = {}
+    # Prompts of similar length together, so that little is padding.
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    fitting = _rows_for_vllm(model, order, ids, max_completion_length)
+    others = order[len(fitting) :]
+    if fitting:
+        with engine_as_before(model):
+            # vLLM makes its own batches. These are only how often progress is reported.
+            complete(fitting, sample_with_vllm, max(batch_size, 256))
+    if others:
+        run = _stock_sample
+        longest = len(ids[others[-1]]) + max_completion_length
+        if shared_prompt_obstacle(model, longest) is None:
+            run = functools.partial(sample, folded=FoldedLora.of(model))
+        complete(others, run, batch_size)
     return [completions[row] for row in range(len(ids))]
+
+
+def _rows_for_vllm(
+    model: PreTrainedModel,
+    order: Sequence[int],
+    ids: Sequence[Sequence[int]],
+    max_completion_length: int,
+) -> Sequence[int]:
+    """Return the first rows of `order` that the model's engine completes; log how many it does not.
+
+    Args:
+        model: With an engine or without; without one no row is returned and nothing is logged.
+        order: Indices of all rows, shortest prompt first.
+        ids: The prompt of each row, as token ids.
+        max_completion_length: Tokens.
+    """
+    if not has_engine(model):
+        return []
+    obstacle = vllm_rollout_obstacle(model)
+    if obstacle is not None:
+        _LOG.warning("All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle)
+        return []
+    room = longest_prompt(model, max_completion_length)
+    fitting = [row for row in order if len(ids[row]) <= room]
+    if len(fitting) < len(order):
+        longest = len(ids[order[-1]])
+        _LOG.warning(
+            "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
+            "tokens, and next to completions of %d vLLM was started for %d. To use vLLM for all, "
+            "load the model with a max_prompt_length and max_completion_length of %d together.",
+            len(order) - len(fitting),
+            len(order),
+            longest,
+            max_completion_length,
+            max(room, 0),
+            longest + max_completion_length,
+        )
+    return fitting
 
 
 def _completion(tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]) -> Completion:

@@ -144,9 +144,12 @@ def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
     if has_vllm:
         switches[_STANDBY] = "1"
-    # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
-    # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
-    if gpu.compute_capability < (8, 0):
+    # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
+    # load_vllm), and where vLLM then refuses it, the engine does not start
+    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 nothing
+    # of the kit uses FlashInfer: requests with log-probabilities or seeds take another sampler, and
+    # vLLM's first choice of attention is another. Whoever asks for the sampler gets it.
+    if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
         switches["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return switches
 
