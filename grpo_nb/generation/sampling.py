@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.randomness import kept_modes
+from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth
 
 import_unsloth()
@@ -87,6 +88,7 @@ def sample(
     Returns:
         N completions, up to and with the end token, at most `max_new_tokens` long.
     """
+    yield_cores()  # here, because every training step and every evaluation on a CPU samples
     each, owner = distinct(prompts)
     config, _ = model._prepare_generation_config(config)
     model._prepare_special_tokens(config, kwargs_has_attention_mask=True, device="cpu")

@@ -13,6 +13,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
+from grpo_nb.machine.spinning import set_spin_count
 from grpo_nb.settings.effective_table import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE
 
@@ -98,6 +99,8 @@ def import_unsloth() -> Any:
         )
     for name, value in switches.items():
         os.environ.setdefault(name, value)
+    if gpu is None:
+        set_spin_count(os.environ)
     # Its warning that a faster 4-bit product on a CPU could be fetched from the Hub, which nothing here would use: a red box.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
