@@ -141,7 +141,8 @@ def rewards() -> list[Any]:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield what generates for it and how it is packed, and return it with what the phases do with it."""
-    from grpo_nb.models.load import generation_of
+    from grpo_nb.generation.vllm import model_runner_name
+    from grpo_nb.models.load import generation_of, has_engine
     from grpo_nb.settings.number_types import number_type
 
     begun, gpu = time.perf_counter(), gn.machine.find_gpu()
@@ -151,6 +152,9 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     yield Row("seconds to load", "measured", f"{time.perf_counter() - begun:.0f}")
     wanted = "vLLM" if request.use_vllm else "Unsloth's" if gpu else "the kit's"
     yield Row("generation", generation.startswith(wanted), generation, wanted)
+    if has_engine(model):
+        # A GPU uses V2 unless VLLM_USE_V2_MODEL_RUNNER=0; `make test-vllm` proves V1 on a CPU.
+        yield Row("model runner", "measured", model_runner_name(model))
     is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
     yield Row("weights as asked", is_packed == settings.load_in_4bit, "4 bit" if is_packed else "16 bit")
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout_size=request.questions)
@@ -231,7 +235,7 @@ def training(request: Request) -> Found:
     yield alike("base answers after training, adapter off", before, answers(here, is_base=True))
     own = gn.compare(run).after
 
-    def compared(model: Any, longest: int | None) -> str:
+    def compared(*_: Any) -> str:
         return "compared"
 
     with (

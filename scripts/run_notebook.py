@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from grpo_nb.core.processes import spin_default
 
 SHOWN = (("reward", "reward", ".2f"), ("KL", "kl", "z.3f"), ("seconds", "step_time", ".1f"))
 
@@ -109,6 +114,8 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
         if not cells or not value:
             raise SystemExit(f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE.")
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
+    # The kernel inherits them; a cell may import torch before the kit.
+    os.environ.update(spin_default() | os.environ)
     client, begun, status, ended = Client(notebook, folder), time.monotonic(), 0, "All steps done"
     try:
         client.execute()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.randomness import kept_modes
+from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.samples import Samples
 from grpo_nb.upstream.transformers import sampling_setup
@@ -93,6 +94,7 @@ def sample(
     Returns:
         N completions of at most `max_new_tokens` tokens.
     """
+    yield_cores()  # here, because every training step and every evaluation on a CPU samples
     pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
     padded, _ = left_padded(prompts, pad_id)
     prompt_width = padded.shape[1]

@@ -5,7 +5,7 @@ On a CPU that is the kit's `CpuEngine`, on a GPU vLLM (grpo_nb.generation.vllm) 
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,13 @@ from transformers import GenerationConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.episodes import play_on, playing_trainer
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
+from grpo_nb.generation.vllm import (
+    engine_as_before,
+    longest_prompt,
+    sample_with_vllm,
+    vllm_rollout_obstacle,
+)
+from grpo_nb.models.load import has_engine
 from grpo_nb.models.samples import Samples
 from grpo_nb.tasks.system_role import fit_to_template
 
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.tasks.tools import Play
+
+_LOG = logging.getLogger(__name__)
 
 
 def generate(
@@ -80,42 +88,88 @@ def generate(
         disable_compile=True,
         **{"repetition_penalty": 1.0, **(drawn if temperature > 0 else {"do_sample": False})},
     )
-    longest = max(map(len, ids)) + max_completion_length
-    run, engine = _stock_sample, contextlib.nullcontext()
-    if vllm_rollout_obstacle(model, longest) is None:
-        # vLLM makes its own batches out of these, which are only how often progress is told.
-        run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, 256)
-    elif CpuEngine.obstacle(model, longest) is None:
-        run = _cpu_sample
 
-    def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
-        return run(model, asked, config).tokens
+    def complete(rows: Sequence[int], run: Callable[..., Samples], size: int) -> None:
+        """Complete these rows, `size` at a time, with one way of sampling."""
 
-    completions: dict[int, Completion] = {}
-    # Prompts of similar length together, so that little is padding.
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    with engine:
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
+        def write(asked: Sequence[Sequence[int]]) -> list[list[int]]:
+            return run(model, asked, config).tokens
+
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
             asked = [ids[row] for row in batch]
             if play is None:
                 made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
             else:
                 begun = ([prompts[row] for row in batch], asked, [columns[row] for row in batch])
                 made = play_on(trainer, *begun, write, end_tokens)
-            completions |= zip(batch, made, strict=True)
+            completions.update(zip(batch, made, strict=True))
             if progress is not None:
                 progress(len(completions))
+
+    completions: dict[int, Completion] = {}
+    # Prompts of similar length together, so that little is padding.
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    fitting = _rows_for_vllm(model, order, ids, max_completion_length)
+    others = order[len(fitting) :]
+    if fitting:
+        with engine_as_before(model):
+            # vLLM makes its own batches. These are only how often progress is reported.
+            complete(fitting, sample_with_vllm, max(batch_size, 256))
+    if others:
+        run = _stock_sample
+        longest = len(ids[others[-1]]) + max_completion_length
+        if CpuEngine.obstacle(model, longest) is None:
+            engine = CpuEngine(model)  # one for all batches, so that they use the same memory
+
+            def run(_: Any, asked: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+                return engine.sample(asked, config)
+
+        complete(others, run, batch_size)
     return [completions[row] for row in range(len(ids))]
+
+
+def _rows_for_vllm(
+    model: PreTrainedModel,
+    order: Sequence[int],
+    ids: Sequence[Sequence[int]],
+    max_completion_length: int,
+) -> Sequence[int]:
+    """Return the first rows of `order` that the model's engine completes; log how many it does not.
+
+    Args:
+        model: With an engine or without; without one no row is returned and nothing is logged.
+        order: Indices of all rows, shortest prompt first.
+        ids: The prompt of each row, as token ids.
+        max_completion_length: Tokens.
+    """
+    if not has_engine(model):
+        return []
+    obstacle = vllm_rollout_obstacle(model)
+    if obstacle is not None:
+        _LOG.warning("All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle)
+        return []
+    room = longest_prompt(model, max_completion_length)
+    fitting = [row for row in order if len(ids[row]) <= room]
+    if len(fitting) < len(order):
+        longest = len(ids[order[-1]])
+        _LOG.warning(
+            "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
+            "tokens, and next to completions of %d vLLM was started for %d. To use vLLM for all, "
+            "load the model with a max_prompt_length and max_completion_length of %d together.",
+            len(order) - len(fitting),
+            len(order),
+            longest,
+            max_completion_length,
+            max(room, 0),
+            longest + max_completion_length,
+        )
+    return fitting
 
 
 def _completion(tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]) -> Completion:
     is_cut = not tokens or tokens[-1] not in end_tokens
     return Completion(tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), is_cut, tuple(tokens))
-
-
-def _cpu_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
-    return CpuEngine(model).sample(prompts, config)
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:

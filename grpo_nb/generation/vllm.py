@@ -31,7 +31,7 @@ _OF_NO_EFFECT = {
 }  # fmt: skip
 
 
-def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
+def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
     """Say why the model's engine cannot sample from the model as it is, or return None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call. Another active adapter, or
@@ -39,19 +39,41 @@ def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) ->
 
     Args:
         model: From `load_model`.
-        longest: Prompt and completion together, in tokens. The engine was started for so many, and cuts what is longer.
     """
     if not has_engine(model):
         return "it was loaded without vLLM"
-    room = longest_of(model.vllm_engine)
-    if longest is not None and longest > room:
-        return f"prompt and completion of {longest} tokens are longer than the {room} that its vLLM was started for"
     active = list(getattr(model, "active_adapters", ["default"]))
     if is_adapter_on(model) and active != ["default"]:
         return f"its active adapter is {', '.join(active)}, and vLLM is given the one called default"
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None
+
+
+def longest_prompt(model: Any, max_completion_length: int) -> int:
+    """Return the number of prompt tokens that fit the engine, next to completions of this length.
+
+    The engine was started for prompts and completions of a fixed length together. It truncates
+    what is longer as if the completion had reached its own limit (vLLM 0.31,
+    v1/core/sched/utils.py, check_stop).
+    """
+    return longest_of(model.vllm_engine) - max_completion_length
+
+
+def model_runner_name(model: Any) -> str:
+    """Return the class of the engine's model runner, and the generation that vLLM counts it to.
+
+    vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (config/vllm.py,
+    use_v2_model_runner). The two share a class name and differ in their module.
+    """
+    (name,) = model.vllm_engine.llm_engine.collective_rpc(_runner_class)
+    generation = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
+    return f"{name} ({generation})"
+
+
+def _runner_class(worker: Any) -> str:
+    runner = type(worker.model_runner)
+    return f"{runner.__module__}.{runner.__qualname__}"
 
 
 def is_adapter_on(model: Any) -> bool:
@@ -160,8 +182,21 @@ def drop_leftovers(model: Any) -> None:
 
 
 def _forget_computed(worker: Any) -> None:
-    # As vLLM itself does for a worker that it goes on with (v1/worker/sentinel/gpu_worker_sentinel.py, _clean_worker_state).
-    worker.model_runner.execute_model_state = None
+    """Clear what an interrupted step left in a worker, as vLLM does before it goes on after a fault.
+
+    vLLM 0.31: v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`. Model Runner V2 (on
+    a GPU) keeps a slot for each request until a step reports that the request has finished. If the
+    interrupt takes away the step that would have reported it, the slot is taken for ever, and with
+    all slots taken every call ends in "No free indices" (v1/worker/gpu/states.py). Model Runner V1
+    has no `req_states`; it drops requests that are not scheduled by itself
+    (v1/worker/gpu_model_runner.py, `_update_states`).
+    """
+    runner = worker.model_runner
+    runner.execute_model_state = None
+    request_states = getattr(runner, "req_states", None)
+    if request_states is not None:
+        for request_id in list(request_states.req_id_to_index):
+            runner._remove_request(request_id)
 
 
 @contextlib.contextmanager

@@ -174,7 +174,12 @@ def vllm_row() -> Finding:
     if version is None:
         fix = f"Run the Install cell: it adds vLLM where one fits, and says why where none does; {_SLOWER}"
         return "warning", "not installed", fix
-    if problem := packages.vllm_problem():
+    try:
+        problem = packages.vllm_problem()
+    except TimeoutError as error:
+        fix = f"Run this check again: it starts with vLLM's files in memory; {_SLOWER}"
+        return "warning", f"{version}: {error}", fix
+    if problem:
         fix = f"pip uninstall -y vllm, then run the Install cell in a fresh kernel; {_SLOWER}"
         return "warning", f"{version} does not load: {problem}", fix
     return "ok", f"{version} loads"

@@ -12,9 +12,16 @@ from grpo_nb.core.words import EnvironmentProblem
 
 # Words by which a kind of failure is known, and why and what to do. The first that fits is taken.
 _FIXES = {
-    r"flashinfer .{0,60}unavailable: unsupported compute capability": (
-        "FlashInfer's sampler runs from compute capability 8.0 on: restart the kernel and switch it off before the model is "
-        'loaded: os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
+    # Every refusal of FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
+    # flashinfer_sampler_supported), by Unsloth (unsloth_zoo/vllm_utils.py, load_vllm), and by its
+    # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
+    r"flashinfer top-p/top-k sampling unavailable|flashinfer failed to jit-compile"
+    r"|flashinfer requires gpus with|sm 12\.x requires cuda|no supported cuda architectures found"
+    r"|ninja build failed|jit compilation is disabled via flashinfer|could not find nvcc and default"
+    r"|could not parse cuda version from nvcc|nvcc not found and pytorch is not built": (
+        "FlashInfer cannot be used here (it compiles its kernels for the card), and the kit does "
+        "not need it: restart the kernel and switch it off before the model is loaded: "
+        'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
     ),
     r"nvidia driver on your system is too old|driver version is insufficient|non supported hw|unsupported toolchain": (
         "Update the NVIDIA driver, or install a torch that was built for its CUDA (the number at the top right of "

@@ -22,8 +22,9 @@ NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bit
           "psutil", "nvidia-ml-py")  # fmt: skip
 # Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
 _WATCHED = (*NEEDED, "vllm", "torchvision", "torchao", "numpy", "pandas", "pyarrow", "huggingface_hub", "tokenizers")
-# The import alone takes 5 to 20 seconds on a machine that has just started.
-_VLLM_SECONDS = 90
+# Time limit for importing vLLM in a process of its own. With files in memory it takes 11 s on two
+# cores. On a fresh machine vLLM and torch read 3 GB first and compile 5,000 files to bytecode.
+_VLLM_SECONDS = 300
 
 
 def installed_version(package: str) -> str | None:
@@ -118,17 +119,25 @@ def pinned() -> dict[str, str]:
 
 @functools.cache
 def vllm_problem() -> str | None:
-    """Say why an installed vLLM does not load here, or None if it does.
+    """Return why an installed vLLM does not load here, or None if it does.
 
-    It is imported once per kernel, in a separate process, which takes some seconds; the answer is kept.
+    vLLM is imported once per kernel, in a separate process, which takes some seconds. The answer
+    is kept, unless the import ran out of time: that is no answer, and the next call tries again.
+
+    Raises:
+        TimeoutError: The import was still running after five minutes.
     """
+    command = [sys.executable, "-c", "from vllm import LLM, SamplingParams"]
     try:
-        said = run_command([sys.executable, "-c", "from vllm import LLM, SamplingParams"], seconds=_VLLM_SECONDS)
+        lines = run_command(command, seconds=_VLLM_SECONDS)
     except ChildError as error:
+        if error.status is None:
+            raise TimeoutError(f"its import took longer than {_VLLM_SECONDS:g} s") from None
         return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
-    # A compiled part that does not load is a line of its log (vllm/platforms/cuda.py, import_kernels); it runs into it later.
-    # Its older parts for a CPU are libraries that lack a module's entry, and load.
+    # A compiled part that does not load is a line of its log (vllm/platforms/cuda.py,
+    # import_kernels), and vLLM fails on it later. Its older parts for a CPU are libraries that
+    # lack a module's entry, and load.
     failed = (
-        line for line in said if "Failed to import from vllm._C" in line and "not define module export" not in line
+        line for line in lines if "Failed to import from vllm._C" in line and "not define module export" not in line
     )
     return next(failed, None)

@@ -13,6 +13,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
+from grpo_nb.machine.spinning import set_spin_count
 from grpo_nb.settings.effective_table import SHARED_SCORING
 from grpo_nb.settings.memory import STANDBY, STANDBY_OF_KIT
 from grpo_nb.settings.number_types import VARIABLE
@@ -99,6 +100,8 @@ def import_unsloth() -> Any:
         )
     for name, value in switches.items():
         os.environ.setdefault(name, value)
+    if gpu is None:
+        set_spin_count(os.environ)
     # Its warning that a faster 4-bit product on a CPU could be fetched from the Hub, which nothing here would use: a red box.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -142,9 +145,12 @@ def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
     if has_vllm:
         switches[STANDBY] = STANDBY_OF_KIT
-    # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
-    # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
-    if gpu.compute_capability < (8, 0):
+    # Read at each load. Unsloth would force FlashInfer's sampler on (unsloth_zoo/vllm_utils.py,
+    # load_vllm), and where vLLM then refuses it, the engine does not start
+    # (vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported). Below 10.0 nothing
+    # of the kit uses FlashInfer: requests with log-probabilities or seeds take another sampler, and
+    # vLLM's first choice of attention is another. Whoever asks for the sampler gets it.
+    if gpu.compute_capability < (10, 0) and "VLLM_USE_FLASHINFER_SAMPLER" not in os.environ:
         switches["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"
     return switches
 

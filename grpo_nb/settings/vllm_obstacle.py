@@ -14,6 +14,8 @@ from grpo_nb.machine.packages import installed_version, vllm_problem
 from grpo_nb.settings.settings import Settings
 
 _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
+# An import that runs out of time has read most of vLLM's files, and the next one finds them in memory.
+_AGAIN = "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 _WITHOUT = "fast_inference=False says that you want it so"
 
 
@@ -49,6 +51,12 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = Tru
         return VllmObstacle(f"vLLM needs compute capability 7.0, which {gpu.name} has not", _WITHOUT)
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)
-    if try_import and (words := vllm_problem()) is not None:
-        return VllmObstacle(f"vLLM does not load: {words}", _INSTALL)
+    if not try_import:
+        return None
+    try:
+        problem = vllm_problem()
+    except TimeoutError as error:
+        return VllmObstacle(f"vLLM was not ready in time: {error}", _AGAIN)
+    if problem is not None:
+        return VllmObstacle(f"vLLM does not load: {problem}", _INSTALL)
     return None

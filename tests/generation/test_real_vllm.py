@@ -77,7 +77,8 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
     """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
     model, _, _, said = loaded
     assert vllm_problem() is None and has_engine(model) and generation_of(model) == "vLLM"
-    assert longest_of(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model, LONGEST) is None
+    assert longest_of(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model) is None
+    assert vllm.model_runner_name(model).endswith("(V1)"), "vLLM's build for a CPU has no V2"
     assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
     log.info("it slept")

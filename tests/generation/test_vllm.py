@@ -4,7 +4,9 @@ What a real engine writes stands in test_real_vllm.py.
 """
 
 import collections
+import inspect
 import itertools
+import logging
 import sys
 import types
 from concurrent.futures import Future
@@ -33,6 +35,38 @@ class SamplingParams:
         self.__dict__.update(values)
 
 
+class RequestState:
+    """The slots of vLLM's Model Runner V2: one for each request, of a fixed number."""
+
+    def __init__(self, slots: int) -> None:
+        self.req_id_to_index: dict[str, int] = {}
+        self.free_indices = list(range(slots))
+
+    def add_request(self, req_id, prompt_len, all_token_ids, num_computed_tokens, max_tokens):
+        assert len(self.free_indices) > 0, "No free indices"
+        self.req_id_to_index[req_id] = self.free_indices.pop()
+
+    def remove_request(self, req_id):
+        index = self.req_id_to_index.pop(req_id, None)
+        if index is not None:
+            self.free_indices.append(index)
+        return index
+
+
+class RunnerV2:
+    """What a GPU runs, as far as it keeps requests (vllm/v1/worker/gpu/model_runner.py)."""
+
+    def __init__(self, slots: int) -> None:
+        self.execute_model_state = None
+        self.req_states = RequestState(slots)
+
+    def _remove_request(self, req_id):
+        return self.req_states.remove_request(req_id) is not None
+
+
+RunnerV2.__module__, RunnerV2.__qualname__ = "vllm.v1.worker.gpu.model_runner", "GPUModelRunner"
+
+
 class FakeEngine:
     """`vllm.LLM` as Unsloth hands it out: it answers with the same tokens, and loses its way when it is interrupted."""
 
@@ -42,14 +76,15 @@ class FakeEngine:
         self.cut_off: set[str] = set()
         self.numbers = itertools.count()
         self.is_interrupted = False
-        self.runner = types.SimpleNamespace(execute_model_state=None)
+        self.runner = types.SimpleNamespace(execute_model_state=None)  # Model Runner V1
+        self.finished: list[str] = []  # `finished_req_ids`, reported once by the next step
         self.core = types.SimpleNamespace(batch_queue=None)  # of an engine that has one step under way
         self.llm_engine = types.SimpleNamespace(
             is_sleeping=lambda: self.sleeping,
             engine_core=types.SimpleNamespace(engine_core=self.core),
             output_processor=types.SimpleNamespace(request_states=self.waiting),
             abort_request=self.abort_request,
-            collective_rpc=lambda method: method(types.SimpleNamespace(model_runner=self.runner)),
+            collective_rpc=lambda method: [method(types.SimpleNamespace(model_runner=self.runner))],
             vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
         )
 
@@ -57,24 +92,34 @@ class FakeEngine:
         assert internal, "the keys of request_states are the engine's own names"
         for name in request_ids:
             del self.waiting[name]
+            self.finished.append(name)
 
     def generate(self, prompts, sampling_params=None, **more):
         assert set(more) <= set(GENERATE), f"vLLM's generate has no {set(more) - set(GENERATE)}"
         self.sleeping = False  # Unsloth wakes it
         self.calls.append({"prompts": prompts, "sampling_params": sampling_params, **more})
-        self.waiting |= {f"{next(self.numbers)}-own": one for one in sampling_params[: len(prompts)]}
+        new = {f"{next(self.numbers)}-own": one for one in sampling_params[: len(prompts)]}
+        self.waiting |= new
         outputs = []
         while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
             assert not self.core.batch_queue or len(self.core.batch_queue) < 2, "as step_with_batch_queue asserts"
             if self.runner.execute_model_state is not None:
                 raise RuntimeError("sample_tokens() must be called after execute_model()")
+            finished, self.finished = self.finished, []  # as `schedule` empties finished_req_ids
             if self.is_interrupted and outputs:
                 self.cut_off |= set(self.waiting)
                 self.runner.execute_model_state = "computed"
                 raise KeyboardInterrupt
+            if isinstance(self.runner, RunnerV2):
+                for name in finished:
+                    self.runner._remove_request(name)
+                for name in new:
+                    self.runner.req_states.add_request(name, 2, [1, 2], 0, 12)
+            new = {}
             name = next(iter(self.waiting))
             assert name not in self.cut_off, "vLLM waits for ever for a request whose step was cut off"
             told = [{token: types.SimpleNamespace(logprob=-float(token))} for token in WRITTEN]
+            self.finished.append(name)
             drawn = told if getattr(self.waiting.pop(name), "logprobs", None) == 0 else None
             outputs.append(types.SimpleNamespace(outputs=[types.SimpleNamespace(token_ids=WRITTEN, logprobs=drawn)]))
         return outputs
@@ -195,11 +240,38 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     assert not engine.waiting
 
 
-def test_what_the_engine_would_cut_or_not_sample_from_takes_the_other_path(with_engine) -> None:
-    """vLLM ends a completion at its own limit as if it were the one asked for (vllm/v1/core/sched/utils.py, check_stop)."""
-    for length in (64, 65):
-        sampling.generate(with_engine, FakeTokenizer(), [[]], max_completion_length=length - len(PROMPTS[0]))
-    assert len(with_engine.vllm_engine.calls) == 1 and "64" in vllm_rollout_obstacle(with_engine, 65)
+def test_stand_in_of_runner_v2_has_vllms_signatures() -> None:
+    states = "vllm/v1/worker/gpu/states.py:RequestState"
+    remove = FACTS["vllm/v1/worker/gpu/model_runner.py:GPUModelRunner._remove_request"]
+    for function, parameters in (
+        (RunnerV2._remove_request, remove),
+        (RequestState.add_request, FACTS[f"{states}.add_request"]),
+        (RequestState.remove_request, FACTS[f"{states}.remove_request"]),
+    ):
+        assert list(inspect.signature(function).parameters)[1:] == parameters
+    assert list(vars(RequestState(1))) == FACTS[f"{states}.__init__ sets"]
+
+
+def test_interrupts_leave_all_slots_of_runner_v2_free(with_engine) -> None:
+    """A step that is cut off takes with it which requests have finished; their slots stay taken."""
+    engine = with_engine.vllm_engine
+    engine.runner = RunnerV2(slots=3)
+    for _ in range(4):  # more often than there are slots
+        engine.is_interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            ask(with_engine, 2)
+        engine.is_interrupted = False
+        assert ask(with_engine).tokens == [WRITTEN]
+
+
+def test_model_runner_name_tells_v1_from_v2(with_engine) -> None:
+    assert vllm.model_runner_name(with_engine) == "types.SimpleNamespace (V1)"
+    with_engine.vllm_engine.runner = RunnerV2(slots=1)
+    expected = "vllm.v1.worker.gpu.model_runner.GPUModelRunner (V2)"
+    assert vllm.model_runner_name(with_engine) == expected
+
+
+def test_models_state_that_vllm_does_not_sample_is_an_obstacle(with_engine) -> None:
     with_engine.add_adapter("other", with_engine.peft_config["default"])
     with_engine.set_adapter("other")
     assert "other" in vllm_rollout_obstacle(with_engine)
@@ -208,6 +280,71 @@ def test_what_the_engine_would_cut_or_not_sample_from_takes_the_other_path(with_
     with_engine.merge_adapter()
     assert "merged" in vllm_rollout_obstacle(with_engine)
     assert "without vLLM" in vllm_rollout_obstacle(lora_model())
+
+
+LONG, SHORT = PROMPTS[0] * 20, PROMPTS[0]  # the stand-in was started for 64 tokens
+
+
+class OfGivenPrompts(FakeTokenizer):
+    def __init__(self, *prompts: list[int]) -> None:
+        self.prompts = prompts
+
+    def apply_chat_template(self, chats, **_: object):
+        return {"input_ids": list(self.prompts)}
+
+
+def generated(model, *prompts: list[int], **more: object) -> list[sampling.Completion]:
+    asked = {"max_completion_length": 8, **more}
+    return sampling.generate(model, OfGivenPrompts(*prompts), [[]] * len(prompts), **asked)
+
+
+def test_only_prompts_beyond_the_room_leave_vllm(with_engine, caplog) -> None:
+    done: list[int] = []
+    own = with_engine.vllm_engine
+    answers = generated(with_engine, SHORT, LONG, SHORT, progress=done.append)
+    assert [len(call["prompts"]) for call in own.calls] == [2]
+    assert [answer.ids == tuple(WRITTEN) for answer in answers] == [True, False, True]
+    assert done == [2, 3]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("1 of 3 prompts are completed without vLLM")
+    assert f"{len(LONG)} tokens" in record.getMessage()
+
+
+def test_long_prompt_gets_the_answer_of_the_path_without_vllm(with_engine) -> None:
+    mixed = generated(with_engine, SHORT, LONG, SHORT)[1]
+    with_engine.vllm_engine = None
+    assert generated(with_engine, LONG) == [mixed]
+
+
+def test_engine_sleeps_again_before_the_long_prompts(with_engine, monkeypatch) -> None:
+    """Awake, its cache holds the memory that the other path needs."""
+    engine, slept = with_engine.vllm_engine, []
+    engine.sleeping = True
+    own = sampling.sample
+    monkeypatch.setattr(sampling, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k))
+    generated(with_engine, SHORT, LONG)
+    assert slept == [True]
+
+
+@pytest.mark.parametrize(("length", "calls"), [(64, 1), (65, 0)])
+def test_prompt_that_just_fits_stays_with_vllm(with_engine, caplog, length, calls) -> None:
+    """vLLM reports a completion that it truncated itself as if it had reached its own limit."""
+    generated(with_engine, SHORT, max_completion_length=length - len(SHORT))
+    assert len(with_engine.vllm_engine.calls) == calls
+    assert len(caplog.records) == 1 - calls
+
+
+def test_model_that_vllm_cannot_sample_is_reported(with_engine, caplog) -> None:
+    with_engine.merge_adapter()
+    generated(with_engine, SHORT, SHORT)
+    assert with_engine.vllm_engine.calls == []
+    assert "All 2 prompts" in caplog.text and "its adapter is merged" in caplog.text
+
+
+def test_model_without_an_engine_is_not_reported(caplog) -> None:
+    generated(lora_model(), SHORT, LONG)
+    assert caplog.records == []
 
 
 def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:

@@ -16,6 +16,7 @@ import torch
 from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
+from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.load import generation_of, has_engine, loader_arguments, lora_arguments
@@ -29,6 +30,7 @@ from tests.support.small_models import lora_model
 LOADER = parameters_of("unsloth/models/loader.py", "FastLanguageModel.from_pretrained")
 LORA = parameters_of("unsloth/models/llama.py", "FastLlamaModel.get_peft_model")
 STANDBY = "UNSLOTH_VLLM_STANDBY"
+NO_FLASHINFER = "UNSLOTH_VLLM_NO_FLASHINFER"
 HERE = "Unsloth's own generation"
 LOG = logging.getLogger("vllm")
 
@@ -204,7 +206,7 @@ def imported(monkeypatch: pytest.MonkeyPatch):
     def switches(card: str = "t4", has_vllm: bool = True, **own: str) -> dict[str, str]:
         monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS[card])
         monkeypatch.setattr(importlib.util, "find_spec", lambda n: has_vllm or None if n == "vllm" else real(n))
-        for name in (STANDBY, SHARED_SCORING, "UNSLOTH_VLLM_NO_FLASHINFER"):
+        for name in (STANDBY, SHARED_SCORING, NO_FLASHINFER, "VLLM_USE_FLASHINFER_SAMPLER"):
             monkeypatch.setenv(name, own.get(name, ""))  # so that what the import sets is taken back afterwards
             if name not in own:
                 monkeypatch.delenv(name)
@@ -216,11 +218,23 @@ def imported(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_switches_are_set_before_the_import_and_the_users_stand(imported) -> None:
     set_by_kit = imported("t4")
-    assert set_by_kit.items() >= {STANDBY: "1", SHARED_SCORING: "0", "UNSLOTH_VLLM_NO_FLASHINFER": "1"}.items()
+    assert set_by_kit.items() >= {STANDBY: "1", SHARED_SCORING: "0", NO_FLASHINFER: "1"}.items()
     assert set_by_kit["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", "the share is that of the settings"
-    assert "UNSLOTH_VLLM_NO_FLASHINFER" not in imported("l4") and STANDBY not in imported(has_vllm=False)
-    own = {SHARED_SCORING: "1", "UNSLOTH_VLLM_NO_FLASHINFER": "0"}
+    assert STANDBY not in imported(has_vllm=False)
+    own = {SHARED_SCORING: "1", NO_FLASHINFER: "0"}
     assert imported("t4", **own).items() >= own.items()
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((8, 9), "1"), ((9, 0), "1"), ((10, 0), None), ((12, 0), None)])
+def test_flashinfer_is_off_below_capability_10(imported, monkeypatch, capability, expected) -> None:
+    """Nothing of the kit uses it there, and where vLLM refuses it, the engine does not start."""
+    card = Gpu("a card", 40.0, capability)
+    monkeypatch.setitem(GPUS, "a card", card)
+    assert imported("a card").get(NO_FLASHINFER) == expected
+
+
+def test_flashinfers_sampler_stays_where_the_user_asks_for_it(imported) -> None:
+    assert NO_FLASHINFER not in imported("l4", VLLM_USE_FLASHINFER_SAMPLER="1")
 
 
 def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(imported, monkeypatch) -> None:

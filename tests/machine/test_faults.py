@@ -11,7 +11,7 @@ from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
 FIX = {
-    "FlashInfer below 8.0": 'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"',
+    "FlashInfer refused": 'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"',
     "driver too old": "Update the NVIDIA driver",
     "built for another torch or CUDA": "pip install -r requirements.txt -r requirements-gpu.txt",
     "no bfloat16": 'settings.replace(dtype="auto")',

@@ -1,0 +1,168 @@
+"""How torch's threads wait for each other on a CPU that other programs use as well.
+
+torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait for
+the slowest. GNU's OpenMP (libgomp, which torch's Linux builds bring) lets them spin meanwhile: they
+compute nothing, but they notice the end at once. On a quiet machine that is the fastest way. If
+another program needs one of the cores, the spinning threads keep that core from the thread they
+wait for, and a training step takes many times as long.
+
+Two settings of libgomp limit it, and neither changes a number, because the threads and their shares
+of the work stay the same (fewer threads would round sums differently):
+
+- `GOMP_SPINCOUNT`, read when torch is loaded. `set_spin_count` sets it.
+- With more OpenMP threads than cores libgomp spins 100 times only (the manual's `GOMP_SPINCOUNT`).
+  `yield_cores` watches what other programs use and, while they need the cores, keeps an idle
+  second group of threads, which makes it so.
+
+A user's own `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` takes precedence over both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from grpo_nb.core.processes import SPIN_COUNT, SPIN_VARIABLE, WAIT_POLICY
+
+_LOG = logging.getLogger(__name__)
+_STAT = Path("/proc/stat")
+# Time between two looks. A look takes 0.1 ms.
+_LOOK_SECONDS = 0.5
+# Cores' worth of time that others may use before the threads stop spinning, and before they go on.
+_BUSY_CORES = 0.25
+_QUIET_CORES = 0.1
+
+
+def set_spin_count(environment: MutableMapping[str, str]) -> None:
+    """Set libgomp's spin count for this process, and report once if torch has read it before."""
+    if has_own_policy(environment):
+        return
+    is_too_late = "torch" in sys.modules and SPIN_VARIABLE not in environment
+    environment[SPIN_VARIABLE] = SPIN_COUNT
+    if is_too_late:
+        _LOG.info(
+            "torch was imported before grpo_nb, so its threads spin longer than the kit would have "
+            "them: other programs on this machine slow training down more. Import grpo_nb first, or "
+            "set %s=%s before Python starts.",
+            SPIN_VARIABLE,
+            SPIN_COUNT,
+        )
+
+
+def has_own_policy(environment: MutableMapping[str, str]) -> bool:
+    """Return True if the user has chosen how OpenMP threads wait."""
+    is_own_count = environment.get(SPIN_VARIABLE, SPIN_COUNT) != SPIN_COUNT
+    return is_own_count or WAIT_POLICY in environment
+
+
+def load_libgomp() -> ctypes.CDLL | None:
+    """Return the libgomp that torch has loaded, or None: another system, or another OpenMP."""
+    folder = Path(getattr(sys.modules.get("torch"), "__file__", None) or "/").parent
+    file = folder / "lib" / "libgomp.so.1"
+    try:
+        # RTLD_NOLOAD: a second copy would have threads of its own.
+        library = ctypes.CDLL(str(file), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        library.GOMP_parallel.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint,
+            ctypes.c_uint,
+        )
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+class IdleThreads:
+    """A second group of OpenMP threads that does nothing, for as long as it is kept."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._end = threading.Event()
+        # libgomp keeps a group of threads for each thread that has started one, until it ends.
+        self._owner = threading.Thread(target=self._own, name="grpo_nb-idle-threads", daemon=True)
+        self._owner.start()
+
+    def _own(self) -> None:
+        does_nothing = ctypes.cast(self._library.omp_get_level, ctypes.c_void_p)
+        count = max(self._library.omp_get_num_procs(), 2)
+        self._library.GOMP_parallel(does_nothing, None, count, 0)
+        self._end.wait()
+
+    def end(self) -> None:
+        self._end.set()
+        self._owner.join()
+
+
+def read_busy_seconds() -> float:
+    """Return the processor time that all programs have used since the machine started."""
+    fields = [int(field) for field in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = fields
+    ticks = user + nice + system + interrupts + soft_interrupts + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Watcher:
+    """Keeps idle threads while other programs need the cores that torch computes on.
+
+    Attributes:
+        is_yielding: The idle threads are there, so that torch's threads hardly spin.
+    """
+
+    def __init__(self, library: ctypes.CDLL, spare_cores: int) -> None:
+        self._library = library
+        self._spare_cores = spare_cores
+        self._idle: IdleThreads | None = None
+        self._busy = read_busy_seconds()
+        self._own = time.process_time()
+        self._at = time.monotonic()
+
+    @property
+    def is_yielding(self) -> bool:
+        return self._idle is not None
+
+    def look(self) -> None:
+        """Compare what others have used since the last look with what torch leaves free."""
+        busy, own, at = read_busy_seconds(), time.process_time(), time.monotonic()
+        others = (busy - self._busy - (own - self._own)) / (at - self._at)
+        self._busy, self._own, self._at = busy, own, at
+        needed = others - self._spare_cores
+        if needed > _BUSY_CORES and self._idle is None:
+            self._idle = IdleThreads(self._library)
+        elif needed < _QUIET_CORES and self._idle is not None:
+            self._idle.end()
+            self._idle = None
+
+    def run(self) -> None:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            self.look()
+
+
+_watching: threading.Thread | None = None
+
+
+def yield_cores() -> None:
+    """Start to watch, in the background, whether other programs need the cores; call it any time.
+
+    Nothing happens without libgomp, with one thread, or where the user has chosen how to wait.
+    """
+    global _watching
+    # Of a forked process the thread is not alive.
+    if _watching is not None and _watching.is_alive():
+        return
+    import torch
+
+    library = load_libgomp()
+    threads = torch.get_num_threads()
+    if library is None or threads < 2 or not _STAT.is_file() or has_own_policy(os.environ):
+        return
+    watcher = Watcher(library, library.omp_get_num_procs() - threads)
+    _watching = threading.Thread(target=watcher.run, name="grpo_nb-watcher", daemon=True)
+    _watching.start()
