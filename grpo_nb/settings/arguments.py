@@ -297,7 +297,8 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     problems = [" and ".join(names) + fault for fault, names in faults.items()]
     line = f"Write in their place: {_keywords(change)}" if change else ""
     if len(problems) == 1:
-        raise ValueError(f"{problems[0]} {line}".rstrip())
+        is_said = not change or _keywords(change) in problems[0]
+        raise ValueError(problems[0] if is_said else f"{problems[0]} {line}")
     listed = "\n".join(f"- {problem}" for problem in problems)
     raise ValueError(f"{len(problems)} things cannot be set as written:\n{listed}\n{line}".rstrip())
 

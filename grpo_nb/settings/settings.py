@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
+from grpo_nb.core.words import did_you_mean
 from grpo_nb.settings import arguments
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -326,7 +329,7 @@ def _layers(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require_settings(settings: Any) -> None:
+def require_settings(settings: Any, call: str = "gn.plan(settings, task)") -> None:
     """Refuse what stands in the place of settings.
 
     Raises:
@@ -334,5 +337,42 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings = {settings!r:.60} must be settings: write settings = gn.preset().")
+    require(call, settings=settings)
+
+
+def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that a public function does not have, with the line that sets them.
+
+    Args:
+        function: The public function.
+        unknown: What it was given besides its own arguments.
+
+    Raises:
+        TypeError: For a setting or an argument of TRL with `settings.replace(...)`, for another name with the nearest one.
+
+    >>> refuse_keywords(require_settings, {"max_steps": 5})
+    Traceback (most recent call last):
+    TypeError: max_steps=5 is a setting, and gn.require_settings takes settings as one object. Write settings = settings.replace(max_steps=5).
+    """
+    if not unknown:
+        return
+    name = function.__name__
+    own = {key: value for key, value in unknown.items() if key in _DEFAULTS}
+    other = {key: value for key, value in unknown.items() if key not in _DEFAULTS}
+    told = []
+    if own:
+        line = ", ".join(f"{key}={value!r}" for key, value in own.items())
+        what = "is a setting" if len(own) == 1 else "are settings"
+        told.append(
+            f"{line} {what}, and gn.{name} takes settings as one object. Write settings = settings.replace({line})."
+        )
+    for key, value in other.items():
+        own_arguments = [known for known in inspect.signature(function).parameters if known != "unknown"]
+        try:
+            arguments.check_names({key: value}, own_arguments)
+        except ValueError as error:
+            text = str(error)
+            if text.startswith("unknown setting"):
+                text = f"unknown argument {key!r} of gn.{name}{did_you_mean(key, [*own_arguments, *_DEFAULTS])}"
+            told.append(text.replace("write extra=", "write settings = settings.replace(extra=").replace("}.", "})."))
+    raise TypeError(" ".join(told))
