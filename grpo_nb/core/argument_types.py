@@ -103,7 +103,8 @@ _INSTEAD: dict[tuple[str, str], tuple[str, str]] = {
     ("adapter", "run"): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
     ("adapter", "model"): ("the LoRA is read from files", "model.save_pretrained(\"lora\"), then adapter=\"lora\""),
     ("source", "task"): ("it is loaded already", "the task itself"),
-    ("completions", "text"): ("one text is a list of one", "completions=[text]"),
+    ("rewards", "text"): ("its name is no function", "rewards=[gn.rewards.correctness()]"),
+    ("rewards", "texts"): ("their names are no functions", "rewards=[gn.rewards.correctness()]"),
     ("subject", "model"): ("a model answers with its tokenizer", "gn.evaluate((model, tokenizer), task)"),
     ("subject", "export"): ("an export is asked from its folder", "gn.evaluate(export.path, task)"),
     ("subject", "task"): ("somebody has to answer its questions", "gn.evaluate(run, task)"),
@@ -198,7 +199,7 @@ _OF_CODE = {"rewards", "function", "class"}
 _REFUSED: dict[str, set[str]] = {
     "model": {*_OF_THE_KIT, *_OF_DATA, *_OF_CODE, "tokenizer", "pair", "None"},
     "tokenizer": {*_OF_THE_KIT, *_OF_DATA, *_OF_CODE, "model", "pair", "None"},
-    "rewards": {*_OF_THE_KIT, *_OF_DATA - {"list", "texts"}, *_OF_A_MODEL, "None"},
+    "rewards": {*_OF_THE_KIT, *_OF_DATA - {"list"}, *_OF_A_MODEL, "None"},
     "rows": {*_OF_THE_KIT - {"task"}, *_OF_A_MODEL, *_OF_CODE, "None"},
     "questions": {*_OF_THE_KIT - {"task", "held-out set"}, *_OF_A_MODEL, *_OF_CODE},
     "completions": {*_OF_THE_KIT, *_OF_A_MODEL, *_OF_CODE, "dict", "None"},

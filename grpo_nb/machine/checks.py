@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_nb.core.tables import Html, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, NoGpu, find_gpu, read_gpu
 from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart, usable_cores
 
 # Status, what was found, and what to do about it.
