@@ -66,7 +66,7 @@ _WRITE = {
     "run": 'run = gn.open_run("runs/name")',
     "exported": 'run = gn.open_run("runs/name")',
     "questions": "task = gn.load_task(...)",
-    "completions": "completions=[\"<answer>7</answer>\"]",
+    "completions": 'completions=["<answer>7</answer>"]',
     "source": 'task = gn.load_task("rows.csv", settings)',
     "subject": 'gn.evaluate(gn.open_run("runs/name"))',
     "adapter": 'gn.load_model(settings, adapter="a/folder")',
@@ -78,7 +78,7 @@ _INSTEAD: dict[tuple[str, str], tuple[str, str]] = {
         "a run has more settings than a trainer, such as those that load the model",
         'settings = gn.preset("auto", learning_rate=5e-6, num_generations=8), with the names of TRL',
     ),
-    ("settings", "dict"): ("the names in it have not been checked", "settings = gn.preset(\"auto\", **settings)"),
+    ("settings", "dict"): ("the names in it have not been checked", 'settings = gn.preset("auto", **settings)'),
     ("settings", "text"): (
         "the text may be the name of a preset or of a model",
         'settings = gn.preset({value!r}), or settings = gn.preset("auto", model={value!r})',
@@ -101,7 +101,7 @@ _INSTEAD: dict[tuple[str, str], tuple[str, str]] = {
     ("model", "pair"): ("model and tokenizer are two arguments", "model, tokenizer = gn.load_model(settings)"),
     ("model", "run"): ("a run holds its model", "run.model, or gn.evaluate(run) and gn.compare(run)"),
     ("adapter", "run"): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
-    ("adapter", "model"): ("the LoRA is read from files", "model.save_pretrained(\"lora\"), then adapter=\"lora\""),
+    ("adapter", "model"): ("the LoRA is read from files", 'model.save_pretrained("lora"), then adapter="lora"'),
     ("source", "task"): ("it is loaded already", "the task itself"),
     ("rewards", "text"): ("its name is no function", "rewards=[gn.rewards.correctness()]"),
     ("rewards", "texts"): ("their names are no functions", "rewards=[gn.rewards.correctness()]"),
@@ -164,7 +164,10 @@ def _kind_by_attributes(value: Any) -> str:
 def _kind_of_list(value: list | tuple) -> str:
     if not value:
         return "list"
-    if len(value) == 2 and [kind_of(held) for held in value if not isinstance(held, (list, tuple))] == ["model", "tokenizer"]:
+    if len(value) == 2 and [kind_of(held) for held in value if not isinstance(held, (list, tuple))] == [
+        "model",
+        "tokenizer",
+    ]:
         return "pair"
     if all(isinstance(held, str) for held in value):
         return "texts"
@@ -236,7 +239,9 @@ def _is_fit(role: str, kind: str) -> bool:
     return kind in _ACCEPTED[role] if role in _ACCEPTED else kind not in _REFUSED[role]
 
 
-def require(call: str, /, *, optional: Iterable[str] = (), roles: Mapping[str, str] | None = None, **values: Any) -> None:
+def require(
+    call: str, /, *, optional: Iterable[str] = (), roles: Mapping[str, str] | None = None, **values: Any
+) -> None:
     """Refuse arguments of another kind than a public function takes.
 
     Args:

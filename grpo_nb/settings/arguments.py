@@ -68,8 +68,8 @@ def _sampling_settings(value: Any) -> dict[str, Any]:
 
 _SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _PRECISION = (
-    "the setting is dtype, for the model and the trainer alike: its default dtype=\"auto\" takes bfloat16 "
-    "where the GPU has it, dtype=\"bfloat16\" or dtype=\"float16\" asks for it anyway"
+    'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes bfloat16 '
+    'where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
 )
 _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
@@ -154,12 +154,8 @@ _REPLACED = {
         "texts to stop at are extra={'generation_kwargs': {'stop': [...]}}",
         _sampling_settings,
     ),
-    **dict.fromkeys(
-        ("tools", "environment_factory"), _Instead("they belong to the task: task.with_tools(...)")
-    ),
-    "rollout_func": _Instead(
-        "held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL"
-    ),
+    **dict.fromkeys(("tools", "environment_factory"), _Instead("they belong to the task: task.with_tools(...)")),
+    "rollout_func": _Instead("held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL"),
 }
 
 # Arguments with which building or ending a trainer creates a repository or a Space on the Hub, and fills

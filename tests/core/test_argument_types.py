@@ -73,9 +73,10 @@ GIVEN = {
     "a number": lambda: 3,
 }
 TRAINING = ("train", "dry_run", "baseline")
+WITH_SETTINGS = (*TRAINING, "plan", "load_model")
 MISTAKES = [
-    *((door, "settings", "a GRPOConfig", "a GRPOConfig of TRL, .*settings = gn.preset") for door in (*TRAINING, "plan", "load_model")),
-    *((door, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)") for door in (*TRAINING, "plan", "load_model")),
+    *((door, "settings", "a GRPOConfig", "a GRPOConfig of TRL, .*settings = gn.preset") for door in WITH_SETTINGS),
+    *((door, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)") for door in WITH_SETTINGS),
     *((door, "task", "a DataFrame", "a DataFrame, .*task = gn.load_task") for door in (*TRAINING, "plan")),
     *((door, "task", "a Dataset", "a datasets.Dataset, .*task = gn.load_task") for door in TRAINING),
     *((door, "task", "task.train", "the task itself where this is its task.train") for door in TRAINING),
@@ -155,7 +156,7 @@ def test_setting_as_keyword_shows_replace(door: str) -> None:
 
 
 def test_unknown_keyword_gets_the_nearest_argument() -> None:
-    with pytest.raises(TypeError, match="unknown argument 'resum' of gn.train; did you mean 'resume'"):
+    with pytest.raises(TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"):
         gn.train(**TRAINED, resum="auto")
 
 
