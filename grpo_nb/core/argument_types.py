@@ -273,7 +273,8 @@ def require(
         raise TypeError(f"{told}: arguments are swapped, and {function} reads them in this order. Write {call}.")
     role = roles[name]
     why, write = _INSTEAD.get((role, kind_of(value)), ("", _WRITE[role]))
-    write = write.replace("{value!r}", repr(value) if isinstance(value, str) else repr(str(value)))
+    if "{value!r}" in write:  # a text or a path
+        write = write.replace("{value!r}", repr(str(value)))
     because = f" ({why})" if why else ""
     raise TypeError(f"{name} = {described(value)}, but {function} takes {_TAKES[role]}{because}. Write {write}.")
 

@@ -319,9 +319,9 @@ def _instead_of(name: str) -> _Instead | None:
 
 
 def _written(name: str, value: Any) -> str:
-    """Return a name as it is written with its value, where the value is short."""
-    shown = repr(value)
-    return f"{name!r} ({shown})" if len(shown) <= 40 and not is_publishing(name) else repr(name)
+    """Return a name as it is written with its value, where that is a short text or number."""
+    is_shown = isinstance(value, (str, int, float)) and not is_publishing(name)
+    return f"{name!r} ({value!r:.40})" if is_shown else repr(name)
 
 
 def _add(change: dict[str, Any], extra: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    require_settings(settings)
+    require_settings(settings, "gn.training.effective_settings(settings, model)")
     gpu, obstacle = find_gpu(), None
     if model is None:
         chosen, obstacle = number_type(settings, gpu), vllm_obstacle(settings, gpu, try_import=False)
