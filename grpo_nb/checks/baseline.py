@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
@@ -26,7 +27,7 @@ from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
 from grpo_nb.rewards.right_by import answer_reward, judge_in_words, right_by
 from grpo_nb.rewards.scores import Scores, score
 from grpo_nb.settings.presets import preset
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
 
@@ -314,6 +315,7 @@ def baseline(
     settings: Settings | None = None,
     *,
     prompts: int = 8,
+    **unknown: Any,
 ) -> Baseline:
     """Sample some training prompts, a group each, as training would, score them, and say whether GRPO gets a signal.
 
@@ -340,6 +342,9 @@ def baseline(
     >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
     True
     """
+    refuse_keywords(baseline, unknown)
+    given = {"model": model, "tokenizer": tokenizer, "task": task, "rewards": rewards, "settings": settings}
+    require("gn.baseline(model, tokenizer, task, rewards, settings)", optional=("settings",), **given)
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     settings = settings or preset("auto")

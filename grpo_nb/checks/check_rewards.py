@@ -18,6 +18,7 @@ from grpo_nb.checks.phrases import phrases_of, texts_in
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
 from grpo_nb.checks.verdicts import FORM, Seen, judge, judge_set, take_role
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base, judge_model
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -60,6 +61,7 @@ def check_rewards(
     >>> check_rewards([correctness(), xml_format()], rows).ok
     True
     """
+    require("gn.check_rewards(rewards, task)", roles={"task": "rows"}, rewards=rewards, task=task)
     rewards = base.reward_list(rewards)
     by_weight = base.changed_weights(base.weights_by_name(rewards), weights or {})
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
@@ -22,7 +23,7 @@ from grpo_nb.rewards.right_by import answer_reward, judge_in_words
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run_folder import Run, open_run, trained_questions
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.contamination import find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import with_prompts
@@ -48,6 +49,7 @@ def evaluate(
     seed: int | None = None,
     label: str | None = None,
     allow_contaminated: bool = False,
+    **unknown: Any,
 ) -> Evaluation:
     """Have a model answer held-out questions and score the answers.
 
@@ -77,6 +79,10 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
+    refuse_keywords(evaluate, unknown)
+    roles = {"task": "questions"}
+    given = {"subject": subject, "task": task, "run": run, "rewards": rewards, "settings": settings}
+    require("gn.evaluate(subject, task)", optional=("task", "run", "settings"), roles=roles, **given)
     (found,), run = located([subject], run)
     how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated)
     (result,) = _Asked(task, run, *how).of_each([found], [label or name_of(found)])
@@ -97,6 +103,7 @@ def compare(
     settings: Settings | None = None,
     seed: int | None = None,
     allow_contaminated: bool = False,
+    **unknown: Any,
 ) -> Comparison:
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
@@ -120,8 +127,12 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
+    refuse_keywords(compare, unknown)
     if task is None and _is_questions(after):
         task, after = after, None
+    roles = {"before": "subject", "after": "subject", "task": "questions"}
+    given = {"before": before, "after": after, "task": task, "run": run, "rewards": rewards, "settings": settings}
+    require("gn.compare(before, after, task)", optional=("after", "task", "run", "settings"), roles=roles, **given)
     is_of_the_run = after is None
     found, run = located([before] if is_of_the_run else [before, after], run)
     if is_of_the_run:
@@ -172,6 +183,7 @@ def ask(run: Run | str | Path, questions: str | Sequence[str], *, max_completion
     >>> gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"]).questions
     ('What is 17 + 25?', 'What is 6 + 7?')
     """
+    require("gn.ask(run, questions)", run=run)
     run, questions = open_run(run), (questions,) if isinstance(questions, str) else tuple(questions)
     _require_no_tools(run)
     rows = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)

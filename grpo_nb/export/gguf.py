@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
 from grpo_nb.export.merged import make_export, make_merged, run_check, verified_texts, weights_folder
@@ -57,6 +58,7 @@ def export_gguf(
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
+    require('gn.export_gguf(run, "exports/name")', roles={"run_or_export": "exported"}, run_or_export=run_or_export)
     check_quantization(quantization)
     target, report = target_of(path), report or (lambda line: None)
     source = find_run_or_export(run_or_export)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import check_target, put_in_place, sha256_of, staged_folder, target_of, write_json
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
@@ -67,6 +68,7 @@ def export_merged(
     """
     if dtype not in ("auto", *WIDTHS):
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
+    require('gn.export_merged(run, "exports/name")', run=run)
     run, report = open_run(run), report or (lambda line: None)
     make = functools.partial(make_merged, run, dtype=dtype, report=report)
     return make_export(run, "merged", path, make, overwrite=overwrite)
@@ -89,6 +91,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
 
     >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/first-lora")  # doctest: +SKIP
     """
+    require('gn.export.export_adapter(run, "exports/name")', run=run)
     run = open_run(run)
 
     def make(staged: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from grpo_nb.checks.agreement import agreement
 from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.rows import rows_of
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.files import write_text
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
@@ -36,6 +37,9 @@ from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.task import Task
 
 _EVERY_REWARD = "every reward"
+# Buttons for scores by hand: whole numbers as long as they fit on a line, else the ends, the middle and the quarters.
+_MOST_BUTTONS = 10
+_FEW_BUTTONS = 5
 _NO_MODEL = (
     '<span class="gn-soft gn-why">Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>'
 )
@@ -58,6 +62,10 @@ class RewardLab(Panel):
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
     every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
+
+    From a cell: `lab.update(rewards)` and `lab.label(score)`; `lab.row_number`, `lab.completions` and `lab.weights` can be
+    read and set; `lab.row`, `lab.scores`, `lab.advantages`, `lab.report` and `lab.labels` can be read. Everything else that
+    `help` lists is ipywidgets' own.
 
     Args:
         rewards: One or more reward functions. Edited in the next cell, they are taken up with `lab.update(rewards)`, which
@@ -96,6 +104,16 @@ class RewardLab(Panel):
         seconds_per_call: float = 20.0,
         labels: str | Path | None = None,
     ) -> None:
+        require(
+            "gn.RewardLab(rewards, task, model, tokenizer, settings)",
+            optional=("model", "tokenizer", "settings"),
+            roles={"task": "rows"},
+            rewards=rewards,
+            task=task,
+            model=model,
+            tokenizer=tokenizer,
+            settings=settings,
+        )
         if model is not None and tokenizer is None:
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
         listed, self._rows = reward_list(rewards), rows_of(task)
@@ -118,7 +136,10 @@ class RewardLab(Panel):
         """Scores by hand, the oldest first, as `gn.checks.agreement` takes them: `question`, `completion`, `score`."""
         self._are_examples = False
         self._lay_out(settings or Settings())
-        self._show_weights(weights_by_name(listed))
+        self._show_scale()
+        # Remembered here, since the weight of a function can be changed without a new function.
+        self._carried = weights_by_name(listed)
+        self._show_weights(self._carried)
         with self.showing_errors():
             self._show_row()
             if gold_answers(self.row.get(answer)):
@@ -136,9 +157,12 @@ class RewardLab(Panel):
         Raises:
             ValueError: As the constructor; the lab then keeps the rewards it has.
         """
-        listed, before, moved = reward_list(rewards), weights_by_name(self.rewards), self.weights
-        self.rewards = listed
-        self._show_weights({n: moved[n] if before.get(n) == w else w for n, w in weights_by_name(listed).items()})
+        listed = reward_list(rewards)
+        carried, before, moved = weights_by_name(listed), self._carried, self.weights
+        self.rewards, self._carried = listed, carried
+        weights = {name: moved[name] if before.get(name) == weight else weight for name, weight in carried.items()}
+        self._show_weights(weights)
+        self._show_scale()
         self.report, self._report_view.value = None, ""  # found on another row, or with other rewards
         self._rescore()
 
@@ -196,8 +220,18 @@ class RewardLab(Panel):
         self._show_labels()
 
     @property
-    def _scale(self) -> tuple[int, int]:
-        return next((tuple(map(int, one.scale)) for one in self.rewards if isinstance(one, judge)), (1, 5))
+    def _scale(self) -> tuple[float, float]:
+        """The worst and the best score by hand: those of the judge among the rewards."""
+        return next((tuple(one.scale) for one in self.rewards if isinstance(one, judge)), (1, 5))
+
+    @property
+    def _choices(self) -> list[float]:
+        """The scores that have a button: every whole number of a short scale, else five from one end to the other."""
+        low, high = self._scale
+        if float(low).is_integer() and float(high).is_integer() and high - low <= _MOST_BUTTONS:
+            return list(range(int(low), int(high) + 1))
+        step = (high - low) / (_FEW_BUTTONS - 1)
+        return [float(f"{low + number * step:.6g}") for number in range(_FEW_BUTTONS - 1)] + [high]
 
     @property
     def _asked(self) -> str:
@@ -247,12 +281,10 @@ class RewardLab(Panel):
             control.disabled = self.model is None
         self._weights = line([])
         self._label_view, self._labels_view = view(), view()
-        self._key, (low, high) = above(widgets.Text(description="Or press its key here"), "150px"), self._scale
+        self._key = above(widgets.Text(), "150px")
         self._answers(self._key, self._press)
-        given = [self._button(str(n), functools.partial(self._give, n)) for n in range(low, high + 1)]
-        given += [self._button("Take the last one back", functools.partial(self._give, None)), self._key]
-        given += [self._button("Person and judge side by side", self._show_beside, "primary")]
-        by_hand = section("Scores by hand", "to measure a judge by", self._label_view, line(given), self._labels_view)
+        self._buttons = line([])
+        by_hand = section("Scores by hand", "to measure a judge by", self._label_view, self._buttons, self._labels_view)
         row = section("The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px")
         shown = [self._entries, line([self._add_button, self._example_button]), line([*sampling, self._sample_button])]
         shown += [widgets.HTML(_NO_MODEL)] if self.model is None else []
@@ -363,6 +395,16 @@ class RewardLab(Panel):
     def _show_labels(self) -> None:
         self._label_view.value = views.labels_view(self.completions, self._given, self.labels, self.labels_file)
 
+    def _show_scale(self) -> None:
+        """Offer a button for each choice of the scale in use, and say which key gives it."""
+        choices = self._choices
+        is_whole = all(isinstance(choice, int) for choice in choices)
+        self._key.description = "Or press its key here" if is_whole else f"Or a key, 1 to {len(choices)}"
+        given = [self._button(f"{choice:g}", functools.partial(self._give, choice)) for choice in choices]
+        back = self._button("Take the last one back", functools.partial(self._give, None))
+        beside = self._button("Person and judge side by side", self._show_beside, "primary")
+        self._buttons.children = [*given, back, self._key, beside]
+
     def _give(self, score: float | None, _: Any = None) -> None:
         with self.showing_errors():
             self.label(score)
@@ -370,8 +412,14 @@ class RewardLab(Panel):
     def _press(self, change: Any) -> None:
         with self._quietly():
             self._key.value = ""
-        if (key := change["new"].strip()[-1:]).isdecimal():  # the last, where two came before the box was emptied
+        key = change["new"].strip()[-1:]  # the last, where two came before the box was emptied
+        if not key.isdecimal():
+            return
+        choices = self._choices
+        if all(isinstance(choice, int) for choice in choices):
             self._give(int(key))
+        elif 1 <= int(key) <= len(choices):
+            self._give(choices[int(key) - 1])
 
     @in_panel
     def _show_beside(self) -> None:

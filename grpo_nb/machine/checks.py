@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_nb.core.tables import Html, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
+from grpo_nb.machine.gpu import GpuState, NoGpu, find_gpu, read_gpu
 from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart, usable_cores
 
 # Status, what was found, and what to do about it.
@@ -113,8 +113,9 @@ def packages_row() -> Finding:
 def kernel_row() -> Finding:
     """What is in memory must be what is on disk, which it often is not after an installation, and unsloth comes first."""
     restart = f"{how_to_restart()}, then run from the top."
-    if problem := packages.import_order_problem():
-        return "problem", problem, f"Import grpo_nb first. {restart}"
+    # On a CPU the order changes nothing (grpo_nb.models.import_unsloth).
+    if find_gpu() is not None and (problem := packages.import_order_problem()):
+        return "problem", problem, f"Move that import below gn.load_model(settings). {restart}"
     if stale := packages.stale_versions():
         found = "; ".join(f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items())
         return "problem", found, restart

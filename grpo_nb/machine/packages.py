@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,9 +60,36 @@ def stale_versions() -> dict[str, tuple[str, str]]:
 
 
 def import_order_problem() -> str | None:
-    """Say which packages were imported before unsloth, which patches them, or None if the order is right."""
+    """Say which packages were imported before unsloth, which patches them, and by which line; None if the order is right."""
     early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules]
-    return f"{' and '.join(early)} was imported before unsloth" if early else None
+    if not early:
+        return None
+    line = _importing_line()
+    by = f" ({line})" if line else ""
+    return f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth{by}"
+
+
+def _importing_line() -> str | None:
+    """Return the first line of this notebook's cells, or of the script, that imports what unsloth patches."""
+    importing = re.compile(rf"(?:^|;)\s*(?:from|import)\s+(?:{'|'.join(_PATCHED_BY_UNSLOTH)})\b")
+    for place, text in _own_code():
+        for number, line in enumerate(text.splitlines(), 1):
+            if importing.search(line):
+                return f"{place}, line {number}: {line.strip():.100}"
+    return None
+
+
+def _own_code() -> Iterator[tuple[str, str]]:
+    """Yield the cells that this notebook has run, or the script of this process, each with its name."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        for number, cell in enumerate(shell.user_ns.get("In", ())):
+            yield f"cell [{number}]", str(cell)
+        return
+    script = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    if script.is_file():
+        yield script.name, script.read_text("utf-8", errors="replace")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,12 +82,17 @@ def import_unsloth() -> Any:
     """Import unsloth, first of all that it patches, and return the module.
 
     Raises:
-        EnvironmentProblem: trl, transformers or peft were imported before it, or, on a GPU, it was before grpo_nb; it is not
+        EnvironmentProblem: On a GPU, trl, transformers or peft were imported before it, or it was before grpo_nb; it is not
             installed, or does not load.
     """
-    if problem := import_order_problem():
-        raise EnvironmentProblem(f"{problem}. Restart the kernel and import grpo_nb first.")
     gpu = find_gpu()
+    # On a CPU a training gives the same adapter bit for bit in either order (tests/models/test_import_order.py). On a GPU
+    # Unsloth itself warns of slower steps and of memory (unsloth/_gpu_init.py, `already_imported`), and nobody has measured it.
+    if gpu is not None and (problem := import_order_problem()):
+        raise EnvironmentProblem(
+            f"{problem}, which patches them for a GPU: without its patches a training is slower or runs out of memory. Move "
+            "that import below gn.load_model(settings). Restart the kernel and run from the top."
+        )
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     switches = _switches(gpu, has_vllm)
     # What it reads only when it is imported. Without standby unsloth_zoo turns expandable segments on
@@ -105,7 +111,8 @@ def import_unsloth() -> Any:
     # Its warning that a faster 4-bit product on a CPU could be fetched from the Hub, which nothing here would use: a red box.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
-        with silently():  # a banner, of which check_environment says the same in a table
+        with silently(), warnings.catch_warnings():  # a banner, of which check_environment says the same in a table
+            warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(

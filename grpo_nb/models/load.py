@@ -4,10 +4,11 @@ import contextlib
 import functools
 import gc
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
@@ -18,7 +19,7 @@ from grpo_nb.models.match import SHAPE, note_settings
 from grpo_nb.settings.memory import is_standby
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
-from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
+from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, refuse_keywords
 from grpo_nb.settings.vllm_obstacle import VllmObstacle, vllm_obstacle
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
@@ -68,8 +69,9 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
     """Return what `from_pretrained` takes for a model name: the embedded model's folder, a local folder or a Hub id.
 
     Raises:
-        FileNotFoundError: A folder that holds no model.
-        EntryNotFoundError, RepositoryNotFoundError, ...: The Hub's own words for an id that is no model, or cannot be had.
+        FileNotFoundError: A folder that is not there or holds no model, or a name that the Hub does not have or cannot be
+            asked for.
+        EntryNotFoundError, GatedRepoError, ...: The Hub's own words for an id that is no model, or needs a permission.
     """
     from huggingface_hub import hf_hub_download
 
@@ -77,7 +79,8 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
         return str(embedded_model_folder(report))
     path = Path(name).expanduser()
     if not path.exists():
-        hf_hub_download(name, "config.json")
+        with _in_one_line(name, "model"):
+            hf_hub_download(name, "config.json")
         return name
     if not (path / "config.json").is_file():
         raise FileNotFoundError(
@@ -87,12 +90,40 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
     return str(path)
 
 
+@contextlib.contextmanager
+def _in_one_line(name: str, what: str) -> Iterator[None]:
+    """Say in one line that a name is no path here and nothing that the Hub has or can be asked for.
+
+    Raises:
+        FileNotFoundError: With the first line of what huggingface_hub says, which is a page of requests otherwise.
+    """
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        yield
+    except GatedRepoError:
+        raise
+    except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
+        here = f"{name!r} is no folder here (looked in {Path.cwd()})"
+        if isinstance(error, HFValidationError):
+            there = "and cannot be a name on the Hub, which has the form user/name"
+        else:
+            there = f"and no {what} that the Hub gives: {summary(error)}"
+        raise FileNotFoundError(f"{here} {there}. Correct the path; gn.runs.list() shows the runs here.") from None
+
+
 def load_model(
     settings: Settings,
     *,
     adapter: str | Path | None = None,
     loader: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
+    **unknown: Any,
 ) -> tuple[Any, Any]:
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
@@ -122,6 +153,8 @@ def load_model(
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
+    refuse_keywords(load_model, unknown)
+    require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
     for name in _OWNED.keys() & loader.keys():
         raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
@@ -178,6 +211,19 @@ def load_model(
     return model, tokenizer
 
 
+def _no_adapter(folder: Path) -> str:
+    """Say what a folder is that holds no LoRA, and what to write instead."""
+    of_run = folder / "adapter"
+    if (of_run / "adapter_config.json").is_file():
+        return f"adapter = {str(folder)!r} is the folder of a run, whose LoRA is in adapter/: adapter={str(of_run)!r}."
+    if (folder / "run.json").is_file():
+        return f"adapter = {str(folder)!r} is a run that has left no LoRA yet: train it to its end, resume={folder.name!r}."
+    if (folder / "config.json").is_file():
+        line = f"settings = settings.replace(model={str(folder)!r})"
+        return f"adapter = {str(folder)!r} is a whole model and no LoRA, for it has no adapter_config.json: {line}."
+    return f"adapter = {str(folder)!r} is no LoRA: it has no adapter_config.json. Name the folder that PEFT wrote."
+
+
 def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Path, str]:
     """Return the settings with an adapter's rank, alpha and layers; its folder, and the model that it was trained on.
 
@@ -196,7 +242,10 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
 
     folder = Path(adapter).expanduser()
     if not folder.exists():
-        folder = Path(snapshot_download(str(adapter), allow_patterns=_OF_AN_ADAPTER))
+        with _in_one_line(str(adapter), "LoRA"):
+            folder = Path(snapshot_download(str(adapter), allow_patterns=_OF_AN_ADAPTER))
+    if not (folder / "adapter_config.json").is_file():
+        raise ValueError(_no_adapter(folder))
     config = PeftConfig.from_pretrained(str(folder))
     # True: another kind of adapter knows no such word.
     unlike = [one for one in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, one, True)]

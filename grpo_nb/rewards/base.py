@@ -175,6 +175,8 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     Raises:
         ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
     """
+    if isinstance(rewards, str) or not (callable(rewards) or isinstance(rewards, Iterable)):
+        raise ValueError(f"rewards = {rewards!r:.80} is no reward function: write rewards=[gn.rewards.correctness()].")
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
         raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")

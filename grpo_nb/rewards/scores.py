@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, excerpt, shorten
 from grpo_nb.rewards import base
@@ -124,6 +125,7 @@ def score(
     """
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
+    require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
     ids = {"completion_ids": completion_ids, "tokenizer": tokenizer}

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
@@ -321,6 +322,7 @@ def open_run(path: str | Path | Run) -> Run:
     >>> gn.open_run(run.path).status
     'finished'
     """
+    require('gn.open_run("runs/name")', roles={"path": "run"}, path=path)
     if isinstance(path, Run):
         return path
     path = Path(path).expanduser()

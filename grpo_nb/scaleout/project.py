@@ -25,6 +25,7 @@ from grpo_nb.runs.card import public, published_name, shareable
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.back import FORM, Project, link, open_project
 from grpo_nb.scaleout.code import KIT, ROOT, CannotLeave, KitFiles, RewardsCode
+from grpo_nb.settings.arguments import is_publishing
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 TRL = "1.16.0"
@@ -154,6 +155,11 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     for name in [name for name in _ONLY_MEMORY if settings.extra.get(name) is not None]:
         plan.changes.append(f"{name} is left out: Unsloth alone has it, and it changes memory, not numbers.")
     made = dict(run.info["effective"]["arguments"])
+    if publishing := sorted(name for name in made if is_publishing(name)):
+        raise ValueError(
+            f"the run {run.name!r} has {', '.join(publishing)} in its run.json, which would publish while the folder trains. "
+            "Take it out of that file. What was verified is pushed by gn.export.push_to_hub(export, 'user/name')."
+        )
     if made.get("optim") == "adamw_flash":
         made["optim"] = "adamw_torch_fused"
         plan.changes.append("adamw_flash, of Unsloth alone, becomes adamw_torch_fused: the same optimizer.")

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.words import EnvironmentProblem, prompt_lengths
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
@@ -25,7 +26,7 @@ from grpo_nb.settings.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.out_of_memory import fitting_changes, replacing
 from grpo_nb.settings.presets import find_machine
-from grpo_nb.settings.settings import Settings, require_settings
+from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 
 
@@ -45,6 +46,8 @@ class Plan(Shown):
     """Of the longest prompt, or `max_prompt_length` where none was measured."""
     sizes: Sizes | None
     """None where the sizes of the model are not known."""
+    questions: int | None = None
+    """Training questions; None where no task was given."""
     seconds_per_step: float | None = None
     """Median of the steps measured so far; None before."""
 
@@ -111,6 +114,10 @@ class Plan(Shown):
             yield "memory, peak", f"{self.memory_gb:.2f} GB", "the larger of both phases"
             yield "disk, merged export", f"{self.sizes.parameters * 2 / 1e9:.2f} GB", "all weights in 16 bit"
         length = self.prompt_tokens + settings.max_completion_length
+        if settings.num_train_epochs is not None:
+            steps = "not known" if self.questions is None else f"{settings.max_steps:,}"
+            over = "the questions of a task" if self.questions is None else f"{self.questions:,} questions"
+            yield "training steps", steps, f"num_train_epochs={settings.num_train_epochs:g} over {over}"
         yield "tokens a step", f"up to {settings.batch_size * length:,}", f"{settings.batch_size} times {length}"
         time = "not measured yet" if self.seconds_per_step is None else f"{self.seconds_per_step:.1f} s"
         yield "time a step", time, "the median; known after the first steps: plan.refine(run.rows)"
@@ -124,12 +131,13 @@ def plan(
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
     gpu_memory_gb: float | None = None,
+    **unknown: Any,
 ) -> Plan:
     """Estimate what a run needs, before it: memory by part beside what is free, tokens, disk; time once steps are measured.
 
     Args:
         settings: Of the run.
-        task: A `Task`, for its training prompts.
+        task: A `Task`, for its training prompts, and for the steps that `num_train_epochs` comes to.
         model: The loaded model, which is then counted; without it, one without weights is built from its configuration, which
             takes some seconds the first time.
         tokenizer: With `task`, to measure the longest prompt instead of taking `max_prompt_length`.
@@ -142,7 +150,8 @@ def plan(
     >>> plan(Settings(), machine="t4").fits
     True
     """
-    require_settings(settings)
+    refuse_keywords(plan, unknown)
+    require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
     if gpu_memory_gb is not None:
         check_value("gpu_memory_gb", gpu_memory_gb, "float", above=0)
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
@@ -152,6 +161,9 @@ def plan(
     has_vllm = has_vllm if model is None else hasattr(model, "vllm_engine")
     chosen = number_type(settings, gpu) if model is None else number_type_of(model, settings, gpu)
     longest = settings.max_prompt_length
+    questions = None if task is None else len(task.train)
+    if questions is not None:
+        settings = settings.for_questions(questions)
     if task is not None and tokenizer is not None:
         lengths = prompt_lengths(task.begun_prompts(task.train), tokenizer, task.template_kwargs)
         longest = max((length for length in lengths if length <= longest), default=longest)
@@ -161,6 +173,7 @@ def plan(
         available_gb=_available(gpu, model, is_elsewhere) / 1e9,
         number_size=4 if chosen.name == "float32" else 2,
         prompt_tokens=longest,
+        questions=questions,
         sizes=sizes_of(settings.model) if model is None else Sizes(**count_sizes(model)),
     )
 

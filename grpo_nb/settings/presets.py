@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.settings.settings import Settings
@@ -87,6 +88,11 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name = {described(name)}, but gn.preset takes the name of a kind of machine, and settings by name. Write "
+            'gn.preset("auto", max_steps=100); settings that are there are changed by settings.replace(max_steps=100).'
+        )
     check_choice("preset", name, [*PRESETS, "auto"])
     name = _preset_for_this_machine() if name == "auto" else name
     return Settings(**PRESETS[name]).replace(**changes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
+from grpo_nb.core.words import did_you_mean
 from grpo_nb.settings import arguments
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -27,7 +30,7 @@ ALL_LINEAR = ("all-linear",)
 """PEFT's word for every linear layer but the output's (peft/tuners/tuners_utils.py)."""
 
 
-def _number(default: float, why: str = "", **bounds: float) -> Any:
+def _number(default: float | None, why: str = "", **bounds: float) -> Any:
     """A field with bounds, by the names that `check_value` knows."""
     return field(default=default, metadata={"why": why, **bounds})
 
@@ -81,8 +84,12 @@ class Settings(Shown):
     """Completions per forward pass. Times accumulation, it must be a multiple of the group size: groups stay whole."""
     gradient_accumulation_steps: int = _number(1, least=1, most=2**16)
     """More of these instead of a larger batch when memory is short."""
-    max_steps: int = _number(14, least=1, most=10**9)
-    """Where the arithmetic task has converged on every seed measured (docs/evidence/quickstart_seeds.md)."""
+    max_steps: int = _number(14, " (for whole passes over the data write num_train_epochs)", least=1, most=10**9)
+    """Where the arithmetic task has converged on every seed measured (docs/evidence/quickstart_seeds.md). With
+    `num_train_epochs` it is computed when the training starts."""
+    num_train_epochs: float | None = _number(None, above=0, most=10**6)
+    """Passes over the training questions, in place of a number of steps; `gn.plan(settings, task)` shows the steps. Giving
+    both is an error, and the one that `replace` sets later counts."""
     learning_rate: float = _number(1e-4, above=0, most=1)
     """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
@@ -132,11 +139,15 @@ class Settings(Shown):
                 arguments.check_choice(f.name, getattr(self, f.name), **f.metadata)
             else:
                 arguments.check_value(f.name, getattr(self, f.name), f.type, **f.metadata)
-        arguments.check_extra(self.extra, _DEFAULTS)
         # TRL itself notices an unknown one, and an unknown loss, only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
         arguments.check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
         self._check_groups()
+        if self.num_train_epochs is None:
+            self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        """Refuse a warm-up that the run would never get to the end of."""
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
@@ -183,7 +194,41 @@ class Settings(Shown):
 
     def replace(self, **changes: Any) -> Settings:
         """Return a copy with some settings changed. Unknown names are errors with the nearest right name."""
-        return dataclasses.replace(self, **changes)
+        changes = _one_length(changes)
+        arguments.check_names(changes, _DEFAULTS)
+        if "max_steps" in changes:
+            changes = {"num_train_epochs": None, **changes}
+        return Settings.from_dict({**vars(self), **changes})
+
+    def for_questions(self, count: int) -> Settings:
+        """Return a copy whose `max_steps` is what `num_train_epochs` means for that many training questions.
+
+        Without `num_train_epochs` these are the settings as they are. A pass ends, as in TRL, before questions that are too
+        few for one more generation.
+
+        Raises:
+            ValueError: There are too few questions for a single generation, or the warm-up is longer than the run.
+
+        >>> Settings(num_train_epochs=3).for_questions(100).max_steps  # 2 questions a step
+        150
+        """
+        if self.num_train_epochs is None:
+            return self
+        of_generation = self.generation_batch_size // self.num_generations
+        generations = count // of_generation
+        if not generations:
+            raise ValueError(
+                f"num_train_epochs = {self.num_train_epochs:g} cannot be counted: there are {count} training questions, and "
+                f"one generation takes {of_generation}. Write max_steps={self.max_steps}, or a smaller batch."
+            )
+        # trl 1.15, `GRPOTrainer._get_train_sampler`: each generation serves so many passes of the model.
+        steps_per_generation = self.generation_batch_size // self.per_device_train_batch_size
+        passes = generations * steps_per_generation * self.extra.get("num_iterations", 1)
+        steps_of_epoch = max(math.ceil(passes / self.gradient_accumulation_steps), 1)
+        steps = math.ceil(self.num_train_epochs * steps_of_epoch)
+        settings = Settings.from_dict({**vars(self), "max_steps": steps})
+        settings._check_warmup()
+        return settings
 
     def to_dict(self) -> dict[str, Any]:
         """Return values for JSON that `Settings.from_dict` gives back exactly."""
@@ -192,7 +237,11 @@ class Settings(Shown):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_dict`, checked as if it were written in a cell."""
-        return cls(**values)
+        arguments.check_names(values, _DEFAULTS)
+        settings = object.__new__(cls)
+        # Those of a run hold both the epochs that were asked for and the steps that they came to.
+        _init(settings, **values)
+        return settings
 
     def save(self, path: str | Path) -> Path:
         """Write the settings to a JSON file that `Settings.load` gives back exactly.
@@ -217,25 +266,50 @@ class Settings(Shown):
         return cls.from_dict(json.loads(Path(path).expanduser().read_text("utf-8")))
 
     def _parts(self) -> Iterable[Table]:
-        values = {**vars(self), "warmup_steps": self.warmup}.items()
-        yield Table([row for row in values if row[1] not in ({}, None)], head=("setting", "value"))
+        values = {**vars(self), "warmup_steps": self.warmup}
+        if self.num_train_epochs is not None:
+            values["max_steps"] = f"for num_train_epochs={self.num_train_epochs:g}: gn.plan(settings, task) shows it"
+            if self.warmup_steps is None:
+                values["warmup_steps"] = "a tenth of the steps"
+        yield Table([row for row in values.items() if row[1] not in ({}, None)], head=("setting", "value"))
 
 
 def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def checked(self: Settings, **values: Any) -> None:
-        for name in values.keys() - _DEFAULTS.keys():
-            if name in arguments.installed_arguments():
-                raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
-            raise ValueError(f"unknown setting {name!r}{arguments.instead_of(name, _DEFAULTS)}")
+    def checked(self: Settings, *unnamed: Any, **values: Any) -> None:
+        if unnamed:
+            raise TypeError(
+                f"Settings takes names and values, not {unnamed[0]!r:.60}: gn.Settings(max_steps=100), or "
+                "gn.Settings.from_dict(values) for a dict."
+            )
+        values = _one_length(values)
+        arguments.check_names(values, _DEFAULTS)
         init(self, **values)
 
     return checked
 
 
+def _one_length(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they were written; refuse two lengths of a run at once.
+
+    Raises:
+        ValueError: Both `max_steps` and `num_train_epochs` are given.
+    """
+    if values.get("num_train_epochs") is None or "max_steps" not in values:
+        return dict(values)
+    steps, epochs = values["max_steps"], values["num_train_epochs"]
+    if steps == -1:  # TRL's way to write that the epochs count
+        return {name: value for name, value in values.items() if name != "max_steps"}
+    raise ValueError(
+        f"max_steps = {steps!r} and num_train_epochs = {epochs!r} both say how long the run is: "
+        "leave one of them out. (TRL would take max_steps and pass over the epochs.)"
+    )
+
+
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
 # The one that `dataclass` made knows neither the nearest name nor what to write instead.
-Settings.__init__ = _known_names_only(Settings.__init__)
+_init = Settings.__init__
+Settings.__init__ = _known_names_only(_init)
 
 
 def _as_json(extra: Any) -> dict[str, Any]:
@@ -255,7 +329,7 @@ def _layers(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require_settings(settings: Any) -> None:
+def require_settings(settings: Any, call: str = "gn.plan(settings, task)") -> None:
     """Refuse what stands in the place of settings.
 
     Raises:
@@ -263,5 +337,40 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings = {settings!r:.60} must be settings: write settings = gn.preset().")
+    require(call, settings=settings)
+
+
+def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that a public function does not have, with the line that sets them.
+
+    Args:
+        function: The public function.
+        unknown: What it was given besides its own arguments.
+
+    Raises:
+        TypeError: For a setting or an argument of TRL with `settings.replace(...)`, for another name with the nearest one.
+
+    >>> refuse_keywords(require_settings, {})
+    """
+    if not unknown:
+        return
+    name = function.__name__
+    own = {key: value for key, value in unknown.items() if key in _DEFAULTS}
+    other = {key: value for key, value in unknown.items() if key not in _DEFAULTS}
+    told = []
+    if own:
+        line = ", ".join(f"{key}={value!r}" for key, value in own.items())
+        what = "is a setting" if len(own) == 1 else "are settings"
+        told.append(
+            f"{line} {what}, and gn.{name} takes settings as one object. Write settings = settings.replace({line})."
+        )
+    for key, value in other.items():
+        own_arguments = [known for known in inspect.signature(function).parameters if known != "unknown"]
+        try:
+            arguments.check_names({key: value}, own_arguments)
+        except ValueError as error:
+            text = str(error)
+            if text.startswith("unknown setting"):
+                text = f"unknown argument {key!r} of gn.{name}{did_you_mean(key, [*own_arguments, *_DEFAULTS])}"
+            told.append(text.replace("write extra=", "write settings = settings.replace(extra=").replace("}.", "})."))
+    raise TypeError(" ".join(told))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import did_you_mean, in_line, require_number
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.settings.settings import Settings
@@ -113,6 +114,7 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
+    require("gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings)
     seed = (settings.seed if settings is not None else 0) if seed is None else seed
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
     chat = dict(chat_template_kwargs if chat_template_kwargs is not None else asked or {})

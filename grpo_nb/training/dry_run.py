@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.upstream.trl import last_generation
@@ -27,7 +28,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_nb.training.callback import completions_table
-from grpo_nb.training.prepare import build_trainer, prepare, reference_adapter
+from grpo_nb.training.prepare import CALL, build_trainer, prepare, reference_adapter
 from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
 
@@ -37,6 +38,7 @@ def dry_run(
     task: Task,
     rewards: Sequence[Callable[..., Any]],
     settings: Settings,
+    **unknown: Any,
 ) -> StepGroups:
     """Generate and score the first step of a training, and leave everything as it was.
 
@@ -51,6 +53,8 @@ def dry_run(
     >>> bool(trial.groups[0].table["total"].notna().all())
     True
     """
+    refuse_keywords(dry_run, unknown)
+    require(CALL.format("dry_run"), model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings)
     memory = stateful_holders(reward_list(rewards))
     # Copied, for a state_dict may hand out the very lists that the reward adds to; a reward itself may hold a lock or a model.
     known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}

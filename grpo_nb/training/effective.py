@@ -9,6 +9,7 @@ from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
 from grpo_nb.models.load import has_engine
+from grpo_nb.models.match import SHAPE, as_loaded
 from grpo_nb.settings.effective_table import Effect, EffectiveSettings, compared, requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings, require_settings
@@ -49,7 +50,7 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    require_settings(settings)
+    require_settings(settings, "gn.training.effective_settings(settings, model)")
     gpu, obstacle = find_gpu(), None
     if model is None:
         chosen, obstacle = number_type(settings, gpu), vllm_obstacle(settings, gpu, try_import=False)
@@ -62,8 +63,20 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
     asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None)
     found = compared(settings, asked, *(pair or configurations(settings, model)))
     loaded = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
+    shaped = settings if model is None else as_loaded(model, settings)
+    for name in SHAPE:
+        if getattr(shaped, name) != getattr(settings, name):
+            why = "The adapter that the model was loaded with decides it."
+            loaded[name] = Effect(getattr(settings, name), getattr(shaped, name), why)
+    if settings.num_train_epochs is not None:
+        steps = f"{settings.max_steps} steps" if pair else "steps that gn.plan(settings, task) shows"
+        why = "Counted in the training questions when the training starts."
+        loaded["num_train_epochs"] = Effect(settings.num_train_epochs, steps, why)
     if settings.fast_inference and obstacle is not None:
         loaded["fast_inference"] = Effect(True, False, str(obstacle))
     if settings.shared_prompts and sharing is not None:
         loaded["shared_prompts"] = Effect(True, False, sharing)
-    return EffectiveSettings({**loaded, **found.changed}, found.arguments)
+    built = dict(found.arguments)
+    if settings.num_train_epochs is not None and not pair:
+        built.pop("max_steps", None)  # not known yet
+    return EffectiveSettings({**loaded, **found.changed}, built)

@@ -39,6 +39,9 @@ from trl import GRPOConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
 
+CALL = "gn.{}(model, tokenizer, task, rewards, settings)"
+"""The arguments of a training and of a dry run, in their order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -50,7 +53,8 @@ class Prepared:
     """Without the prompts that are too long."""
     rewards: list[RewardFunction]
     settings: Settings
-    """With what the task gives the chat template, so that the trainer renders its prompts and a run records it."""
+    """With what the task gives the chat template, so that the trainer renders its prompts and a run records it, and with the
+    steps that `num_train_epochs` comes to."""
     weights: dict[str, float]
     """Of the rewards by name."""
     obstacle: str | None
@@ -76,6 +80,7 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
     if left_out:
         warnings.warn(f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3)
+    settings = settings.for_questions(len(task.train))
     weights = tried(rewards, task, settings)
     obstacle = _stock_reason(model, settings)
     return Prepared(

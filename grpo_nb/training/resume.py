@@ -16,7 +16,7 @@ from grpo_nb.settings.out_of_memory import replacing
 from grpo_nb.settings.settings import Settings
 
 # What the next step does not depend on, or only in how long there are next steps.
-MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
+MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
               "run_root", "gpu_memory_utilization")  # fmt: skip
 
 

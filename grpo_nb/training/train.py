@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, staged_folder, writing_here
 from grpo_nb.core.progress import is_notebook
 from grpo_nb.machine.gpu import find_gpu
@@ -23,7 +24,7 @@ from grpo_nb.runs.rows import best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.beginning import keep_beginning, keep_generation
@@ -32,7 +33,7 @@ from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
 from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.observers import HoldoutScore
-from grpo_nb.training.prepare import Prepared, build_trainer, prepare, reference_adapter
+from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.training.trainer import restore_state, stateful_holders
 
@@ -51,6 +52,7 @@ def train(
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
     reference: Literal["start", "base"] = "start",
+    **unknown: Any,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -88,6 +90,8 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
+    refuse_keywords(train, unknown)
+    require(CALL.format("train"), model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings)
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.

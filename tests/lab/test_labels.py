@@ -55,6 +55,57 @@ def test_keys_and_clicks_give_scores_that_are_saved_and_read_again(lab: gn.Rewar
     assert again._given == [4, 5, None]
 
 
+def lab_of_scale(tmp_path: Path, *scale: float) -> gn.RewardLab:
+    judge = gn.rewards.judge(by_length, "Long is good.", scale=scale, cache=None)
+    lab = gn.RewardLab([judge], ROWS, labels=tmp_path / "labels.csv")
+    lab.completions = ["one", "two", "three"]
+    return lab
+
+
+def test_labels_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
+    lab = lab_of_scale(tmp_path, 0, 0.5)
+    click(lab, "0.25")
+    click(lab, "0.5")
+    lab.label(0.3)
+    assert [row["score"] for row in lab.labels] == [0.25, 0.5, 0.3]
+
+
+def test_labels_on_fractional_scale_are_given_by_key(tmp_path: Path) -> None:
+    lab = lab_of_scale(tmp_path, 0, 0.5)
+    press(lab, "1")
+    press(lab, "4")
+    press(lab, "6")
+    assert [row["score"] for row in lab.labels] == [0, 0.375]
+
+
+def test_labels_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"score = 0.6 must be between 0 and 0.5"):
+        lab_of_scale(tmp_path, 0, 0.5).label(0.6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "choices"),
+    [
+        ((1, 5), [1, 2, 3, 4, 5]),
+        ((0, 0.5), [0, 0.125, 0.25, 0.375, 0.5]),
+        ((0.0, 1.0), [0, 1]),
+        ((-1, 1), [-1, 0, 1]),
+        ((0, 100), [0, 25, 50, 75, 100]),
+    ],
+)
+def test_lab_offers_a_button_for_each_choice(tmp_path: Path, scale: tuple, choices: list) -> None:
+    lab = lab_of_scale(tmp_path, *scale)
+    words = [one.description for one in everything(lab._buttons) if isinstance(one, ipywidgets.Button)]
+    assert words[: len(choices)] == [f"{choice:g}" for choice in choices]
+    assert len(words) == len(choices) + 2
+
+
+def test_update_with_other_judge_offers_its_scale(lab: gn.RewardLab) -> None:
+    lab.update([gn.rewards.judge(by_length, "Long is good.", scale=(0, 0.5), cache=None)])
+    click(lab, "0.125")
+    assert lab.labels[-1]["score"] == 0.125
+
+
 def test_a_table_of_ones_own_keeps_its_columns_and_rows_without_a_score(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')

@@ -6,6 +6,7 @@ Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with th
 from __future__ import annotations
 
 import html
+import pydoc
 import re
 import threading
 import time
@@ -244,3 +245,28 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
     assert "What is 21 + 3?" in page and lab._report_view.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
+
+
+def test_update_takes_weight_changed_on_the_same_function(task: Task) -> None:
+    def shorter(completions: list, **columns: object) -> list[float]:
+        return [-float(len(str(completion))) for completion in completions]
+
+    shorter.weight = 1.0
+    lab = gn.RewardLab([shorter], task)
+    lab.weights = {"shorter": 4.0}
+    shorter.weight = 3.0
+    lab.update([shorter])
+    assert lab.weights == {"shorter": 3.0}
+    lab.weights = {"shorter": 5.0}
+    lab.update([shorter])
+    assert lab.weights == {"shorter": 5.0}
+
+
+def test_help_shows_own_methods_of_lab_first() -> None:
+    text = pydoc.plain(pydoc.render_doc(gn.RewardLab))
+    own, _, inherited = text.partition("inherited from")
+    for name in ("update(self", "label(self", "row_number", "completions", "weights", "advantages", "scores"):
+        assert name in own, name
+    assert "add_class" not in own and "add_class" in inherited
+    intro = text.partition("Args:")[0]
+    assert "lab.update(rewards)" in intro and "lab.label(score)" in intro

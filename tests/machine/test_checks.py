@@ -109,7 +109,7 @@ def test_unsloth_comes_first_and_what_is_loaded_must_be_what_is_installed(row, m
     with monkeypatch.context() as patch:
         patch.setattr(packages.sys, "modules", {"os": os, "trl": os, "transformers": os})
         said = packages.import_order_problem()
-    assert said == "trl and transformers was imported before unsloth"
+    assert said == "trl and transformers were imported before unsloth"
     stale = ModuleType("pandas")
     stale.__version__ = "0.1.0"
     monkeypatch.setitem(sys.modules, "pandas", stale)

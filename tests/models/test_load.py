@@ -1,8 +1,6 @@
 """The embedded model is real, converted once and whole; models are loaded in 4 and 16 bit through Unsloth."""
 
 import shutil
-import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -33,13 +31,6 @@ def test_it_speaks_in_4_bit() -> None:
     assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
     asked = [[{"role": "user", "content": "What is the capital of France?"}]]
     assert "Paris" in generate(model, tokenizer, asked, max_completion_length=12)[0].text
-
-
-def test_unsloth_too_late_is_said_before_anything_slow() -> None:
-    code = "import transformers, grpo_nb as gn; gn.load_model(gn.preset('cpu'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "transformers was imported before unsloth" in done.stderr and "Restart the kernel" in done.stderr
 
 
 def test_a_folder_without_template_is_told(tiny_folder: Path, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from tests.support.scale import DRIVER, said_by, signs, start, trained
 @pytest.fixture(scope="module")
 def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """A run of three steps, with its rewards in memory."""
-    extra = {"adam_beta2": 0.9, "hub_token": "mine"}
-    return trained(letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra=extra)
+    return trained(letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9})
 
 
 def values_of(folder: gn.scaleout.Project) -> dict:
@@ -46,8 +45,25 @@ def test_the_folder_has_all_that_it_needs_and_nothing_private(
     assert "unsloth" not in program and "import grpo_nb" not in program
     assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
     texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
-    private = ("hub_token", str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
+    private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
     assert not [word for word in private if any(word in text for text in texts)]
+
+
+def test_run_that_would_publish_elsewhere_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    """A run that somebody sent: its settings are checked when they are read, and so is what its trainer had."""
+    sent = Path(shutil.copytree(run.path, tmp_path / "sent"))
+    info = json.loads((sent / "run.json").read_text())
+    info["effective"]["arguments"] |= {"push_to_hub": True, "hub_token": "mine"}
+    (sent / "run.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"has hub_token, push_to_hub in its run\.json.*gn\.export\.push_to_hub"):
+        gn.scaleout.write(gn.open_run(sent), tmp_path / "anywhere", rewards=run.rewards)
+
+
+def test_folder_refuses_to_publish_while_it_trains(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in ("push_to_hub=true", "hub_model_id=me/x", "log_completions_hub_repo=me/x"):
+        assert "would publish while this trains" in said_by(project.path, capsys, "--plan", "--set", asked)
 
 
 def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
         ({"extra": {"bf16": True}}, "the setting is dtype"),
         ({"loss_type": "drgrpo"}, "did you mean 'dr_grpo'"),
         ({"extra": {"importance_sampling_level": "sequences"}}, "did you mean 'sequence'"),
-        ({"num_iterations": 2}, "write extra={'num_iterations': ...}"),
+        ({"num_iterations": 2}, "write extra={'num_iterations': 2}"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),
         ({"extra": {"beta": 0.1}}, "write beta=0.1"),
@@ -73,6 +73,8 @@ def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() 
     assert known == set(inspect.signature(GRPOConfig).parameters)
     assert not arguments._REPLACED.keys() & (known | vars(gn.Settings()).keys())
     assert arguments._OWNED.keys() <= known, "what is refused for a name that is not there is dead"
+    publishing = {name for name in known if arguments.is_publishing(name)}
+    assert publishing == {name for name in known if "hub" in name or name.startswith("trackio_")}
     trainer = text_of("trl/trainer/grpo_trainer.py")
     compared = " ".join(re.findall(r"self\.loss_type (?:==|(?:not )?in) ([^:]*)", trainer))
     assert set(re.findall(r'"(\w+)"', compared)) == set(gn.settings.LOSS_TYPES)

@@ -1,0 +1,84 @@
+"""Imports of what unsloth patches, before it: on a CPU they change nothing, on a GPU the line at fault is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.machine import packages
+from grpo_nb.models import import_unsloth
+from grpo_nb.settings.presets import GPUS
+from tests.conftest import ROOT
+
+_TRAINING = """
+import hashlib, sys, warnings
+warnings.simplefilter("error", UserWarning)
+import grpo_nb as gn
+{early}
+from tests.support.tiny import SMALL, load_tiny
+changes = SMALL | dict(max_steps=2, max_completion_length=8, run_root=sys.argv[2])
+model, tokenizer, task, settings = load_tiny(sys.argv[1], 8, 2, **changes)
+run = gn.train(model, tokenizer, task, [gn.rewards.length(10, unit="characters")], settings, name="run")
+weights = (run.adapter_path / "adapter_model.safetensors").read_bytes()
+print("ADAPTER", hashlib.sha256(weights).hexdigest())
+"""
+_EARLY = {
+    "unsloth first": "",
+    "trl.rewards": "from trl.rewards import get_soft_overlong_punishment",
+    "transformers": "from transformers import AutoModelForCausalLM, AutoTokenizer",
+}
+
+
+def adapter_of(order: str, model: Path, folder: Path) -> str:
+    """Train in a process of its own and return the hash of the adapter."""
+    code = _TRAINING.format(early=_EARLY[order])
+    command = [sys.executable, "-c", code, str(model), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert "ADAPTER" in done.stdout, done.stderr[-2000:]
+    return done.stdout.split("ADAPTER")[1].strip()
+
+
+def test_early_imports_train_the_same_adapter_on_a_cpu(tiny_folder: Path, tmp_path: Path) -> None:
+    hashes = {order: adapter_of(order, tiny_folder, tmp_path / f"runs-{number}") for number, order in enumerate(_EARLY)}
+    assert len(set(hashes.values())) == 1, hashes
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with a GPU that has trl and transformers, and no unsloth yet."""
+    monkeypatch.setattr(import_unsloth, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.delitem(sys.modules, "unsloth")
+    monkeypatch.delitem(sys.modules, "peft")
+
+
+def test_early_import_on_a_gpu_names_the_cell(early: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = ["", "import grpo_nb as gn", "x = 1\nfrom trl.rewards import get_soft_overlong_punishment"]
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(user_ns={"In": cells})
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    line = r"\(cell \[2\], line 2: from trl\.rewards import get_soft_overlong_punishment\)"
+    with pytest.raises(
+        EnvironmentProblem, match=rf"trl and transformers were imported before unsloth {line}.*below gn\."
+    ):
+        import_unsloth.import_unsloth()
+
+
+def test_early_import_on_a_gpu_names_the_script_line(
+    early: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("import grpo_nb\nimport os; from transformers import AutoTokenizer\n")
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__=str(script)))
+    assert "(mine.py, line 2: import os; from transformers import AutoTokenizer)" in packages.import_order_problem()
+
+
+def test_early_import_by_another_package_is_still_named(early: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace())
+    assert packages.import_order_problem() == "trl and transformers were imported before unsloth"

@@ -1,0 +1,234 @@
+"""Configurations as people paste them: each works, or one list says what to write, and what it says works."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.settings.arguments import installed_arguments, is_publishing
+
+# unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
+SAMPLING = SimpleNamespace(min_p=0.1, top_p=1.0, top_k=-1, temperature=1.0, repetition_penalty=1.0, stop=["</s>"])
+UNSLOTH = {
+    "vllm_sampling_params": SAMPLING,
+    "temperature": 1.0,
+    "learning_rate": 5e-6,
+    "weight_decay": 0.001,
+    "warmup_ratio": 0.1,
+    "lr_scheduler_type": "linear",
+    "optim": "adamw_8bit",
+    "logging_steps": 1,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 1,
+    "num_generations": 4,
+    "max_prompt_length": 300,
+    "max_completion_length": 200,
+    "max_steps": 100,
+    "save_steps": 100,
+    "report_to": "none",
+    "output_dir": "outputs",
+}
+# The same of early 2025, `Llama3.1_(8B)-GRPO`.
+OLDER_UNSLOTH = {
+    "use_vllm": True,
+    "learning_rate": 5e-6,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.99,
+    "weight_decay": 0.1,
+    "warmup_ratio": 0.1,
+    "lr_scheduler_type": "cosine",
+    "optim": "paged_adamw_8bit",
+    "logging_steps": 1,
+    "bf16": True,
+    "fp16": False,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_generations": 8,
+    "max_prompt_length": 256,
+    "max_completion_length": 200,
+    "num_train_epochs": 1,
+    "max_steps": -1,
+    "save_steps": 250,
+    "max_grad_norm": 0.1,
+    "report_to": "none",
+    "output_dir": "outputs",
+    "run_name": "first",
+}
+# TRL's documentation of GRPOTrainer.
+TRL = {
+    "output_dir": "Qwen2-0.5B-GRPO",
+    "logging_steps": 10,
+    "gradient_checkpointing": True,
+    "num_train_epochs": 2,
+    "beta": 0.04,
+    "epsilon": 0.2,
+    "num_iterations": 1,
+    "scale_rewards": "none",
+    "loss_type": "dr_grpo",
+    "mask_truncated_completions": True,
+    "log_completions": True,
+    "eval_strategy": "steps",
+    "eval_steps": 50,
+    "per_device_eval_batch_size": 8,
+    "seed": 42,
+    "remove_unused_columns": False,
+}
+PASTED = {"Unsloth": UNSLOTH, "older Unsloth": OLDER_UNSLOTH, "TRL": TRL}
+NAMES = {*gn.Settings().to_dict()}
+
+
+def as_told(error: ValueError) -> dict[str, Any]:
+    """Return the settings of the line that an error ends with."""
+    line = str(error).rpartition("Write in their place: ")[2]
+    call = ast.parse(f"dict({line})", mode="eval").body
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_pasted_settings_are_corrected_in_one_step(name: str) -> None:
+    pasted = PASTED[name]
+    with pytest.raises(ValueError, match="things cannot be set as written") as error:
+        gn.preset("t4", **pasted)
+    kept = {key: value for key, value in pasted.items() if key in NAMES}
+    settings = gn.preset("t4", **{**kept, **as_told(error.value)})
+    assert settings.run_root == pasted["output_dir"]
+    assert settings.extra["logging_steps"] == pasted["logging_steps"]
+    reported = str(error.value)
+    assert all(repr(key) in reported for key in pasted.keys() - NAMES)
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_pasted_extra_is_corrected_in_one_step(name: str) -> None:
+    pasted = PASTED[name]
+    with pytest.raises(ValueError, match="things cannot be set as written") as error:
+        gn.preset("t4", extra=pasted)
+    told = as_told(error.value)
+    if told.get("max_steps") == -1:
+        told.pop("max_steps")
+    settings = gn.preset("t4", **told)
+    assert all(getattr(settings, key) == value for key, value in told.items() if key != "extra")
+    assert settings.extra.items() >= told["extra"].items()
+
+
+def test_sampling_params_of_vllm_become_settings() -> None:
+    with pytest.raises(ValueError, match="'vllm_sampling_params'") as error:
+        gn.preset("t4", vllm_sampling_params=SAMPLING)
+    assert as_told(error.value) == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "extra": {"min_p": 0.1}}
+
+
+@pytest.mark.parametrize("name", sorted(installed_arguments()))
+def test_each_trl_argument_works_or_says_what_to_write(name: str) -> None:
+    """No hint leads in a circle: what a name is refused with is accepted, or is no setting."""
+    if name in NAMES:
+        return
+    value = "token" if name == "importance_sampling_level" else None
+    try:
+        gn.preset("cpu", extra={name: value})
+    except ValueError as error:
+        message = str(error)
+        assert f"extra={{{name!r}" not in message
+        assert f"extra's {name!r}" in message or name == "run_name"
+
+
+@pytest.mark.parametrize("written", [{"bf16": True}, {"output_dir": "outputs"}, {"use_vllm": False}, {"epochs": 1}])
+def test_hint_for_a_name_is_the_same_in_extra(written: dict[str, Any]) -> None:
+    messages = []
+    for settings in (written, {"extra": written}):
+        with pytest.raises(ValueError) as error:
+            gn.preset("cpu", **settings)
+        messages.append(str(error.value).replace("extra's ", ""))
+    assert messages[0] == messages[1]
+
+
+def test_unknown_names_are_reported_together() -> None:
+    with pytest.raises(ValueError, match="2 things cannot be set") as error:
+        gn.preset("cpu", learning_rat=1e-5, extra={"epsilonn": 0.1})
+    assert "did you mean 'learning_rate'" in str(error.value)
+    assert "did you mean 'epsilon'" in str(error.value)
+
+
+@pytest.mark.parametrize("name", [*filter(is_publishing, sorted(installed_arguments())), "push_to_hub_model_id"])
+@pytest.mark.parametrize("value", [True, "me/model"])
+def test_publishing_argument_is_refused_with_push_line(name: str, value: object) -> None:
+    line = r"gn\.export\.push_to_hub\(gn\.export_merged\(run, \"exports/name\"\), \"user/name\"\)"
+    with pytest.raises(ValueError, match=line):
+        gn.preset("cpu", extra={name: value})
+    with pytest.raises(ValueError, match=line):
+        gn.preset("cpu").replace(**{name: value})
+    with pytest.raises(ValueError, match=line):
+        gn.Settings.from_dict({**gn.preset("cpu").to_dict(), "extra": {name: value}})
+
+
+def test_push_line_names_what_is_there() -> None:
+    assert callable(gn.export.push_to_hub)
+
+
+def test_push_to_hub_in_a_stored_run_is_refused(tmp_path: Path) -> None:
+    values = {**gn.preset("cpu").to_dict(), "extra": {"push_to_hub": True}}
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "run.json").write_text(json.dumps({"settings": values}))
+    with pytest.raises(ValueError, match="Push what was verified"):
+        _ = gn.open_run(tmp_path / "sent").settings
+
+
+def test_epochs_and_steps_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_steps = 5 and num_train_epochs = 2 both say how long"):
+        gn.preset("cpu", max_steps=5, num_train_epochs=2)
+
+
+def test_minus_one_step_of_trl_leaves_the_epochs() -> None:
+    assert gn.preset("cpu", max_steps=-1, num_train_epochs=2).num_train_epochs == 2
+
+
+def test_replacing_steps_later_takes_the_epochs_away() -> None:
+    settings = gn.preset("cpu", num_train_epochs=2).replace(max_steps=5)
+    assert settings.max_steps == 5
+    assert settings.num_train_epochs is None
+
+
+def test_other_replacements_keep_the_epochs() -> None:
+    settings = gn.preset("cpu", num_train_epochs=2).for_questions(40)
+    assert settings.max_steps == 40
+    assert settings.replace(beta=0.1) == gn.Settings.from_dict({**settings.to_dict(), "beta": 0.1})
+
+
+def test_stored_settings_without_epochs_still_load() -> None:
+    values = gn.preset("cpu", max_steps=7).to_dict()
+    del values["num_train_epochs"]
+    assert gn.Settings.from_dict(values) == gn.preset("cpu", max_steps=7)
+
+
+def test_stored_settings_with_both_lengths_load() -> None:
+    settings = gn.preset("t4", num_train_epochs=1.5).for_questions(100)
+    assert gn.Settings.from_dict(settings.to_dict()) == settings
+
+
+def test_too_few_questions_for_epochs_say_what_to_write() -> None:
+    with pytest.raises(ValueError, match=r"there are 1 training questions, and one generation takes 2.*max_steps=14"):
+        gn.preset("cpu", num_train_epochs=1).for_questions(1)
+
+
+def test_warmup_is_held_against_the_counted_steps() -> None:
+    settings = gn.preset("cpu", num_train_epochs=1, warmup_steps=30)
+    assert settings.for_questions(100).max_steps == 50
+    with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 20\)"):
+        settings.for_questions(40)
+
+
+def test_settings_with_epochs_do_not_show_unused_steps() -> None:
+    shown = gn.preset("cpu", num_train_epochs=2)._repr_html_()
+    assert "gn.plan(settings, task) shows it" in shown
+
+
+def test_plan_shows_the_steps_of_the_epochs() -> None:
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(30)]
+    task = gn.load_task(rows, holdout=10)
+    plan = gn.plan(gn.preset("cpu", num_train_epochs=3), task, machine="cpu")
+    assert plan.settings.max_steps == 30
+    assert "num_train_epochs=3 over 20 questions" in repr(plan)
