@@ -90,7 +90,7 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     observers = "grpo_nb.training.observers"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
     monkeypatch.setattr(f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers)
-    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 30, format=None, chat_template_kwargs={}, play=None)
+    task = SimpleNamespace(holdout=[{"prompt": "q", "answer": "7"}] * 30, format=None, chat_template_kwargs={}, play=None)
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
     watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
