@@ -54,7 +54,7 @@ _NUMBER = re.compile(
     r")"
     r"(?:\s?\\?%)?"
 )
-_UNIT_AFTER = re.compile(r"\s*([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
+_UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
@@ -159,9 +159,11 @@ def _last_number(text: str, gold: str) -> list[str]:
         last = match
     if last is None:
         return []
-    number = last[0].replace("\u2212", "-")
+    attached = re.compile("[A-Za-z]*").match(text, last.end())
+    # 42abc is one word, and not the number 42.
+    number = (last[0] + attached[0]).replace("\u2212", "-")
     wanted = read_number(gold)
-    unit = _UNIT_AFTER.match(text, last.end())
+    unit = _UNIT_AFTER.match(text, attached.end())
     if wanted is not None and wanted.unit and unit is not None:
         with_unit = f"{number} {unit[1]}"
         if read_number(with_unit) is not None:
