@@ -33,8 +33,12 @@ IN_WORDS: Mapping[CandidateKind, str] = {
     "expression": "the last formula",
     "text": "the last words, as many as the gold answer has",
 }
-_LONGEST_TEXT = 50_000
+_LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
+_LONGEST_FORMULA_TEXT = 2_000
+"""Characters at the end that are searched for a formula: each of its marks is searched for its counterpart."""
+_MOST_BROKEN_JSON = 200
+"""Brackets that begin no JSON value; a text with more of them has no JSON answer."""
 _FEWEST_QUESTION_WORDS = 3
 """A shorter question, such as one word to classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
@@ -60,7 +64,7 @@ _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
 )
-_LEAD_IN = re.compile(r"(?i).*(?:\bis|:)\s+")
+_LEAD_IN = re.compile(r"(?is).*(?:\bis|:)\s+")
 _CLOSING = " \t\r\n.!*_`\"'"
 
 
@@ -203,14 +207,20 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 
 def _last_json(text: str) -> list[str]:
     decoder = json.JSONDecoder()
-    last, place = "", 0
+    last = ""
+    place = 0
+    broken = 0
     while (start := _next_bracket(text, place)) is not None:
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             place = start + 1
+            broken += 1
+            if broken > _MOST_BROKEN_JSON:
+                return []
             continue
-        last, place = text[start:end], end
+        last = text[start:end]
+        place = end
     return [last] if last else []
 
 
@@ -220,6 +230,7 @@ def _next_bracket(text: str, place: int) -> int | None:
 
 
 def _last_formula(text: str) -> list[str]:
+    text = text[-_LONGEST_FORMULA_TEXT:]
     last = None
     for match in _FORMULA.finditer(text):
         last = match
@@ -229,7 +240,9 @@ def _last_formula(text: str) -> list[str]:
         lines = [line for line in text.splitlines() if line.strip()]
         if not lines:
             return []
-        formula = _LEAD_IN.sub("", lines[-1]).strip(_CLOSING)
+        lead_in = _LEAD_IN.match(lines[-1])
+        begins = lead_in.end() if lead_in is not None else 0
+        formula = lines[-1][begins:].strip(_CLOSING)
     after_equals = formula.rpartition("=")[2].strip()
     return list(dict.fromkeys([formula, after_equals]))
 
