@@ -70,7 +70,7 @@ def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
     assert gn.evaluate(run, correct=needs_a_column).accuracy == 1.0
 
 
-def test_code_that_cannot_be_judged_from_the_folder_is_left_to_correctness(run: gn.runs.Run) -> None:
+def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
     kit = gn.rewards.xml_tags()
     info = run.info | {"rewards": [{"name": "xml_tags", "weight": 1.0, **record_of(kit)}]}
     (run.path / "run.json").write_text(json.dumps(info))

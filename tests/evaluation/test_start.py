@@ -1,15 +1,17 @@
 """Before means before this run: a run from a trained adapter is compared with its start, the base model beside it."""
 
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
 from peft import get_peft_model_state_dict
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import started_from_trained_adapter
+
+# The folder of the tiny run has only the source of its main reward, which is not the matter here.
+pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
 
 
 @pytest.fixture
@@ -17,12 +19,6 @@ def staged_run(run: gn.runs.Run) -> gn.runs.Run:
     """A run that learnt nothing: it began with the adapter that it ended with."""
     shutil.copyfile(run.adapter_path / "adapter_model.safetensors", run.start_path / "adapter_model.safetensors")
     return run
-
-
-@pytest.fixture(autouse=True)
-def no_warning_about_functions() -> None:
-    """The folder of the tiny run has only the source of its main reward, which is not the matter here."""
-    warnings.filterwarnings("ignore", message="The main reward of the run")
 
 
 def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
@@ -60,8 +56,6 @@ def test_card_and_folder_keep_the_three_columns(staged_run: gn.runs.Run) -> None
 def test_trained_adapter_is_put_back_bit_for_bit(staged_run: gn.runs.Run) -> None:
     start = staged_run.start_path / "adapter_model.safetensors"
     tensors = {name: tensor + 0.01 for name, tensor in load_file(start).items()}
-    from safetensors.torch import save_file
-
     save_file(tensors, start)
     comparison = gn.compare(staged_run)
     assert completions_of(comparison.before) != completions_of(comparison.after)
