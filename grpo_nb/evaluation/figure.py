@@ -35,7 +35,10 @@ def comparison_figure(comparison: Compared) -> Figure:
     _prepare(differences, "Difference", "percentage points, 95 % interval")
     differences.axvline(0, color=_INK, linewidth=1)
 
-    place, ticks, reach = 0.0, {}, 5.0
+    place = 0.0
+    ticks: dict[float, str] = {}
+    said: list[tuple[str, float]] = []
+    reach = 5.0
     for measure in measures:
         top = place
         for name, side in sides.items():
@@ -43,7 +46,7 @@ def comparison_figure(comparison: Compared) -> Figure:
             share = side.share_of(measure)
             if share is not None:
                 _draw_interval(shares, place, side.interval_of(measure), share, colour, marker)
-                _write(shares, f"{share:.1%}", (share, place), 6)
+                _write(shares, f"{share:.1%}", (share, place), 6, align=_alignment(share))
             ticks[place] = f"{_MEASURES[measure]}: {side.label}"
             place -= 1.0
         result = comparison.results[measure]
@@ -52,7 +55,7 @@ def comparison_figure(comparison: Compared) -> Figure:
         middle = (top + place + 1.0) / 2
         value = 100 * result.difference
         _draw_interval(differences, middle, ends, value, colour, "D")
-        _write(differences, f"{_MEASURES[measure]} {value:+.1f}: {result.verdict}", (value, middle), 8)
+        said.append((f"{_MEASURES[measure]} {value:+.1f}: {result.verdict}", middle))
         reach = max(reach, *map(abs, ends))
         place -= 0.6
 
@@ -61,8 +64,10 @@ def comparison_figure(comparison: Compared) -> Figure:
     shares.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     for axis in (shares, differences):
         axis.set_ylim(place + 0.9, 0.9)
-    # Room for the words on both sides of a difference near the edge.
-    differences.set_xlim(-1.6 * reach, 1.6 * reach)
+    limit = 1.2 * reach
+    differences.set_xlim(-limit, limit)
+    for words, height in said:
+        _write(differences, words, (-limit, height), 8, align="left")
     differences.set_yticks([])
     differences.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return figure
@@ -83,8 +88,15 @@ def _draw_interval(axis: Axes, place: float, ends: Any, value: float, colour: st
     axis.plot([value], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
 
 
-def _write(axis: Axes, text: str, at: tuple[float, float], above: float) -> None:
+def _alignment(share: float) -> str:
+    """Return where a number stands beside its mark, so that it stays between 0 and 1."""
+    if share < 0.1:
+        return "left"
+    return "right" if share > 0.9 else "center"
+
+
+def _write(axis: Axes, text: str, at: tuple[float, float], above: float, align: str = "center") -> None:
     """Write so many points above a place, on white, for it may stand on a line."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    look = {"fontsize": 9.5, "fontweight": "bold", "color": _INK, "ha": "center", "annotation_clip": False}
+    look = {"fontsize": 9.5, "fontweight": "bold", "color": _INK, "ha": align, "annotation_clip": False}
     axis.annotate(text, at, xytext=(0, above), textcoords="offset points", bbox=box, **look)
