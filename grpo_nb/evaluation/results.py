@@ -276,6 +276,17 @@ class Comparison(Shown):
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
     @property
+    def known_before(self) -> int | None:
+        """Gained questions whose correct answer was in the text before, outside of the format; None if not measured."""
+        anywhere = self.before.shares_of("anywhere")
+        if anywhere is None:
+            return None
+        known = 0
+        for before, after, share in zip(self.before.shares, self.after.shares, anywhere, strict=True):
+            known += after > before and share > before
+        return known
+
+    @property
     def headline(self) -> str:
         """The verdict, and what changed: the format, the answers, or both."""
         if self.verdict == "no difference shown":
@@ -433,6 +444,7 @@ class Comparison(Shown):
         numbers |= dataclasses.asdict(self.result)
         for name in ("verdict", "sentence", "changed"):
             numbers[name] = getattr(self, name)
+        numbers["known_before"] = self.known_before
         tests = {}
         for measure, result in self.results.items():
             tests[measure] = result and {**dataclasses.asdict(result), "verdict": result.verdict}
@@ -448,6 +460,11 @@ class Comparison(Shown):
         yield Table(rows, head=head, right=range(1, len(head)))
         yield self.after.anywhere_sentence
         yield "Questions: " + ", ".join(f"{count} {name}" for name, count in self.changed.items()) + "."
+        if self.known_before and self.changed["gained"]:
+            yield (
+                f"Of the {self.changed['gained']} gained, {self.known_before} had the correct answer before, "
+                "outside of the format."
+            )
         yield self.power_sentence if self.verdict != "no difference shown" else ""
         yield self.floor_sentence
         yield from dict.fromkeys([side.subject for side in self.columns])

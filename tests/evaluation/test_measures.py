@@ -70,6 +70,13 @@ def test_gain_mostly_in_the_format_names_the_format() -> None:
     )
 
 
+def test_gained_questions_that_were_known_before_are_counted() -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    assert comparison.changed["gained"] == 30
+    assert comparison.known_before == 20
+    assert "Of the 30 gained, 20 had the correct answer before, outside of the format." in repr(comparison)
+
+
 def test_gain_in_the_answers_names_the_answers() -> None:
     comparison = compared(sums(HALF, is_formatted=True), sums(ALL, is_formatted=True))
     assert comparison.headline == "Better: the answers."
