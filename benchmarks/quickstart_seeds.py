@@ -3,8 +3,12 @@
     python benchmarks/quickstart_seeds.py --seeds 0 1 2 3 --dtypes float32 bfloat16 [--jobs 2] [--set learning_rate=5e-5 ...]
     python benchmarks/quickstart_seeds.py --table
 
+Two tables are printed: of the training, and of the three held-out measures. Those are correct answers (right, and in the
+format), answers in the format, and completions whose last number is the right one, in the format or not.
+
 Each training is a process of its own, so that peak memory is that of one run. Seeds change the data, the split, the start of
-the LoRA and every draw. Results are kept in benchmarks/results/quickstart_seeds.jsonl; what stands there is not run again.
+the LoRA and every draw. Results are kept in benchmarks/results/quickstart_seeds.jsonl; a seed that has all three measures
+there is not run again.
 """
 
 from __future__ import annotations
@@ -28,6 +32,29 @@ COLUMNS = (
     "seed", "number type", "reward, first third", "last third", "p of the rise", "before", "after",
     "difference, 95 % interval", "verdict", "KL, last 10", "passes", "peak memory, GB",
 )  # fmt: skip
+
+
+MEASURES = {"correct": "correct", "format": "in the format", "anywhere": "correct anywhere in the text"}
+"""The three held-out measures, by their names in `Comparison.results`."""
+MEASURE_COLUMNS = ("seed", "number type", "measure", "before", "after", "difference, 95 % interval", "p")
+
+
+def measured(comparison: Any) -> dict[str, Any]:
+    """Return the three measures of a comparison: both shares with their intervals, and the paired test."""
+    measures = {}
+    for measure in MEASURES:
+        result = comparison.results[measure]
+        measures[measure] = {
+            "before": comparison.before.share_of(measure),
+            "before, interval": comparison.before.interval_of(measure),
+            "after": comparison.after.share_of(measure),
+            "after, interval": comparison.after.interval_of(measure),
+            "difference": result.difference,
+            "interval": result.interval,
+            "p": result.p_value,
+            "verdict": result.verdict,
+        }
+    return measures
 
 
 def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dict[str, Any]:
@@ -57,6 +84,9 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
         "difference": comparison.result.difference,
         "interval": comparison.result.interval,
         "verdict": comparison.verdict,
+        "measures": measured(comparison),
+        "sentence": comparison.sentence,
+        "changed": comparison.changed,
         "KL, last 10": sum(row["kl"] for row in rows[-10:]) / 10,
         "passes": rise.is_clear and rows[-1]["kl"] > 0 and comparison.verdict == "better",
         "training, s": seconds,
@@ -83,6 +113,33 @@ def table(results: list[dict[str, Any]]) -> str:
         lines.append(f"| {' | '.join(map(str, cells))} |")
     passed = sum(r["passes"] for r in results)
     return "\n".join(lines) + f"\n\n{passed} of {len(results)} pass."
+
+
+def measures_table(results: list[dict[str, Any]]) -> str:
+    """Return the three held-out measures of each training as Markdown."""
+    lines = [f"| {' | '.join(MEASURE_COLUMNS)} |", f"| {' | '.join('---' for _ in MEASURE_COLUMNS)} |"]
+    for result in sorted(results, key=lambda result: (result["number type"] != "float32", result["seed"])):
+        for measure, name in MEASURES.items():
+            numbers = result["measures"][measure]
+            low, high = numbers["interval"]
+            p_value = "< 0.001" if numbers["p"] < 0.001 else f"{numbers['p']:.3f}"
+            cells = (
+                result["seed"],
+                result["number type"],
+                name,
+                with_interval(numbers["before"], numbers["before, interval"]),
+                with_interval(numbers["after"], numbers["after, interval"]),
+                f"{100 * numbers['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+                p_value,
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def with_interval(share: float, interval: list[float]) -> str:
+    """Return a share with its interval in percent."""
+    low, high = interval
+    return f"{100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def kept(changes: dict[str, object]) -> list[dict[str, Any]]:
@@ -115,11 +172,13 @@ def main() -> None:
         print(table([found]).splitlines()[2], flush=True)
 
     if not arguments.table:
-        have = {(r["seed"], r["number type"]) for r in kept(changes)}
+        have = {(r["seed"], r["number type"]) for r in kept(changes) if "measures" in r}
         wanted = [pair for pair in itertools.product(arguments.seeds, arguments.dtypes) if pair not in have]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(one, *zip(*wanted, strict=True)) if wanted else ())
     print("\n" + table(kept(changes)))
+    if complete := [result for result in kept(changes) if "measures" in result]:
+        print("\n" + measures_table(complete))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The verdict never says more than the data shows: "better" and "worse" need an ex
 Everything else is "no difference shown", with what would have been.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,31 @@ from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
 from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation
-from grpo_nb.evaluation.subjects import Base, Decoding, Located, located, name_of, open_subject
+from grpo_nb.evaluation.subjects import (
+    Base,
+    Decoding,
+    Located,
+    Start,
+    located,
+    name_of,
+    open_subject,
+    started_from_trained_adapter,
+)
 from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.record import rebuilt
-from grpo_nb.rewards.right_by import answer_reward, judge_in_words
+from grpo_nb.rewards.right_by import (
+    FunctionJudge,
+    Judge,
+    anywhere_in_words,
+    choose_judge,
+    function_judge,
+    judge_in_words,
+)
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.rows import read_rows
 from grpo_nb.runs.run_folder import Run, open_run, trained_questions
 from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.contamination import find_contamination
@@ -49,18 +67,21 @@ def evaluate(
     seed: int | None = None,
     label: str | None = None,
     allow_contaminated: bool = False,
+    correct: RewardFunction | None = None,
     **unknown: Any,
 ) -> Evaluation:
     """Have a model answer held-out questions and score the answers.
 
     Args:
-        subject: A run or its folder (its adapter), `"base"` (with `run`), a model folder such as a merged export, a .gguf file,
-            the name of a model, or `(model, tokenizer)` as they are.
+        subject: A run or its folder (its adapter), `"base"` or `"start"` (with `run`: its base model, and the model that it
+            started from), a model folder such as a merged export, a .gguf file, the name of a model, or `(model, tokenizer)`
+            as they are.
         task: Its `holdout` is asked and its `format` read: a task, or a set from `load_holdout`. What that takes, such as rows
             or a file of yours, is asked in the format of the run. The questions stored with the run if not given.
         run: The run it belongs to: for `"base"`, and for the tokenizer, settings and training questions of a model folder.
-        rewards: Their means are reported too; one for the answer among them says what is right. Else that is the run's own
-            reward for the answer, or `correctness()`; the result says which.
+        rewards: Their means are reported too; one for the answer among them says what is right. Otherwise the run's own
+            rewards decide: the kit's reward for the answer among them or, where they have none, your own function with the
+            highest weight; and without a run such a function among these. Otherwise `correctness()`. The result shows which.
         limit: How many of the questions, always the same; all if not given.
         samples: Answers to each question. One is the likeliest (greedy); several are drawn, for pass@k.
         temperature: Of drawing; that of the settings if there are several samples, else 0.
@@ -69,6 +90,9 @@ def evaluate(
         seed: Of drawing; that of the settings if not given.
         label: Shown in the result.
         allow_contaminated: Go on when held-out questions were trained on. The result says how many.
+        correct: A reward function that decides which answers are correct, in place of all of these: those that it gives its
+            full score. That is the upper end of its attribute `range`; without one, its best score for a gold answer in the
+            format (`grpo_nb.rewards.right_by.function_judge`). The result shows the score.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or numbers that cannot work.
@@ -84,7 +108,7 @@ def evaluate(
     given = {"subject": subject, "task": task, "run": run, "rewards": rewards, "settings": settings}
     require("gn.evaluate(subject, task)", optional=("task", "run", "settings"), roles=roles, **given)
     (found,), run = located([subject], run)
-    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated)
+    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, correct)
     (result,) = _Asked(task, run, *how).of_each([found], [label or name_of(found)])
     return result
 
@@ -103,20 +127,23 @@ def compare(
     settings: Settings | None = None,
     seed: int | None = None,
     allow_contaminated: bool = False,
+    correct: RewardFunction | None = None,
     **unknown: Any,
 ) -> Comparison:
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
-    The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
-    adapter off and on. That on all of its own questions, the likeliest answer to each, is kept in its folder, for its summary
-    and model card. Any other comparison is kept where you say, with `.save(folder)`.
+    The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from. If
+    that model had a trained adapter already (after priming or an earlier stage), the base model is shown as a third column,
+    and the verdict is about this run alone. The comparison on all of the run's own questions, the likeliest answer to each,
+    is kept in its folder, for its summary and model card. Any other comparison is kept where you say, with `.save(folder)`.
 
     Args:
         before: What `evaluate` takes as subject; alone, a run.
         after: The other one. The task may stand here for a run alone.
         task: As in `evaluate`; the questions stored with the run if not given.
         run: The run they belong to, if neither is one: for `"base"`, and tokenizer, settings and training questions.
-        rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated: As in `evaluate`.
+        rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, correct: As in
+            `evaluate`.
 
     Raises:
         ValueError: A held-out question was trained on, one model alone that is no run, or numbers that cannot work.
@@ -139,12 +166,17 @@ def compare(
         if not isinstance(run := found[0], Run):
             raise ValueError(f"{before!r:.80} alone is no run. Name the other one: gn.compare(before, after, task).")
         found = [Base(run), run]
+    names = ["before", "after"]
     labels = [name_of(subject) for subject in found]
     if is_of_the_run or labels[0] == labels[1]:
         labels = ["before", "after"]
-    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated)
+    if is_of_the_run and started_from_trained_adapter(run):
+        found = [Base(run), Start(run), run]
+        names = ["base", "before", "after"]
+        labels = ["base", "start of the run", "after"]
+    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, correct)
     asked = _Asked(task, run, *how)
-    comparison = Comparison(*asked.of_each(found, labels))
+    comparison = Comparison(**dict(zip(names, asked.of_each(found, labels), strict=True)))
     if is_of_the_run and asked.is_all_of_the_run:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
@@ -158,17 +190,25 @@ class Answers(Shown):
     questions: tuple[str, ...]
     before: tuple[Completion, ...]
     after: tuple[Completion, ...]
+    base: tuple[Completion, ...] | None = None
+    """Answers of the base model, where the run started from a trained adapter."""
 
     def _parts(self) -> Iterator[Part]:
-        rows = [
-            (as_written(question), *(as_written(c.text + " [cut here]" * c.is_cut) for c in both))
-            for question, *both in zip(self.questions, self.before, self.after, strict=True)
-        ]
-        yield Table(rows, head=("question", "before", "after"), wide=(0, 1, 2))
+        columns = {"before": self.before, "after": self.after}
+        if self.base is not None:
+            columns = {"base": self.base, "start of the run": self.before, "after": self.after}
+        rows = []
+        for question, *answers in zip(self.questions, *columns.values(), strict=True):
+            cells = [as_written(question)]
+            for answer in answers:
+                cells.append(as_written(answer.text + (" [cut here]" if answer.is_cut else "")))
+            rows.append(cells)
+        head = ("question", *columns)
+        yield Table(rows, head=head, wide=range(len(head)))
 
 
 def ask(run: Run | str | Path, questions: str | Sequence[str], *, max_completion_length: int | None = None) -> Answers:
-    """Ask a run questions of your own, and see the answers of its base and of the trained model side by side.
+    """Ask a run questions of your own, and see the answers from before and after its training side by side.
 
     They are asked as in training: the same system prompt and examples before them, the same chat template.
 
@@ -193,11 +233,14 @@ def ask(run: Run | str | Path, questions: str | Sequence[str], *, max_completion
     asked = [{"prompt": [*told, {"role": "user", "content": question}]} for question in questions]
     length = max_completion_length or run.settings.max_completion_length
     greedy = Decoding(max_completion_length=length, chat_template_kwargs=run.chat_template_kwargs)
-    answers = []
-    for what in (Base(run), run):
+    models: dict[str, Located] = {"before": Base(run), "after": run}
+    if started_from_trained_adapter(run):
+        models = {"base": Base(run), "before": Start(run), "after": run}
+    answers = {}
+    for name, what in models.items():
         with open_subject(what) as subject:
-            answers.append(tuple(subject.ask(asked, greedy, lambda done: None)))
-    return Answers(questions, *answers)
+            answers[name] = tuple(subject.ask(asked, greedy, lambda done: None))
+    return Answers(questions, **answers)
 
 
 class _Asked:
@@ -206,6 +249,7 @@ class _Asked:
     def __init__(
         self, task: Questions | None, run: Run | None, rewards: Any, limit: int | None, samples: int,
         temperature: float | None, length: int | None, settings: Settings | None, seed: int | None, is_memory_fine: bool,
+        correct: RewardFunction | None,
     ) -> None:  # fmt: skip
         if task is None and run is None:
             raise ValueError("which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its own.")
@@ -217,7 +261,7 @@ class _Asked:
         self.run, self.task, self.is_memory_fine = run, task, is_memory_fine
         self.rewards = reward_list(rewards, least=0)
         weights_by_name(self.rewards)  # which refuses two of one name
-        self.rows = chosen(run.holdout if task is None else list(task.holdout), limit, seed=0)
+        self.rows = chosen(_stored_holdout(run) if task is None else list(task.holdout), limit, seed=0)
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
         self.format = own if task is None else task.format
@@ -239,10 +283,46 @@ class _Asked:
             chat_template_kwargs=getattr(task, "chat_template_kwargs", {}) or (run.chat_template_kwargs if run else {}),
             play=play,
         )
-        # The reward for the answer among those given, else the one that the run was paid by, else `correctness`.
-        is_given = run is None or any(isinstance(reward, correctness) for reward in self.rewards)
-        paid = [] if is_given else map(rebuilt, run.info["rewards"])
-        self.judge = answer_reward(self.rewards, self.rows[0]) or answer_reward(paid, self.rows[0]) or correctness()
+        self.judge = self._choose_judge(correct)
+
+    def _choose_judge(self, correct: RewardFunction | None) -> Judge:
+        """Return what decides which answers are correct; the docstring of `evaluate` gives the order."""
+        if correct is not None:
+            (correct,) = reward_list(correct)
+            if isinstance(correct, SlotReward):
+                return correct
+            return function_judge(correct, self.rows, self.format)
+        if any(isinstance(reward, SlotReward) for reward in self.rewards):
+            return choose_judge(self.rewards, self.rows, self.format) or correctness()
+        paid = self.rewards if self.run is None else self._rewards_of_the_run()
+        return choose_judge(paid, self.rows, self.format) or correctness()
+
+    def _rewards_of_the_run(self) -> list[RewardFunction]:
+        """Return the run's rewards: those of the kit from its record, functions from memory or from those given.
+
+        None of them if a function is missing that would decide what is correct; a warning names it. The folder of a run has
+        only the source of such a function.
+        """
+        given = {reward_name(reward): reward for reward in (*self.run.rewards, *self.rewards)}
+        rewards, missing = [], []
+        for record in self.run.info["rewards"]:
+            reward = rebuilt(record) or given.get(record["name"])
+            if reward is None:
+                missing.append(record)
+            else:
+                rewards.append(reward)
+        has_answer_reward = any(isinstance(reward, SlotReward) for reward in rewards)
+        highest = max(self.run.weights.values(), default=0.0)
+        main = [record["name"] for record in missing if record["weight"] == highest]
+        if len(main) == 1 and not has_answer_reward:
+            warnings.warn(
+                f"The main reward of the run {self.run.name!r} is your function {main[0]}(), and the folder "
+                "of the run has only its source. correctness() decides which answers are correct, unless "
+                f"you write correct={main[0]}.",
+                stacklevel=5,
+            )
+            return []
+        return rewards
 
     @property
     def is_all_of_the_run(self) -> bool:
@@ -279,9 +359,28 @@ class _Asked:
                 values = score(self.rewards, **as_scored(completions, repeated)).values
                 for place, row in enumerate(rows):
                     row |= {f"{REWARD}{name}": scores[place] for name, scores in values.items()}
-            how = (self.decoding.samples, self.decoding.to_dict(), about, judged_by, found)
-            results.append(Evaluation(label, rows, *how))
+            results.append(
+                Evaluation(
+                    label=label,
+                    rows=rows,
+                    samples=self.decoding.samples,
+                    decoding=self.decoding.to_dict(),
+                    subject=about,
+                    judged_by=judged_by,
+                    contamination=found,
+                    anywhere_note=anywhere_in_words(self.judge, self.rows, self.format),
+                    compares_gold=not isinstance(self.judge, FunctionJudge),
+                )
+            )
         return results
+
+
+def _stored_holdout(run: Run) -> list[dict[str, Any]]:
+    """Return the held-out rows of a run with all their columns, which rewards may read, if the run kept them."""
+    rows = run.holdout
+    whole = read_rows(run.start_path / "holdout.jsonl")
+    is_same = [row.get("question") for row in whole] == [row["question"] for row in rows]
+    return whole if is_same else rows
 
 
 def _require_no_tools(run: Run) -> None:

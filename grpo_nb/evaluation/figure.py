@@ -1,4 +1,4 @@
-"""The figure of a comparison: both accuracies and their difference, with intervals."""
+"""The figure of a comparison: three measures of each model and their differences, with intervals."""
 
 from typing import Any
 
@@ -13,30 +13,63 @@ _BEFORE, _AFTER, _GAINED, _LOST = "#777777", "#0072B2", "#009E73", "#D55E00"
 _INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
 
 
-def comparison_figure(comparison: Compared) -> Figure:
-    """Draw a comparison with 95 % intervals."""
-    figure = Figure(figsize=(10.0, 2.4), facecolor="white", layout="constrained")
-    accuracy, difference = figure.subplots(1, 2)
-    _prepare(accuracy, "Accuracy", f"{comparison.result.questions} questions, 95 % intervals")
-    for place, side, colour, marker in ((1, comparison.before, _BEFORE, "s"), (0, comparison.after, _AFTER, "o")):
-        _draw_interval(accuracy, place, side.interval, side.accuracy, colour, marker)
-        _write(accuracy, f"{side.accuracy:.1%}", (side.accuracy, place), 8)
-    accuracy.set_yticks([1, 0], [comparison.before.label, comparison.after.label])
-    accuracy.set_ylim(-0.6, 1.7)
-    accuracy.set_xlim(0, 1)
-    accuracy.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+_MEASURES = {"correct": "correct", "format": "in the format", "anywhere": "correct anywhere"}
+_MARKERS = {"base": ("#B0B0B0", "^"), "before": (_BEFORE, "s"), "after": (_AFTER, "o")}
+_ROW_INCHES = 0.34
+"""Height of the line of one model."""
 
-    _prepare(difference, "Difference", "percentage points, 95 % interval")
-    ends, value = [100 * end for end in comparison.result.interval], 100 * comparison.result.difference
-    difference.axvline(0, color=_INK, linewidth=1)
-    colour = {"better": _GAINED, "worse": _LOST}.get(comparison.verdict, _BEFORE)
-    _draw_interval(difference, 0, ends, value, colour, "D")
-    _write(difference, f"{value:+.1f}: {comparison.verdict}", (value, 0), 9)
-    reach = 1.3 * max(5.0, *map(abs, ends))
-    difference.set_xlim(-reach, reach)
-    difference.set_ylim(-1, 1)
-    difference.set_yticks([])
-    difference.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+def comparison_figure(comparison: Compared) -> Figure:
+    """Draw correct answers, format and answers anywhere, and their differences, with 95 % intervals.
+
+    A measure that was not taken has no line.
+    """
+    sides = {"before": comparison.before, "after": comparison.after}
+    if comparison.base is not None:
+        sides = {"base": comparison.base, **sides}
+    measures = [measure for measure, result in comparison.results.items() if result is not None]
+    lines = len(measures) * (len(sides) + 0.6)
+    figure = Figure(figsize=(10.0, 1.0 + _ROW_INCHES * lines), facecolor="white", layout="constrained")
+    shares, differences = figure.subplots(1, 2)
+    _prepare(shares, "Share of answers", f"{comparison.result.questions} questions, 95 % intervals")
+    _prepare(differences, "Difference", "percentage points, 95 % interval")
+    differences.axvline(0, color=_INK, linewidth=1)
+
+    place = 0.0
+    ticks: dict[float, str] = {}
+    said: list[tuple[str, float]] = []
+    reach = 5.0
+    for measure in measures:
+        top = place
+        for name, side in sides.items():
+            colour, marker = _MARKERS[name]
+            share = side.share_of(measure)
+            if share is not None:
+                _draw_interval(shares, place, side.interval_of(measure), share, colour, marker)
+                _write(shares, f"{share:.1%}", (share, place), 6, align=_alignment(share))
+            ticks[place] = f"{_MEASURES[measure]}: {side.label}"
+            place -= 1.0
+        result = comparison.results[measure]
+        ends = [100 * end for end in result.interval]
+        colour = {"better": _GAINED, "worse": _LOST}.get(result.verdict, _BEFORE)
+        middle = (top + place + 1.0) / 2
+        value = 100 * result.difference
+        _draw_interval(differences, middle, ends, value, colour, "D")
+        said.append((f"{_MEASURES[measure]} {value:+.1f}: {result.verdict}", middle))
+        reach = max(reach, *map(abs, ends))
+        place -= 0.6
+
+    shares.set_yticks(list(ticks), list(ticks.values()))
+    shares.set_xlim(0, 1)
+    shares.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for axis in (shares, differences):
+        axis.set_ylim(place + 0.9, 0.9)
+    limit = 1.2 * reach
+    differences.set_xlim(-limit, limit)
+    for words, height in said:
+        _write(differences, words, (-limit, height), 8, align="left")
+    differences.set_yticks([])
+    differences.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return figure
 
 
@@ -55,8 +88,15 @@ def _draw_interval(axis: Axes, place: float, ends: Any, value: float, colour: st
     axis.plot([value], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
 
 
-def _write(axis: Axes, text: str, at: tuple[float, float], above: float) -> None:
+def _alignment(share: float) -> str:
+    """Return where a number stands beside its mark, so that it stays between 0 and 1."""
+    if share < 0.1:
+        return "left"
+    return "right" if share > 0.9 else "center"
+
+
+def _write(axis: Axes, text: str, at: tuple[float, float], above: float, align: str = "center") -> None:
     """Write so many points above a place, on white, for it may stand on a line."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    look = {"fontsize": 9.5, "fontweight": "bold", "color": _INK, "ha": "center", "annotation_clip": False}
+    look = {"fontsize": 9.5, "fontweight": "bold", "color": _INK, "ha": align, "annotation_clip": False}
     axis.annotate(text, at, xytext=(0, above), textcoords="offset points", bbox=box, **look)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
-from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.right_by import right_by
+from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.rewards.right_by import Judge, right_anywhere, right_by
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
 from grpo_nb.tasks.formats import AnswerFormat
@@ -22,8 +22,6 @@ from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from grpo_nb.generation.samples import Completion
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -83,27 +81,37 @@ def read_answers(
     questions: Sequence[Mapping[str, Any]],
     completions: Sequence[Completion],
     format: AnswerFormat,
-    reward: Reward | None = None,
+    reward: Judge | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row for each question: what was given (only as the last word, as the rewards read it), and if it is right.
+    """Return a row for each completion, with its answer and three separate judgements.
+
+    `is_correct`: the answer is right where the format has it, as the last word. `is_formatted`: the completion is exactly in
+    the format. `is_anywhere`: the right answer is the last candidate in the text, in the format or not
+    (`grpo_nb.rewards.candidates`); None where the judge does not say where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.
-        completions: One of each.
-        format: In which they were asked.
-        reward: Right is what it pays in full (from `rewards.right_by.answer_reward`); without one, what `correctness` does.
+        completions: One completion for each row.
+        format: The format in which the questions were asked.
+        reward: The judge of what is correct (`rewards.right_by.choose_judge`); `correctness()` if not given.
     """
-    verdicts = right_by(reward, [completion.text for completion in completions], questions, format)
-    return [
-        {
-            "question": row["question"],
-            "answer": str(row["answer"]),
-            "completion": completion.shown,
-            "given": format.extract_last(completion.text),
-            "is_correct": is_correct,
-            "is_formatted": format.is_exact(completion.text),
-            "tokens": completion.tokens,
-            "is_cut": completion.is_cut,
-        }
-        for row, completion, is_correct in zip(questions, completions, verdicts, strict=True)
-    ]
+    texts = [completion.text for completion in completions]
+    scored = as_scored(completions, questions)
+    is_correct = right_by(reward, texts, questions, format, scored=scored)
+    is_anywhere = right_anywhere(reward, texts, questions, format, is_correct)
+    rows = []
+    for place, (row, completion) in enumerate(zip(questions, completions, strict=True)):
+        rows.append(
+            {
+                "question": row["question"],
+                "answer": str(row["answer"]),
+                "completion": completion.shown,
+                "given": format.extract_last(completion.text),
+                "is_correct": is_correct[place],
+                "is_formatted": format.is_exact(completion.text),
+                "is_anywhere": None if is_anywhere is None else is_anywhere[place],
+                "tokens": completion.tokens,
+                "is_cut": completion.is_cut,
+            }
+        )
+    return rows

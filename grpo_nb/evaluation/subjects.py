@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from grpo_nb.generation.samples import Completion
 
-BASE = "base"
+BASE, START = "base", "start"
 _BATCH = 48
 Progress = Callable[[int], None]
 Row = Mapping[str, Any]
@@ -72,12 +72,19 @@ class Subject:
 
 @dataclass(frozen=True)
 class Base:
-    """The model that a run started from, without adapter."""
+    """The base model of a run, without any adapter."""
 
     run: Run
 
 
-Located = Run | Base | tuple[Any, Any] | Path | str
+@dataclass(frozen=True)
+class Start:
+    """The model that a run started from: the base model with the adapter as it was before the first step."""
+
+    run: Run
+
+
+Located = Run | Base | Start | tuple[Any, Any] | Path | str
 """What a subject stands for: a file or folder that is no run is a path, and a name on the Hub a text."""
 
 
@@ -85,20 +92,54 @@ def located(subjects: Sequence[Any], run: Run | str | Path | None = None) -> tup
     """Turn paths and names into what they stand for, each opened once; return them and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders (their adapters), `"base"`, model folders, adapter folders, .gguf files, names of
-            models, or `(model, tokenizer)`.
+        subjects: Runs or their folders (their adapters), `"base"`, `"start"`, model folders, adapter folders, .gguf files,
+            names of models, or `(model, tokenizer)`.
         run: Theirs, or its folder; the first run among them if not given.
 
     Raises:
-        ValueError: `"base"` without a run.
+        ValueError: `"base"` or `"start"` without a run.
         FileNotFoundError: A path that does not exist, or holds nothing that can be asked.
         OSError: A name that is neither here nor on the Hub, in the words of the Hub's library.
     """
-    found = [what if what == BASE else _located(what) for what in subjects]
+    of_a_run = {BASE: Base, START: Start}
+    named = [what if isinstance(what, str) and what in of_a_run else None for what in subjects]
+    found = [name or _located(what) for name, what in zip(named, subjects, strict=True)]
     run = open_run(run) if run is not None else next((what for what in found if isinstance(what, Run)), None)
-    if run is None and BASE in found:
-        raise ValueError("'base' is the model that a run started from: say which, run=gn.open_run('runs/...').")
-    return [Base(run) if what == BASE else what for what in found], run
+    missing = next((name for name in named if name is not None), None)
+    if run is None and missing is not None:
+        raise ValueError(
+            f"{missing!r} is the model that a run started from: say which run, run=gn.open_run('runs/...')."
+        )
+    opened = []
+    for name, what in zip(named, found, strict=True):
+        opened.append(what if name is None else of_a_run[name](run))
+    return opened, run
+
+
+def started_from_trained_adapter(run: Run) -> bool:
+    """Return True if the adapter had learnt something before this run: after priming, an earlier stage, or elsewhere.
+
+    A LoRA as it is made has zeros in all its B matrices, so that the model is the base model.
+    """
+    from safetensors import safe_open
+
+    folder = start_adapter_path(run)
+    if folder is None:
+        return False
+    with safe_open(folder / "adapter_model.safetensors", framework="pt") as tensors:
+        names = [name for name in list(tensors.keys()) if "lora_B" in name]
+        return any(bool(tensors.get_tensor(name).any()) for name in names)
+
+
+def start_adapter_path(run: Run) -> Path | None:
+    """Return the folder of the adapter that a run started with; None if the run kept none.
+
+    Runs of earlier versions kept it only as the reference of their KL.
+    """
+    for folder in (run.start_path, run.path / "reference"):
+        if (folder / "adapter_model.safetensors").is_file():
+            return folder
+    return None
 
 
 def _located(what: Any) -> Located:
@@ -120,8 +161,10 @@ def _located(what: Any) -> Located:
 
 def name_of(subject: Located) -> str:
     """Return the label of a subject without opening it."""
-    if isinstance(subject, (tuple, Base)):
-        return "model" if isinstance(subject, tuple) else BASE
+    if isinstance(subject, tuple):
+        return "model"
+    if isinstance(subject, (Base, Start)):
+        return BASE if isinstance(subject, Base) else START
     return subject.name if isinstance(subject, Run) else Path(subject).name.removesuffix(".gguf")
 
 
@@ -144,7 +187,12 @@ def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None
     elif isinstance(what, Base):
         model, own = model_of(what.run)
         with model.disable_adapter():
-            yield _model_subject(model, own, f"The model that the run {what.run.name} started from, without adapter.")
+            yield _model_subject(model, own, f"The base model of the run {what.run.name}, without adapter.")
+    elif isinstance(what, Start):
+        model, own = model_of(what.run)
+        with _start_adapter(model, what.run):
+            about = f"The model that the run {what.run.name} started from, with the adapter of that moment."
+            yield _model_subject(model, own, about)
     elif isinstance(what, Path) and what.suffix == ".gguf":
         yield _gguf_subject(what)
     else:
@@ -160,6 +208,25 @@ def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None
         finally:
             del model
             gc.collect()
+
+
+@contextlib.contextmanager
+def _start_adapter(model: Any, run: Run) -> Iterator[None]:
+    """Put the adapter that a run started with into its model, and put the trained one back afterwards, bit for bit."""
+    folder = start_adapter_path(run)
+    if folder is None:
+        raise FileNotFoundError(
+            f"the run {run.name!r} has no start/adapter_model.safetensors, so the model that it started from cannot be "
+            "asked. Compare with the base model: gn.compare('base', run, task)."
+        )
+    trained = {name: p.detach().clone() for name, p in model.named_parameters() if ".default" in name}
+    try:
+        load_adapter(model, folder)
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            if name in trained:
+                parameter.data.copy_(trained[name])
 
 
 def tokenizer_of_run(run: Run) -> Any:

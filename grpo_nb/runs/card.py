@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,11 @@ def model_card(
     info, settings = run.info, run.settings
     is_embedded, gpu = settings.model == EMBEDDED_MODEL, info["machine"]["gpu"]
     origin = f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised" if is_embedded else "local"
+    comparison = run.comparison
+    table, note = ("", "") if comparison is None else (heldout_table(comparison), anywhere_note(comparison))
     card = render(
-        "runs/templates/card.md.jinja", run=run, kind=kind.partition(" ")[0], data=card_data(run, kind),
+        "runs/templates/card.md.jinja", run=run, heldout_table=table, heldout_note=note,
+        kind=kind.partition(" ")[0], data=card_data(run, kind),
         base=published_name(settings.model), local=f"{Path(settings.model).name} ({origin})",
         folder=settings.model if is_embedded else None, verification=verification, said=said,
         figure=_FIGURE if (run.path / _FIGURE).is_file() else None, info=shareable(info),
@@ -85,6 +88,42 @@ def model_card(
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
     )  # fmt: skip
     return displayable(shareable(f"{card}\n"))
+
+
+def heldout_table(comparison: Any) -> str:
+    """Return the held-out result as a Markdown table: three measures of each model, with 95 % intervals.
+
+    Args:
+        comparison: `Run.comparison`; what an earlier version of the kit did not measure is shown as not measured.
+    """
+    columns = {"before": comparison.before, "after": comparison.after}
+    if comparison.base is not None:
+        columns = {"base": comparison.base, "start of the run": comparison.before, "after": comparison.after}
+    rows = {
+        "correct (right, and in the format)": ("accuracy", "interval"),
+        "in the format": ("format_share", "format_interval"),
+        "correct answer anywhere in the completion": ("anywhere_share", "anywhere_interval"),
+    }
+    lines = [f"| held-out, 95 % interval | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    for name, (share, interval) in rows.items():
+        cells = [_share_in_words(getattr(side, share), getattr(side, interval)) for side in columns.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def anywhere_note(comparison: Any) -> str:
+    """Return the sentence that says how the last row of `heldout_table` was found."""
+    note = comparison.after.anywhere_note or "not measured when this was compared"
+    return f"Correct answer anywhere in the completion: {note}."
+
+
+def _share_in_words(share: float | None, interval: Sequence[float] | None) -> str:
+    if share is None:
+        return "not measured"
+    if interval is None:
+        return f"{float(share):.1%}"
+    low, high = map(float, interval)
+    return f"{float(share):.1%} ({low:.1%} to {high:.1%})"
 
 
 def card_data(run: Run, kind: str = "adapter") -> ModelCardData:

@@ -31,6 +31,8 @@ from grpo_nb.runs.rows import ACCURACY, Row
 
 # Okabe and Ito's palette: told apart with any colour vision, and with the line styles also in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_HELDOUT = ("#5F6B7A", "#A0522D")
+"""Colours of format and answers anywhere in the held-out panel."""
 _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
@@ -168,6 +170,8 @@ def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: 
         keys = [key for key in logged if key.startswith("rewards/") and key.endswith("/mean")]
     if title == TOTAL:
         _draw_spread(axis, rows)
+    if title == HOLDOUT:
+        _draw_heldout(axis, rows)
     found = {key: curve(rows, key) for key in keys}
     no_numbers = sorted({step for _, steps in found.values() for step in steps})
     if broken := _mark_broken(axis, no_numbers, axis.get_xaxis_transform()):
@@ -183,7 +187,7 @@ def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: 
         how = {"linestyle": _STYLES[i % len(_STYLES)], "gid": key}
         end = _line(axis, values, 1 if title == HOLDOUT else window, first + i, **how)
     if title == HOLDOUT:
-        _note(axis, f"{end:.0%}", COLOURS[first], fontsize=10, fontweight="bold")
+        _note(axis, f"{end:.0%} correct", COLOURS[first], fontsize=10, fontweight="bold")
         axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
         axis.set_ylim(0, 1.02)
     if title in _MIDDLE:
@@ -200,6 +204,28 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     if len(low):
         _note(axis, "weighted sum; band: one standard deviation")
         axis.fill_between(low.index, low, high, color=COLOURS[0], alpha=0.12, linewidth=0)
+
+
+def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
+    """Add to the held-out accuracy its 95 % interval, the format and the answers anywhere, with theirs."""
+    measures = [(ACCURACY, "holdout", ""), ("holdout/in_format", "holdout/in_format", "in the format")]
+    measures.append(("holdout/anywhere", "holdout/anywhere", "correct anywhere"))
+    colours = dict(zip((name for name, *_ in measures), (COLOURS[list(PANELS).index(HOLDOUT)], *_HELDOUT), strict=True))
+    labelled = []
+    for metric, prefix, label in measures:
+        separator = "/" if metric == ACCURACY else "_"
+        (low, _), (high, _) = curve(rows, f"{prefix}{separator}low"), curve(rows, f"{prefix}{separator}high")
+        if len(low) and len(low) == len(high):
+            axis.fill_between(low.index, low, high, color=colours[metric], alpha=0.1, linewidth=0)
+        values, _ = curve(rows, metric)
+        if label and len(values):
+            style = "--" if metric.endswith("in_format") else ":"
+            axis.plot(thinned(values), color=colours[metric], linewidth=1.4, linestyle=style)
+            labelled.append((label, values.iloc[-1], colours[metric]))
+    for place, (label, share, colour) in enumerate(labelled):
+        # In the corner that a rising curve leaves free.
+        text = f"{label} {share:.0%}"
+        _write(axis, 0.98, 0.08 + 0.13 * place, text, 8, colour, ha="right", transform=axis.transAxes)
 
 
 def _draw_card(

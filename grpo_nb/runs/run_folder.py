@@ -36,6 +36,7 @@ from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, read_rows, reading
 from grpo_nb.settings.settings import Settings
@@ -45,6 +46,9 @@ from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+_LATER_MEASURES = {"format_interval": None, "anywhere_share": None, "anywhere_interval": None, "anywhere_note": ""}
+"""What a comparison of an earlier version has not measured."""
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -204,6 +208,21 @@ class Run(Shown):
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
         return reward_rise(self.rows, metric)
 
+    def outcome(self, comparison: Any = None) -> Outcome:
+        """Return the verdict for the end of a notebook: "It worked" only where three measurements agree.
+
+        The held-out comparison must be better, the model must clear the majority-class baseline where there is one, and the
+        reward must have risen. Otherwise the sentence says what happened instead.
+
+        Args:
+            comparison: From `gn.compare`; the one saved with this run if not given.
+
+        >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
+        No gain is shown:
+        """
+        comparison = self.comparison if comparison is None else comparison
+        return judge_outcome(self.rise(), comparison, getattr(comparison, "majority", None))
+
     def plot(self) -> Figure:
         """The training curves as a figure, the same as shown live."""
         # Here, so that looking at a run's numbers loads no matplotlib.
@@ -236,13 +255,25 @@ class Run(Shown):
         """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer.
 
         `before` and `after` have the fields of an `Evaluation` but its rows: shares are from 0 to 1, lengths in tokens.
+        `base` too, where the run started from a trained adapter; else it is None. A comparison of an earlier version has
+        None for each measure that it did not take.
         """
         file = self.path / "comparison" / "comparison.json"
         if not file.is_file():
             return None
         with reading(file):
             saved = json.loads(file.read_text("utf-8"))
-            return SimpleNamespace(**saved | {side: SimpleNamespace(**saved[side]) for side in ("before", "after")})
+            sides = {}
+            for name in ("before", "after", "base"):
+                stored = saved.get(name)
+                sides[name] = None if stored is None else SimpleNamespace(**(_LATER_MEASURES | stored))
+            majority = saved.get("majority")
+            if majority is not None:
+                majority = MajorityBaseline(**majority)
+            elif "majority" not in saved:  # of an earlier version
+                majority = baseline_of_task(self.info, sides["after"])
+            sides["majority"] = majority
+            return SimpleNamespace(**(saved | sides))
 
     @property
     def exports(self) -> list[SimpleNamespace]:

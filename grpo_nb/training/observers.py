@@ -5,14 +5,16 @@ from typing import Any
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.rewards.right_by import answer_reward
+from grpo_nb.rewards.right_by import choose_judge
 
 
 class HoldoutScore:
     """Answers held-out questions greedily at intervals while a run is trained, and adds the score to the row of the step.
 
-    The keys are `holdout/accuracy` with its 95 % interval (`low`, `high`), `in_format` and `mean_length`. The first and the
-    last step are scored too. The random state is put back afterwards: the training is the same with and without.
+    The keys are `holdout/accuracy` with its 95 % interval (`low`, `high`), `in_format` and `anywhere` (the correct answer is
+    the last candidate in the text, in the format or not) with theirs (`in_format_low`, ...), and `mean_length`. `anywhere` is
+    left out where the judge does not say where it reads the answer. The first and the last step are scored too. The random
+    state is put back afterwards: the training is the same with and without.
 
     Args:
         prepared: The training, a `grpo_nb.training.prepare.Prepared`. Always the same questions are asked, so that the curve is
@@ -23,6 +25,8 @@ class HoldoutScore:
         self._prepared = prepared
         held, count = prepared.task.holdout, prepared.settings.holdout_questions
         self._questions = [held[i] for i in range(min(count, len(held)))]
+        # Chosen once: all points of the curve have the same full score.
+        self._judge = choose_judge(prepared.rewards, self._questions, prepared.task.format)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Score, if it is time."""
@@ -39,12 +43,14 @@ class HoldoutScore:
             play=training.task.play,
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
-        paid_by = answer_reward(training.rewards)
-        found = Evaluation("", read_answers(self._questions, completions, training.task.format, reward=paid_by))
-        return {
-            "holdout/accuracy": found.accuracy,
-            "holdout/in_format": found.format_share,
-            "holdout/low": found.interval[0],
-            "holdout/high": found.interval[1],
-            "holdout/mean_length": found.mean_length,
-        }
+        rows = read_answers(self._questions, completions, training.task.format, reward=self._judge)
+        found = Evaluation("", rows)
+        low, high = found.interval
+        measured = {"holdout/accuracy": found.accuracy, "holdout/low": low, "holdout/high": high}
+        for measure, name in (("format", "in_format"), ("anywhere", "anywhere")):
+            share, interval = found.share_of(measure), found.interval_of(measure)
+            if share is not None and interval is not None:
+                measured[f"holdout/{name}"] = share
+                measured[f"holdout/{name}_low"], measured[f"holdout/{name}_high"] = interval
+        measured["holdout/mean_length"] = found.mean_length
+        return measured

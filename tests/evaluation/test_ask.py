@@ -16,7 +16,7 @@ from tests.conftest import brevity
 
 def made(label: str, right: list[bool], samples: int = 1, gold: str = "7") -> Evaluation:
     row = {"answer": gold, "completion": "<script>alert(1)</script>", "tokens": 5, "is_cut": False}
-    judged = [{"given": "7" if ok else None, "is_correct": ok, "is_formatted": ok} for ok in right]
+    judged = [{"given": "7" if ok else None, "is_correct": ok, "is_formatted": ok, "is_anywhere": ok} for ok in right]
     return Evaluation(label, [{"question": f"<q{i}>", **row, **each} for i, each in enumerate(judged)], samples)
 
 
@@ -40,7 +40,8 @@ def fresh(count: int = 12) -> list[dict[str, str]]:
 )
 def test_verdicts(before: list[bool], after: list[bool], verdict: str) -> None:
     found = paired(before, after)
-    assert found.verdict == verdict and found.sentence.startswith(f"{verdict}: accuracy ")
+    changed = " in correct answers." if verdict == "no difference shown" else ": the answers and the format."
+    assert found.verdict == verdict and found.sentence.startswith(f"{verdict.capitalize()}{changed}")
     unseen = "A true difference of" if len(before) > 9 else "Under 10 questions no difference is claimed"
     assert (unseen in found.sentence) == (verdict == "no difference shown")
 
@@ -72,7 +73,7 @@ def test_changed_answers_come_first_and_everything_is_escaped() -> None:
     assert (table["before_is"][0], table["after_is"][0]) == ("right", "no answer")
     shown = comparison._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;q2&gt;" in shown
-    assert 'alt="Held-out comparison. no difference shown' in shown and "no answer" in shown
+    assert 'alt="Held-out comparison. No difference shown' in shown and "no answer" in shown
 
 
 def test_several_samples_of_a_question_are_no_further_questions() -> None:
@@ -86,7 +87,8 @@ def test_several_samples_of_a_question_are_no_further_questions() -> None:
 
 
 def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    here, there = gn.compare(tiny_run, task), gn.compare(gn.open_run(tiny_run.path))
+    # The folder has only the source of the run's main reward, which decides what is correct.
+    here, there = gn.compare(tiny_run, task), gn.compare(gn.open_run(tiny_run.path), correct=brevity)
     assert [row["question"] for row in here.before.rows] == task.holdout["question"]
     assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
     assert (there.before.rows, there.after.rows) == (here.before.rows, here.after.rows)
@@ -182,6 +184,9 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run:
 
 def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
     """The run's only reward for the answer, with its parameters, from its folder too; who names another has that one."""
+    paid_by_the_kit = [gn.rewards.correctness(), gn.rewards.xml_tags()]
+    records = [{"name": reward.__name__, "weight": 1.0, **record_of(reward)} for reward in paid_by_the_kit]
+    (run.path / "run.json").write_text(json.dumps(run.info | {"rewards": records}))
     plain, near = "Right is what correctness() pays in full.", "Right is what correctness(tolerance=0.5) pays in full."
     own = gn.compare(run).sentence
     assert plain in own and own == run.comparison.sentence and own in (run.path / "README.md").read_text()

@@ -21,7 +21,7 @@ def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) ->
     assert re.search(r"answers +number", task) and "before them is the column solution" in task
     assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
     said = printed(cell_with(notebook, "run.rise()")).splitlines()[-1]
-    assert said.startswith("test, 12 questions of the test part: ") and "accuracy" in said
+    assert said.startswith("test, 12 questions of the test part: ") and "Correct: " in said
     assert text_of(cell_with(notebook, "report = gn.check_rewards(")).startswith("Nothing found.")
 
 

@@ -28,7 +28,8 @@ def test_it_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None:
     comparison = run.comparison
     assert comparison.verdict == "better" and comparison.interval[0] > 0
     page = text_of(cell_with(notebook, "gn.compare("), "text/html")
-    assert "better: accuracy" in page and page.count("<pre style='margin:0;white-space:pre-wrap'>What is") == 3
+    assert "Better: " in page and "The answers themselves: " in page
+    assert page.count("<pre style='margin:0;white-space:pre-wrap'>What is") == 3
     assert "<answer>" in printed(cell_with(notebook, "pipeline("))
     assert printed(cell_with(notebook, "run.rise()")).startswith("It worked.")
 
@@ -41,9 +42,10 @@ def test_the_curves_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[
     notebook, run = nbformat.read(quickstart[0], as_version=4), quickstart[1]
     (image,) = outputs(cell_with(notebook, "gn.train("), "image/png")  # one, updated in place
     assert image.metadata["image/png"]["alt"].startswith("Training curves. ")
-    assert f"{run.comparison.verdict}: accuracy" in text_of(cell_with(notebook, "gn.compare("), "text/html")
+    verdict = run.comparison.verdict.capitalize()
+    assert verdict in text_of(cell_with(notebook, "gn.compare("), "text/html")
     assert "What is" in printed(cell_with(notebook, "pipeline("))
-    assert f"Held-out: {run.comparison.verdict}: accuracy" in printed(cell_with(notebook, "run.rise()"))
+    assert f"Held-out: {verdict}" in printed(cell_with(notebook, "run.rise()"))
 
 
 def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Path, gn.runs.Run], size: str) -> None:

@@ -129,3 +129,27 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     text = write_export_card(run, folder, "merged", verification=verification, said="not verified").read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
     assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
+
+
+def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
+    after = {**COMPARISON["after"], "format_interval": [0.9, 1.0], "anywhere_share": 0.8}
+    after |= {"anywhere_interval": [0.6, 0.9], "anywhere_note": "the last number in the text"}
+    compare_by_hand(run, after=after)
+    card = model_card(run)
+    assert "| held-out, 95 % interval | before | after |" in card
+    assert "| correct (right, and in the format) | 25.0% (10.0% to 47.0%) | 75.0% (53.0% to 89.0%) |" in card
+    assert "| in the format | 50.0% | 100.0% (90.0% to 100.0%) |" in card
+    assert "| correct answer anywhere in the completion | not measured | 80.0% (60.0% to 90.0%) |" in card
+    assert "Correct answer anywhere in the completion: the last number in the text." in card
+
+
+def test_card_of_an_old_comparison_says_not_measured(run: gn.runs.Run) -> None:
+    compare_by_hand(run)
+    card = model_card(run)
+    assert "| correct answer anywhere in the completion | not measured | not measured |" in card
+    assert "not measured when this was compared" in card
+
+
+def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
+    compare_by_hand(run, base=COMPARISON["before"])
+    assert "| held-out, 95 % interval | base | start of the run | after |" in model_card(run)

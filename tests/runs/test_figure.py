@@ -176,3 +176,18 @@ def test_the_live_figure_is_one_display_within_its_share_of_the_time(
     assert plot.update(rows, is_last=True) and [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
     assert data["text/plain"] == describe(rows, "the base model") and data["text/plain"] in metadata["image/png"]["alt"]
+
+
+def test_heldout_panel_shows_three_measures_with_intervals() -> None:
+    rows = []
+    for step, share in ((1, 0.2), (5, 0.5)):
+        row = {"step": step, "max_steps": 5, "holdout/accuracy": share, "holdout/low": share - 0.1}
+        row |= {"holdout/high": share + 0.1, "holdout/in_format": 0.9, "holdout/anywhere": 0.6}
+        for name in ("in_format", "anywhere"):
+            row |= {f"holdout/{name}_low": 0.5, f"holdout/{name}_high": 0.95}
+        rows.append(row)
+    figure = training_figure(rows)
+    panel = next(axis for axis in figure.axes if axis.get_title(loc="left") == "Held-out accuracy")
+    assert panel.get_title(loc="right") == "50% correct"
+    assert [text.get_text() for text in panel.texts] == ["in the format 90%", "correct anywhere 60%"]
+    assert len(panel.collections) == 3

@@ -85,12 +85,15 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(tiny, sett
 
 def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     """20 questions, 19 of them right."""
-    answers = [{"is_correct": number > 0, "is_formatted": True, "tokens": 5, "is_cut": False} for number in range(20)]
+    shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
+    answers = [{**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)]
     judges = []
     observers = "grpo_nb.training.observers"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
     monkeypatch.setattr(f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers)
-    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 30, format=None, chat_template_kwargs={}, play=None)
+    task = SimpleNamespace(
+        holdout=[{"prompt": "q", "answer": "7"}] * 30, format=None, chat_template_kwargs={}, play=None
+    )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
     watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
@@ -100,4 +103,6 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
     assert judges == paid_by[:1] * 4
     assert rows[0]["holdout/accuracy"] == 0.95 and rows[0]["holdout/mean_length"] == 5
+    assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
+    assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]
     assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx((0.764, 0.991), abs=1e-3), "Wilson's"

@@ -1,0 +1,87 @@
+"""One verdict about a finished run: "It worked" only where three separate measurements agree."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.runs.rise import Rise
+
+
+@dataclass(frozen=True)
+class MajorityBaseline:
+    """The most frequent gold answer of the held-out questions, compared with the model's accuracy."""
+
+    answer: str
+    """The most frequent gold answer."""
+    share: float
+    """Share of the questions that this answer alone would get right."""
+    is_cleared: bool
+    """True if the whole 95 % interval of the model's accuracy lies above `share`."""
+    sentence: str
+    """The comparison in words."""
+
+
+def baseline_of_task(info: Mapping[str, Any], after: Any) -> MajorityBaseline | None:
+    """Return the baseline from what `run.json` says of the whole task; None if no answer repeats in it.
+
+    Args:
+        info: The content of `run.json`.
+        after: The stored numbers of the trained model, with `accuracy` and `interval`.
+    """
+    floor = info.get("task", {}).get("floor")
+    if floor is None:
+        return None
+    answer, share = str(floor[0]), float(floor[1])
+    is_cleared = after.interval[0] > share
+    position = "above" if is_cleared else "not clear of"
+    sentence = f"Always answering {answer!r:.60} would get {share:.1%}: {after.accuracy:.1%} is {position} that floor."
+    return MajorityBaseline(answer=answer, share=share, is_cleared=is_cleared, sentence=sentence)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict for the end of a notebook. Prints as its sentence."""
+
+    worked: bool
+    """True if the held-out comparison is better, the majority baseline is cleared and the reward rose."""
+    sentence: str
+    """What happened, beginning with "It worked." or with what is missing."""
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def judge_outcome(rise: Rise, comparison: Any, baseline: MajorityBaseline | None) -> Outcome:
+    """Decide if a run worked, and say what happened instead where it did not.
+
+    Args:
+        rise: The test of the reward over the steps, from `Run.rise`.
+        comparison: The held-out comparison (`verdict` and `sentence` are read), or None if there is none.
+        baseline: The majority-class baseline, or None where no answer repeats often enough.
+
+    >>> from types import SimpleNamespace
+    >>> better = SimpleNamespace(verdict="better", sentence="Better: the answers.")
+    >>> judge_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better, None).worked
+    True
+    """
+    missing = []
+    if comparison is None:
+        missing.append("the held-out answers were not compared")
+    elif comparison.verdict == "worse":
+        missing.append("the held-out answers got worse")
+    elif comparison.verdict != "better":
+        missing.append("the held-out comparison shows no difference")
+    if baseline is not None and not baseline.is_cleared:
+        missing.append("the majority-class baseline is not cleared")
+    if not rise.is_clear:
+        missing.append("the reward did not rise clearly")
+
+    details = [rise.sentence]
+    if comparison is None:
+        details.append("gn.compare(run, task) compares the held-out answers.")
+    else:
+        details.append(f"Held-out: {comparison.sentence}")
+    if baseline is not None:
+        details.append(baseline.sentence)
+    head = f"No gain is shown: {', and '.join(missing)}." if missing else "It worked."
+    return Outcome(worked=not missing, sentence=" ".join([head, *details]))

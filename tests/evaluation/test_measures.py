@@ -1,0 +1,158 @@
+"""Correct answers, the format and answers anywhere are three numbers; the sentence names the one that changed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.results import Comparison, Evaluation
+from grpo_nb.generation.samples import Completion
+
+FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
+
+
+def answered(label: str, texts: list[str]) -> Evaluation:
+    """Judge one text for each of the sums 0 + 0, 1 + 1, ..."""
+    rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
+    completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
+    read = read_answers(rows, completions, gn.tasks.xml())
+    return Evaluation(label, read, judged_by="what correctness() pays in full", anywhere_note="the last number")
+
+
+def sums(right: list[bool], is_formatted: bool) -> list[str]:
+    texts = []
+    for i, is_right in enumerate(right):
+        total = 2 * i if is_right else 2 * i + 1
+        texts.append(FULL.format(i, total) if is_formatted else f"{i} + {i} = {total}")
+    return texts
+
+
+def compared(before: list[str], after: list[str]) -> Comparison:
+    return Comparison(answered("before", before), answered("after", after))
+
+
+HALF, MOST, ALL, NONE = [True, False] * 20, [True, True, True, False] * 10, [True] * 40, [False] * 40
+
+
+def test_rows_tell_format_and_answer_apart() -> None:
+    evaluation = answered("x", ["0 + 0 = 0", FULL.format(1, 2), FULL.format(2, 9), "no idea"])
+    assert [row["is_correct"] for row in evaluation.rows] == [False, True, False, False]
+    assert [row["is_formatted"] for row in evaluation.rows] == [False, True, True, False]
+    assert [row["is_anywhere"] for row in evaluation.rows] == [True, True, False, False]
+    assert (evaluation.accuracy, evaluation.format_share, evaluation.anywhere_share) == (0.25, 0.5, 0.5)
+
+
+def test_each_measure_has_its_interval() -> None:
+    evaluation = answered("x", sums(HALF, is_formatted=True))
+    shown = dict(evaluation.numbers)
+    assert shown["correct (95 % interval)"] == "50.0% (35.2% to 64.8%)"
+    assert shown["in the format (95 % interval)"] == "100.0% (91.2% to 100.0%)"
+    assert shown["correct answer anywhere in the completion (95 % interval)"] == "50.0% (35.2% to 64.8%)"
+    assert "Correct answer anywhere in the completion: the last number." in repr(evaluation)
+
+
+def test_gain_in_the_format_alone_is_not_sold_as_skill() -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(HALF, is_formatted=True))
+    assert comparison.verdict == "better"
+    assert comparison.sentence.startswith(
+        "Better: the format. The answers themselves: 50 % to 50 % (no difference shown). "
+        "In the format: 0 % to 100 % (better, p < 0.001)."
+    )
+
+
+def test_gain_mostly_in_the_format_names_the_format() -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    assert comparison.sentence.startswith(
+        "Better: the format. The answers themselves: 50 % to 75 % (better, p = 0.002)."
+    )
+
+
+def test_gained_questions_that_were_known_before_are_counted() -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    assert comparison.changed["gained"] == 30
+    assert comparison.known_before == 20
+    assert "Of the 30 gained, 20 had the correct answer before, outside of the format." in repr(comparison)
+
+
+def test_gain_in_the_answers_names_the_answers() -> None:
+    comparison = compared(sums(HALF, is_formatted=True), sums(ALL, is_formatted=True))
+    assert comparison.headline == "Better: the answers."
+
+
+def test_gain_in_both_names_both() -> None:
+    comparison = compared(sums(NONE, is_formatted=False), sums(ALL, is_formatted=True))
+    assert comparison.headline == "Better: the answers and the format."
+
+
+def test_loss_of_the_format_names_the_format() -> None:
+    comparison = compared(sums(HALF, is_formatted=True), sums(HALF, is_formatted=False))
+    assert comparison.headline == "Worse: the format."
+
+
+def test_no_difference_still_reports_the_format() -> None:
+    comparison = compared(sums(NONE, is_formatted=False), sums(NONE, is_formatted=True))
+    assert comparison.headline == "No difference shown in correct answers."
+    assert "In the format: 0 % to 100 % (better, p < 0.001)" in comparison.sentence
+
+
+def test_transcripts_have_the_three_judgements() -> None:
+    table = compared(sums(HALF, is_formatted=False), sums(HALF, is_formatted=True)).transcripts()
+    first = table.iloc[0]
+    assert (first["change"], first["before_is"], first["after_is"]) == ("gained", "no answer", "right")
+    assert (first["before_in_format"], first["before_anywhere"]) == (False, True)
+    assert (first["after_in_format"], first["after_anywhere"]) == (True, True)
+
+
+def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    opened = gn.evaluation.open_comparison(comparison.save(tmp_path / "kept").path)
+    assert opened.sentence == comparison.sentence
+    stored = json.loads((tmp_path / "kept" / "comparison.json").read_text())
+    assert stored["tests"]["anywhere"]["verdict"] == "better"
+    assert stored["after"]["anywhere_share"] == 0.75
+
+
+def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
+    """Without the fields of today, what was not measured is shown as that."""
+    folder = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True)).save(tmp_path / "old").path
+    _make_old(folder)
+    opened = gn.evaluation.open_comparison(folder)
+    assert opened.results["anywhere"] is None and opened.base is None
+    assert "The answers themselves: not measured." in opened.sentence
+    assert dict(opened.after.numbers)["correct answer anywhere in the completion (95 % interval)"] == "not measured"
+    assert opened._repr_html_()
+
+
+def _make_old(folder: Path) -> None:
+    import pandas
+
+    stored = json.loads((folder / "comparison.json").read_text())
+    for name in ("base", "tests", "majority"):
+        del stored[name]
+    for side in ("before", "after"):
+        for name in ("format_interval", "anywhere_share", "anywhere_interval", "anywhere_note", "compares_gold"):
+            del stored[side][name]
+    (folder / "comparison.json").write_text(json.dumps(stored))
+    pandas.read_parquet(folder / "transcripts.parquet").drop(columns="is_anywhere").to_parquet(
+        folder / "transcripts.parquet", index=False
+    )
+
+
+def test_majority_baseline_is_left_out_where_a_function_judges() -> None:
+    rows = [{**row, "answer": "spam"} for row in answered("x", sums(HALF, is_formatted=True)).rows]
+    side = Evaluation("after", rows)
+    assert not Comparison(side, side).majority.is_cleared
+    judged = replace(side, compares_gold=False)
+    assert Comparison(judged, judged).majority is None
+
+
+@pytest.mark.parametrize("measure", ["correct", "format", "anywhere"])
+def test_figure_draws_each_measure(measure: str) -> None:
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    figure = comparison.plot()
+    names = {"correct": "correct:", "format": "in the format:", "anywhere": "correct anywhere:"}
+    ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert sum(tick.startswith(names[measure]) for tick in ticks) == 2

@@ -1,0 +1,109 @@
+"""A reward function of the user's decides what is correct: the run's main one by itself, any other with `correct=`."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.generation.samples import Completion
+from grpo_nb.rewards.record import record_of
+from grpo_nb.runs.rows import best_row
+from grpo_nb.training.observers import HoldoutScore
+from tests.conftest import brevity
+
+
+def everything(completions: list, **columns: object) -> list[float]:
+    return [1.0] * len(completions)
+
+
+def in_text(completions: list, answer: list, **columns: object) -> list[float]:
+    """Score 2.0 where the gold answer is the last word, in any format."""
+    texts = [turns if isinstance(turns, str) else turns[-1]["content"] for turns in completions]
+    scores = []
+    for text, gold in zip(texts, answer, strict=True):
+        words = text.replace("<answer>", " ").replace("</answer>", " ").split()
+        scores.append(2.0 * (words[-1:] == [gold]))
+    return scores
+
+
+def needs_a_column(completions: list, level: list, **columns: object) -> list[float]:
+    return [float(value == 1) for value in level]
+
+
+def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    comparison = gn.compare(tiny_run, task)
+    assert "what brevity() scores with " in comparison.after.judged_by
+    assert comparison.after.anywhere_share is None
+    assert "not measured, because brevity() does not say where it reads the answer" in repr(comparison)
+
+
+def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    comparison = gn.compare(tiny_run, task, correct=everything)
+    assert (comparison.before.accuracy, comparison.after.accuracy) == (1.0, 1.0)
+    assert "Right is what everything() scores with 1 or more" in comparison.sentence
+
+
+def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
+    assert evaluation.judged_by == "what maths() pays in full"
+    assert evaluation.anywhere_share is not None
+
+
+def test_function_without_a_run_judges_in_evaluate(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    model = (tiny_run.model, tiny_run.tokenizer)
+    assert gn.evaluate(model, task, rewards=everything).accuracy == 1.0
+    assert "correctness()" in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).judged_by
+
+
+def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
+    with pytest.warns(UserWarning, match=r"your function brevity\(\).*unless you write correct=brevity"):
+        evaluation = gn.evaluate(run, limit=2)
+    assert evaluation.judged_by == "what correctness() pays in full"
+    assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).judged_by
+
+
+def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
+    rows = [{**row, "level": 1} for row in run.holdout]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (run.start_path / "holdout.jsonl").write_text(lines)
+    assert gn.evaluate(run, correct=needs_a_column).accuracy == 1.0
+
+
+def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
+    kit = gn.rewards.xml_tags()
+    info = run.info | {"rewards": [{"name": "xml_tags", "weight": 1.0, **record_of(kit)}]}
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert gn.evaluate(run, limit=2).judged_by == "what correctness() pays in full"
+
+
+@pytest.fixture
+def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """The held-out scores of three steps, judged by a function: 1, 3 and 2 of 4 questions right, none in the format."""
+    questions = [{"prompt": "q", "question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(4)]
+    right = iter((1, 3, 2))
+
+    def answers(*given: object) -> list[Completion]:
+        count = next(right)
+        texts = [str(2 * i if i < count else 99) for i in range(4)]
+        return [Completion(text, tokens=1, is_cut=False) for text in texts]
+
+    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", answers)
+    task = SimpleNamespace(holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None)
+    settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
+    rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
+    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=rewards))
+    rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]
+    for row in rows:
+        watch(row, None)
+    return rows
+
+
+def test_heldout_curve_is_judged_by_the_main_function(curve: list[dict[str, float]]) -> None:
+    assert [row["holdout/accuracy"] for row in curve] == [0.25, 0.75, 0.5]
+    assert [row["holdout/in_format"] for row in curve] == [0.0, 0.0, 0.0]
+    assert "holdout/anywhere" not in curve[0]
+
+
+def test_best_step_is_that_of_the_main_function(curve: list[dict[str, float]]) -> None:
+    assert best_row(curve)["step"] == 2

@@ -1,0 +1,90 @@
+"""Before means before this run: a run from a trained adapter is compared with its start, the base model beside it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from peft import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+
+import grpo_nb as gn
+from grpo_nb.evaluation.subjects import started_from_trained_adapter
+
+# The folder of the tiny run has only the source of its main reward, which is not the matter here.
+pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
+
+
+@pytest.fixture
+def staged_run(run: gn.runs.Run) -> gn.runs.Run:
+    """A run that learnt nothing: it began with the adapter that it ended with."""
+    shutil.copyfile(run.adapter_path / "adapter_model.safetensors", run.start_path / "adapter_model.safetensors")
+    return run
+
+
+def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
+    return [row["completion"] for row in side.rows]
+
+
+def test_run_from_an_untrained_adapter_has_two_columns(run: gn.runs.Run) -> None:
+    assert not started_from_trained_adapter(run)
+    assert gn.compare(run).base is None
+
+
+def test_run_from_a_trained_adapter_has_three_columns(staged_run: gn.runs.Run) -> None:
+    comparison = gn.compare(staged_run)
+    assert [side.label for side in comparison.columns] == ["base", "start of the run", "after"]
+    assert completions_of(comparison.before) == completions_of(comparison.after)
+    assert completions_of(comparison.base) != completions_of(comparison.before)
+    assert comparison.verdict == "no difference shown"
+    assert "This run started from a trained adapter, and the verdict is about this run alone." in comparison.sentence
+    page = comparison._repr_html_()
+    assert page.index(">base<") < page.index(">start of the run<") < page.index(">after<")
+
+
+def test_card_and_folder_keep_the_three_columns(staged_run: gn.runs.Run) -> None:
+    comparison = gn.compare(staged_run)
+    assert (
+        "| held-out, 95 % interval | base | start of the run | after |" in (staged_run.path / "README.md").read_text()
+    )
+    opened = gn.evaluation.open_comparison(staged_run.path)
+    assert repr(opened) == repr(comparison)
+    assert opened.transcripts().equals(comparison.transcripts())
+    assert {"base", "base_is", "base_anywhere"} <= set(opened.transcripts().columns)
+    assert staged_run.comparison.base.accuracy == comparison.base.accuracy
+
+
+def test_trained_adapter_is_put_back_bit_for_bit(staged_run: gn.runs.Run) -> None:
+    start = staged_run.start_path / "adapter_model.safetensors"
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(start).items()}
+    save_file(tensors, start)
+    comparison = gn.compare(staged_run)
+    assert completions_of(comparison.before) != completions_of(comparison.after)
+    held = get_peft_model_state_dict(staged_run.model)
+    saved = load_file(staged_run.adapter_path / "adapter_model.safetensors")
+    assert held.keys() == saved.keys()
+    assert all(held[name].equal(saved[name]) for name in saved)
+
+
+def test_start_can_be_evaluated_by_name(staged_run: gn.runs.Run) -> None:
+    start = gn.evaluate("start", run=staged_run, limit=2)
+    after = gn.evaluate(staged_run, limit=2)
+    assert completions_of(start) == completions_of(after)
+    assert "started from, with the adapter of that moment" in start.subject
+
+
+def test_start_without_a_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="'start' is the model that a run started from"):
+        gn.evaluate("start", [{"question": "1 + 1?", "answer": "2"}])
+
+
+def test_ask_shows_base_start_and_after(staged_run: gn.runs.Run) -> None:
+    answers = gn.ask(staged_run, "What is 2 + 2?", max_completion_length=6)
+    assert answers.before == answers.after != answers.base
+    assert "start of the run" in answers._repr_html_()
+
+
+def test_run_of_an_earlier_version_without_a_start_opens(staged_run: gn.runs.Run, tmp_path: Path) -> None:
+    shutil.rmtree(staged_run.start_path)
+    assert not started_from_trained_adapter(staged_run)
+    shutil.copytree(staged_run.adapter_path, staged_run.path / "reference")
+    assert started_from_trained_adapter(staged_run)

@@ -1,0 +1,152 @@
+"""The last candidate decides if an answer is right anywhere in a completion, and the question is no answer to itself."""
+
+import time
+from typing import Any
+
+import pytest
+
+from grpo_nb.rewards import correctness, exact_text, json_answer, maths, multiple_choice, regex_answer
+from grpo_nb.rewards.candidates import kind_of, labels_of, last_candidate
+from grpo_nb.rewards.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
+from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
+
+SUM = "What is 8 + 4?"
+OPTIONS = "Which is a capital?\nA) Milan\nB) Paris\nC) Turin"
+LABELS = AnswerFormat(
+    name="labels", answer_open="<answer>", answer_close="</answer>", answer_hint="one of: ham, not spam, spam"
+)
+
+
+def is_anywhere(
+    text: str, gold: str, question: str = SUM, judge: Any = None, format: AnswerFormat | None = None
+) -> bool:
+    format = format or xml()
+    rows = [{"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}]
+    is_right = right_by(judge, [text], rows, format)
+    (flag,) = right_anywhere(judge, [text], rows, format, is_right)
+    return flag
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        ("8 + 4 = 12", "12", True),
+        ("<reasoning>8 + 4 = 12</reasoning>\n<answer>12</answer>", "12", True),
+        ("<answer>12</answer> No, it is 13.", "12", False),
+        ("It is 12. Let me check: 8 + 4 = 13", "12", False),
+        ("It is $1,250.50.", "1250.5", True),
+        ("the difference 12-5", "5", True),
+        ("The result is -5.", "5", False),
+        (r"so it is $\frac{3}{4}$.", "0.75", True),
+        ("It is 3 1/2 apples", "3.5", True),
+        ("It weighs 5 kg.", "5 g", False),
+        ("It weighs 5 g.", "5 g", True),
+        ("no number at all", "12", False),
+        ("", "12", False),
+    ],
+)
+def test_last_number_decides(text: str, gold: str, expected: bool) -> None:
+    assert is_anywhere(text, gold) is expected
+
+
+def test_gold_number_in_a_repeated_question_is_no_answer() -> None:
+    assert not is_anywhere("What is 8 + 4?", "4")
+
+
+def test_gold_number_in_a_repeated_question_loses_to_a_later_one() -> None:
+    assert not is_anywhere("The numbers are 8 and 4, so it is 13.", "4")
+
+
+def test_longer_number_than_in_the_question_is_kept() -> None:
+    row = {"question": SUM}
+    assert last_candidate("What is 8 + 45?", "45", row=row, format=xml()) == ["45"]
+
+
+def test_short_question_is_not_removed_from_the_text() -> None:
+    assert is_anywhere("12", "12", question="12")
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        ("I would say ham.", "ham", True),
+        ("Not spam", "not spam", True),
+        ("It is not spam", "spam", False),
+        ("ham or spam? Spam!", "spam", True),
+        ("hamster", "ham", False),
+    ],
+)
+def test_label_named_last_decides(text: str, gold: str, expected: bool) -> None:
+    assert is_anywhere(text, gold, question="Classify this message.", format=LABELS) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The answer is B.", True),
+        ("It is Paris, of course.", True),
+        ("**B** (Paris)", True),
+        ("B is tempting, C it is.", False),
+        ("A capital is B", True),
+        ("A dog", False),
+    ],
+)
+def test_option_named_last_decides(text: str, expected: bool) -> None:
+    assert is_anywhere(text, "B", question=OPTIONS, judge=multiple_choice()) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "judge", "expected"),
+    [
+        (r"thus \boxed{\sqrt{12}}", r"2\sqrt{3}", maths(), True),
+        ("so $y = 1 + x$ holds", "x + 1", maths(), True),
+        ("first $x+1$, then $x+2$", "x + 1", maths(), False),
+        ("y = a = 1 + x", "x + 1", maths(), True),
+        ('Here: {"a": 1.0} as asked', '{"a": 1}', json_answer(), True),
+        ('{"a": 1} or {"a": 2}', '{"a": 1}', json_answer(), False),
+        ("It is Paris.", "Paris", exact_text(), True),
+        ("It is paris.", "Paris", exact_text(), False),
+        ("Paris? It is Rome.", "Paris", correctness(), False),
+        ("It is 12.4", "12", correctness(tolerance=0.5), True),
+    ],
+)
+def test_candidate_is_compared_by_the_judge(text: str, gold: str, judge: Any, expected: bool) -> None:
+    assert is_anywhere(text, gold, question="Find it, please.", judge=judge) is expected
+
+
+@pytest.mark.parametrize("format", [xml(), boxed(), bare()], ids=lambda format: format.name)
+def test_correct_answer_in_the_format_is_one_anywhere(format: AnswerFormat) -> None:
+    assert is_anywhere(format.render("8 + 4", "12"), "12", format=format)
+
+
+def test_labels_come_from_the_hint_and_repeated_golds() -> None:
+    assert labels_of(["ham", "eggs"] * 4, LABELS) == ["eggs", "ham", "not spam", "spam"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind"),
+    [("1,250", "number"), ("spam", "label"), ('{"a": 1}', "json"), ("x^2", "expression"), ("Rome", "text")],
+)
+def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
+    assert kind_of(gold, {}, ["spam", "ham"]) == kind
+
+
+@pytest.mark.parametrize(
+    ("judge", "reason"),
+    [
+        (regex_answer(r"\d+"), "regex_answer matches a pattern"),
+        (FunctionJudge(function=len, full_score=1.0, reason=""), "len() does not say where it reads the answer"),
+    ],
+)
+def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> None:
+    rows = [{"question": SUM, "answer": "12"}]
+    assert right_anywhere(judge, ["12"], rows, xml(), [False]) is None
+    assert reason in anywhere_in_words(judge, rows, xml())
+
+
+@pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])
+@pytest.mark.parametrize("part", ["[", "{", "1,", "$x ", r"\boxed{", "is ", r"\frac{1}"])
+def test_candidate_search_is_fast_on_long_texts(part: str, gold: str) -> None:
+    started = time.process_time()
+    last_candidate(part * 20_000, gold, row={"question": SUM}, format=xml())
+    assert time.process_time() - started < 2

@@ -1,0 +1,142 @@
+"""A user's main reward decides what is correct where the set has no kit reward for the answer."""
+
+import pytest
+
+from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
+from grpo_nb.rewards.right_by import choose_judge, function_judge, judge_in_words, main_function, right_by
+from grpo_nb.tasks.formats import xml
+
+ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
+
+
+def solved(completions: list, answer: list, **columns: object) -> list[float]:
+    """Score 2.0 for the gold answer as a word of the completion, wherever it stands."""
+    texts = [turns if isinstance(turns, str) else turns[-1]["content"] for turns in completions]
+    return [2.0 * (gold in text.split()) for text, gold in zip(texts, answer, strict=True)]
+
+
+def style(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
+class Weighed:
+    """A function of the user's with a weight, and a declared range."""
+
+    __name__ = "weighed"
+
+    def __init__(self, weight: float, range: tuple[float, float] | None = None) -> None:
+        self.weight = weight
+        if range is not None:
+            self.range = range
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        return [3.0] * len(completions)
+
+
+def test_main_function_is_the_only_one_of_the_user() -> None:
+    assert main_function([solved, xml_tags(), length(60)]) is solved
+
+
+def test_main_function_has_the_highest_weight() -> None:
+    heavy = Weighed(2.0)
+    assert main_function([solved, heavy]) is heavy
+
+
+def test_main_function_below_another_weight_is_none() -> None:
+    assert main_function([solved, xml_tags(weight=2.0)]) is None
+
+
+def test_two_functions_of_one_weight_have_no_main_one() -> None:
+    assert main_function([solved, style]) is None
+
+
+def test_kit_reward_for_the_answer_takes_precedence() -> None:
+    assert main_function([Weighed(9.0), correctness()]) is None
+    assert choose_judge([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
+    assert choose_judge([Weighed(9.0), correctness()], ROWS, xml()) is None
+
+
+def test_code_tests_decide_where_they_are_the_main_reward() -> None:
+    tests = code_tests()
+    assert main_function([tests, xml_tags()]) is tests
+
+
+def test_full_score_is_that_of_gold_answers() -> None:
+    assert function_judge(solved, ROWS, xml()).full_score == 2.0
+
+
+def test_full_score_is_the_declared_maximum() -> None:
+    assert function_judge(Weighed(1.0, (0.0, 3.0)), ROWS, xml()).full_score == 3.0
+
+
+def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
+    assert function_judge(style, ROWS, xml()).full_score == 1.0
+
+
+def test_completion_with_the_full_score_is_correct() -> None:
+    judge = choose_judge([solved, xml_tags()], ROWS, xml())
+    assert right_by(judge, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
+
+
+def test_judge_in_words_names_function_and_threshold() -> None:
+    judge = function_judge(solved, ROWS, xml())
+    assert (
+        judge_in_words(judge, ROWS) == "what solved() scores with 2 or more (its score for a gold answer in the format)"
+    )
+
+
+def test_function_that_returns_booleans_can_judge() -> None:
+    def is_even(completions: list, **columns: object) -> list[bool]:
+        return [text.endswith("2") for text in completions]
+
+    is_even.range = (0, 1)
+    assert right_by(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [True, False, True]
+
+
+def test_none_of_a_function_is_left_to_correctness() -> None:
+    def silent(completions: list, **columns: object) -> list[None]:
+        return [None] * len(completions)
+
+    judge = function_judge(silent, ROWS, xml())
+    texts = ["<answer>2</answer>", "<answer>5</answer>", "6"]
+    assert right_by(judge, texts, ROWS, xml()) == [True, False, False]
+
+
+def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
+    class Counting:
+        __name__ = "counting"
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def __call__(self, completions: list, **columns: object) -> list[float]:
+            self.calls += 1
+            return [1.0] * len(completions)
+
+        def state_dict(self) -> dict[str, int]:
+            return {"calls": self.calls}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.calls = state["calls"]
+
+    counting = Counting()
+    judge = function_judge(counting, ROWS, xml())
+    right_by(judge, ["1"] * 3, ROWS, xml())
+    assert counting.calls == 0
+
+
+def test_judging_is_marked_as_a_trial() -> None:
+    trials = []
+
+    def learning(completions: list, trainer_state: object, **columns: object) -> list[float]:
+        trials.append(trainer_state.is_trial)
+        return [1.0] * len(completions)
+
+    right_by(function_judge(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    assert trials == [True, True, True]
+
+
+@pytest.mark.parametrize("kind", [maths, multiple_choice])
+def test_kit_judge_still_compares_the_slot(kind: type) -> None:
+    rows = [{"question": "?", "answer": "A"}]
+    assert right_by(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
