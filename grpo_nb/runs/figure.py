@@ -388,6 +388,8 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
             axis.plot([], [], color=COLOURS[i % len(COLOURS)], label=_cut(name, 40), **look)
     how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), **how)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    for text in figure.legend(handles, labels, **how).get_texts():
+        text.set_parse_math(False)  # a name is no formula
     figure.subplots_adjust(_LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(runs) // 2), hspace=0.4, wspace=0.16)
     return figure

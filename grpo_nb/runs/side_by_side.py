@@ -82,7 +82,9 @@ class SideBySide(Shown, Sequence):
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
-    """List the runs of a folder, whether finished, crashed or running; one that cannot be read is named with the reason.
+    """List the runs of a folder, in the order in which they were started, whether finished, crashed or running.
+
+    A run that cannot be read is named below the table with the reason, and hides no other.
 
     Args:
         root: `settings.run_root`; its default, `runs`, if not given.
@@ -96,9 +98,10 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
         try:
             run = open_run(file.parent)
             run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
-            runs.append((run.started, run))
+            runs.append((run.order, run))
         except (OSError, ValueError) as error:
-            unreadable[file.parent.name] = str(error)
+            # The name of a folder can hold line breaks.
+            unreadable[" ".join(file.parent.name.split())] = str(error)
     ordered = tuple(run for _, run in sorted(runs, key=lambda pair: pair[0]))
     return SideBySide(f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable)
 

@@ -129,7 +129,8 @@ def test_what_arrived_otherwise_is_told(name: str, hub: FakeHub, export: Path, m
         gn.export.push_to_hub(export, "me/model")
 
 
-CHANGED = "is not as it was verified"
+CHANGED = "has changed since it was verified"
+ADDED = "was added since it was verified"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +138,10 @@ CHANGED = "is not as it was verified"
     [
         (lambda e: (e / "verification.json").write_text('{"passed": tr'), "is no export: .* damaged"),
         (lambda e: verified(e, passed=False), "its verification did not pass"),
-        (lambda e: verified(e, files={}), f"config.json {CHANGED}"),
+        (lambda e: verified(e, files={}), f"config.json {ADDED}"),
         (lambda e: verified(e, base="/home/somebody/model"), "base model '/home/somebody/model' are in no repository"),
         (lambda e: (e / SECOND).write_bytes(os.urandom(200_000)), f"{SECOND} {CHANGED}"),
-        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {CHANGED}"),
+        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {ADDED}"),
         (lambda e: (e / "more.json").symlink_to("/etc/hostname"), "'more.json' leads out of the folder"),
         (lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"), "README.md holds what looks like an access token"),
         (lambda e: (e / "README.md").write_text("short-own-token"), "README.md holds what looks like an access token"),
