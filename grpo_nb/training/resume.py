@@ -62,12 +62,13 @@ def find_run(
     if status == "running":  # of an earlier version, or on a drive without locks
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     other = _other_training(before, now)
-    pairs = zip(before["rewards"], now["rewards"], strict=False)
+    pairs = list(zip(before["rewards"], now["rewards"], strict=False))
     rewards = [
         f"the reward {old['name']!r} has changed: {said}" for old, new in pairs if (said := differences(old, new))
     ]
     if is_auto and status == "finished":
-        if rewards and not other and name is None:
+        is_only_state = all(old["hash"] == new["hash"] for old, new in pairs)
+        if rewards and is_only_state and not other and name is None:
             # Of other settings or data one knows; the state of an object changes unseen, by each call that it counts.
             warnings.warn(
                 f"{run.name!r} is finished, but {'; '.join(rewards)}: a new run begins. gn.open_run({run.name!r}) reads "
