@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.files import shown_path
+from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
@@ -85,11 +86,18 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         with reading(file, f", line {number},", "delete that line"):
             try:
-                rows += [dict(parse_json(line))] if line.strip() else []
+                if line.strip():
+                    rows.append(_object(parse_json(line)))
             except json.JSONDecodeError:
                 if file.name != "metrics.jsonl" or number < len(lines):  # the others are written whole
                     raise
     return rows
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{in_line(value)} is no object")
+    return value
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:

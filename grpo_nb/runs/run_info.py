@@ -192,7 +192,7 @@ _REWARD = {
     "weight": Field(is_number, "a number"),
     "kind": _OPTIONAL_TEXT,
     "parameters": _OPTIONAL_OBJECT,
-    "call": _OPTIONAL_TEXT,
+    "call": _TEXT,
     "source": _TEXT,
     "hash": _TEXT,
     "state": _OPTIONAL_TEXT,

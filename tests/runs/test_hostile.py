@@ -30,7 +30,7 @@ TEXTS = {
     "from right to left": "a\u202eb",
 }
 # A folder on Linux can be called anything without a slash or NUL, of up to 255 bytes.
-NAMES = ["<b>x</b>", "a\x1b[2Jb", "two\nlines", "$x_{$", "_hidden", "n" * 200, "..x", "{{ 7*7 }}", "a|b`c`"]
+NAMES = ["<b>x<b>", "a\x1b[2Jb", "two\nlines", "$x_{$", "_hidden", "n" * 200, "..x", "{{ 7*7 }}", "a|b`c`"]
 
 
 def sent(folder: Path, text: str) -> gn.runs.Run:
@@ -59,7 +59,7 @@ def assert_harmless(shown: str, *, is_html: bool) -> None:
     if is_html:
         assert "<script" not in shown
         assert "<img src=x" not in shown
-        assert "<b>x</b>" not in shown
+        assert "<b>x" not in shown
 
 
 def assert_shown(value: object) -> None:

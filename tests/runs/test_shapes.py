@@ -45,13 +45,13 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
     "a reward as a text": ({"rewards": ["x"]}, "a reward = 'x' must be an object"),
     "a reward without a name": ({"rewards": [{"weight": 1.0}]}, "a reward has no field 'name'"),
     "a text as weight": (
-        {"rewards": [{"name": "a", "weight": "x", "source": "", "hash": ""}]}, "weight = 'x' must be a number",
+        {"rewards": [{"name": "a", "weight": "x", "call": "", "source": "", "hash": ""}]}, "weight = 'x' must be a number",
     ),
     "an infinite weight": (
-        {"rewards": [{"name": "a", "weight": float("inf"), "source": "", "hash": ""}]}, "weight = inf must be a number",
+        {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]}, "weight = inf must be a number",
     ),
     "a range of one": (
-        {"rewards": [{"name": "a", "weight": 1, "source": "", "hash": "", "range": [1]}]}, r"range = \[1\] must be",
+        {"rewards": [{"name": "a", "weight": 1, "call": "", "source": "", "hash": "", "range": [1]}]}, r"range = \[1\] must be",
     ),
     "a task as a text": ({"task": "x"}, "task = 'x' must be an object"),
     "a task without a format": ({"task": {"name": "x"}}, "task has no field 'format'"),
@@ -75,7 +75,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     "run.json, deep": ("run.json", DEEP, "nested deeper than 50 levels"),
     "run.json, deeper than Python": ("run.json", "[" * 100_000, "nested deeper than 50 levels"),
     "run.json, huge": ("run.json", f'{{"pid": {HUGE}}}', "a whole number of 401 digits"),
-    "metrics.jsonl, a list": ("metrics.jsonl", "[1]\n", "damaged"),
+    "metrics.jsonl, a list": ("metrics.jsonl", '[["step", 1]]\n', r"\[\['step', 1\]\] is no object"),
     "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "the row has no field 'step'"),
     "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
     "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),

@@ -18,7 +18,9 @@ def info_of(
     return {
         "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename, "started": "2026-11-22T10:00:00+0000",
         "settings": gn.preset("cpu").to_dict() | settings,
-        "rewards": [{"name": name, "weight": weight, "source": "", "hash": ""} for name, weight in weights.items()],
+        "rewards": [
+            {"name": name, "weight": weight, "call": name, "source": "", "hash": ""} for name, weight in weights.items()
+        ],
         "task": {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"},
         "machine": {"gpu": None, "cores": 2}, "versions": {}, "number_type": "float32", "rollout": "shared prompts",
     }  # fmt: skip

@@ -25,7 +25,7 @@ from tests.support.run_folders import write_run_folder
 GONE = 2**22 + 1  # above any pid that Linux gives out
 SETTINGS = gn.preset("cpu", max_steps=9)
 TASK = {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"}
-REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source": "a", "hash": "b"}
+REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "call": "short", "source": "a", "hash": "b"}
 
 
 def make_info(**changes: object) -> dict:
