@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo_nb.export.result import (
-    RECORD, Export, ExportError, changes_since_verified, export_folder, files_of, read_verification,
+    RECORD,
+    Export,
+    ExportError,
+    changes_since_verified,
+    export_folder,
+    files_of,
+    read_verification,
 )  # fmt: skip
 from grpo_nb.runs.card import published_name
 

@@ -1,9 +1,9 @@
 """The state of a reward as a hash: what the object, the closure or the arguments hold, the same in every process.
 
-Two rewards of one source can still score differently: `get_soft_overlong_punishment(512, 128)` and `(64, 8)` are objects of one
-class. The hash covers attributes, slots, closures, defaults and the arguments of a `functools.partial`. Values that are no data,
-such as a client or a lock, count by their type alone: what they hold is not the same in two processes. Global variables are not
-looked at.
+Two rewards of one source can still score differently: `get_soft_overlong_punishment(512, 128)` and
+`get_soft_overlong_punishment(64, 8)` are objects of one class. The hash covers attributes, slots, closures, defaults and the
+arguments of a `functools.partial`. Values that are no data, such as a client or a lock, count by their type alone: what they
+hold is not the same in two processes. Global variables are not looked at.
 """
 
 import dataclasses
@@ -76,7 +76,8 @@ class _Describer:
             is_reward: Whether the value is the reward itself, which is looked into whatever it is.
         """
         name = _name_of(type(value))
-        if value is None or isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum):
+        is_plain = isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)
+        if value is None or is_plain:
             # An int subclass or str subclass of the user's is written as the value that it is.
             return [name, json.loads(json.dumps(value))]
         if isinstance(value, numpy.generic):
@@ -107,7 +108,8 @@ class _Describer:
         if isinstance(value, functools.partial):
             return [name, *(self.describe(part, inner) for part in (value.func, value.args, value.keywords))]
         if isinstance(value, types.MethodType):
-            return [name, self.describe(value.__func__, inner), self.describe(value.__self__, inner, is_reward=is_reward)]
+            holder = self.describe(value.__self__, inner, is_reward=is_reward)
+            return [name, self.describe(value.__func__, inner), holder]
         if isinstance(value, types.FunctionType):
             return [name, self._function(value, inner, is_reward)]
         if hasattr(value, "__wrapped__") and callable(value):  # of functools.lru_cache, or a decorator of the user's

@@ -390,7 +390,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
     how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
     handles = []
-    for i, name in enumerate(runs):
+    for i in range(len(runs)):
         style = _STYLES[i // len(COLOURS) % len(_STYLES)]
         handles.append(Line2D([], [], color=COLOURS[i % len(COLOURS)], linestyle=style))
     # Given as a list: matplotlib leaves a line out whose own label begins with an underscore.

@@ -31,7 +31,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import (
-    free_path, inside, liveness, refuse_links, require_writable, shown_path, staged_file, write_bytes, write_json, write_text,
+    free_path,
+    inside,
+    liveness,
+    refuse_links,
+    require_writable,
+    shown_path,
+    staged_file,
+    write_bytes,
+    write_json,
+    write_text,
 )  # fmt: skip
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line

@@ -125,6 +125,10 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
@@ -171,14 +175,12 @@ _RUN = {
     "not_saved": Field(_is_texts, "a list of texts", is_required=False),
 }
 _PROCESS = {
-    "pid": Field(lambda value: is_whole(value) and 0 < value, "the number of a process"),
+    "pid": Field(lambda value: is_whole(value) and value > 0, "the number of a process"),
     "process_start": Field(is_number, "a number of seconds", is_required=False),
     "host": _TEXT,
 }
 _SETTINGS = {"max_steps": _COUNT, "extra": _OPTIONAL_OBJECT}
-_EXTRA = {
-    "chat_template_kwargs": Field(lambda value: value is None or isinstance(value, dict), "an object", is_required=False),
-}
+_EXTRA = {"chat_template_kwargs": Field(_is_object_or_none, "an object", is_required=False)}
 _TASK = {
     "name": _TEXT,
     "format": Field(_is_format, "an object of texts"),
@@ -199,7 +201,7 @@ _REWARD = {
     "range": Field(_is_range, "two numbers", is_required=False),
 }
 _MACHINE = {
-    "gpu": Field(lambda value: value is None or isinstance(value, dict), "an object"),
+    "gpu": Field(_is_object_or_none, "an object"),
     "cores": Field(lambda value: value is None or _is_count(value), "a whole number", is_required=False),
 }
 _RESUMED = {"step": _COUNT, "changed": Field(_is_texts, "a list of texts", is_required=False)}

@@ -227,7 +227,9 @@ def _leave_adapter(recorder: Recorder, info: dict[str, Any]) -> None:
         if kept is not None:
             source, step = best_adapter(run, kept["step"]), kept["step"]
         if kept is not best:
-            left = "no adapter of a scored step is left" if kept is None else f"that of step {step} is the best that is left"
+            left = "no adapter of a scored step is left"
+            if kept is not None:
+                left = f"that of step {step} is the best that is left"
             warnings.warn(
                 f'keep="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
                 f"is gone: {left}, and the run's adapter is now that of step {step}.",

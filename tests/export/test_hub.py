@@ -140,7 +140,10 @@ def write_same_size(file: Path) -> None:
         (lambda e: write_same_size(e / FIRST), f"{FIRST} has changed since it was verified"),
         (lambda e: (e / SECOND).write_bytes(b"shorter"), f"{SECOND} has changed since it was verified"),
         (lambda e: (e / SECOND).unlink(), f"{SECOND} is missing"),
-        (lambda e: (e / "adapter_config.json").write_text("{}"), r"adapter_config\.json was added since it was verified"),
+        (
+            lambda e: (e / "adapter_config.json").write_text("{}"),
+            r"adapter_config\.json was added since it was verified",
+        ),
     ],
 )
 def test_open_export_names_what_changed_since_verified(export: Path, change: Callable, said: str) -> None:

@@ -151,7 +151,9 @@ def test_state_is_the_same_in_every_process() -> None:
     states = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
         states.add(done.stdout.strip())
     (state,) = states
     assert re.fullmatch(r"1:[0-9a-f]{16}", state)

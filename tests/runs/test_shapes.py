@@ -48,7 +48,8 @@ INFOS: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": [{"name": "a", "weight": "x", "call": "", "source": "", "hash": ""}]}, "weight = 'x' must be a number",
     ),
     "an infinite weight": (
-        {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]}, "weight = inf must be a number",
+        {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]},
+        "weight = inf must be a number",
     ),
     "a range of one": (
         {"rewards": [{"name": "a", "weight": 1, "call": "", "source": "", "hash": "", "range": [1]}]}, r"range = \[1\] must be",
