@@ -43,10 +43,16 @@ def test_a_name_that_leads_out_is_refused(theirs: Path, name: object) -> None:
 
 
 def test_a_name_within_is_taken_and_a_folder_may_be_a_link(theirs: Path, tmp_path: Path) -> None:
-    for name in ("within", "within/file.txt", "link/file.txt", "not/there", "a..b", ".hidden"):
+    for name in ("within", "within/file.txt", "not/there", "a..b", ".hidden"):
         assert inside(theirs, name) == theirs / name
     (tmp_path / "drive").symlink_to(theirs)
     assert inside(tmp_path / "drive", "within").is_dir()
+
+
+@pytest.mark.parametrize("name", ["link", "link/file.txt", "round"])
+def test_inside_refuses_links_within_the_folder(theirs: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' in the folder .* a symbolic link"):
+        inside(theirs, name)
 
 
 def of_a_checkpoint(folder: Path, name: str) -> object:
@@ -102,6 +108,46 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(theirs: Path, tmp_path: Pa
     assert not listed.runs and "leads out of the folder" in listed.unreadable["sent"]
     (run.path / name).unlink()
     assert gn.open_run(run.path).name == "sent"
+
+
+NESTED = [
+    "completions/step_000001.parquet", "figures/training.png", "comparison/comparison.json", "start/train.jsonl",
+    "checkpoints/checkpoint-1/manifest.json", "adapter/deep/er/link",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_open_run_refuses_nested_links(theirs: Path, tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "runs" / "sent")
+    link = run.path / name
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(tmp_path / "mine" / "file.txt")
+    with pytest.raises(ValueError, match=f"'{name}' leads out of the folder"):
+        gn.open_run(run.path)
+    assert "leads out" in gn.runs.list(run.path.parent).unreadable["sent"]
+
+
+READS = {
+    "run.json": lambda run: run.info,
+    "metrics.jsonl": lambda run: run.rows,
+    "holdout.jsonl": lambda run: run.holdout,
+    "train_questions.txt": lambda run: run.trained_questions,
+    "completions/step_000001.parquet": lambda run: run.completions(1),
+    "comparison/comparison.json": lambda run: run.comparison,
+    "exports.json": lambda run: run.exports,
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_run_reads_no_link_that_came_after_opening(theirs: Path, tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "runs" / "sent")
+    link = run.path / name
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "mine" / "file.txt")
+    with pytest.raises(ValueError, match=f"'{name}' leads out of the folder"):
+        READS[name](run)
 
 
 def test_a_file_that_is_written_again_is_not_written_through_a_link(theirs: Path, tmp_path: Path) -> None:

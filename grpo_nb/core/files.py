@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from grpo_nb.core.words import in_line
+from grpo_nb.core.words import EnvironmentProblem, in_line
 
 # Folders that this very process is writing: a kernel outlives its runs, so that its pid says nothing about them.
 _writing: set[Path] = set()
@@ -129,21 +129,73 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
 
 
 def inside(folder: Path, name: Any) -> Path:
-    """Return the path of what is called so in a folder: for each name that a file says, which anybody can have written.
+    """Return the path of a file or folder in a run, an export or another folder that somebody can have sent.
+
+    Every name that a file gives, and every file that such a folder holds, is asked for here.
 
     Raises:
-        ValueError: It is no name, or it leads out: from the root or a drive, by `..`, or over a link.
+        ValueError: It is no name, it leads out (from the root or a drive, by `..`, or over a link), or a part of it is a link.
 
     >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': put there what it points to.
     """
     there = PureWindowsPath(name if isinstance(name, str) else "")  # also one of Windows: it is divided at both slashes
-    if there.parts and not there.anchor and ".." not in there.parts:
-        real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
-        if real.is_relative_to(whole):
-            return folder / name
-    raise ValueError(f"{in_line(name)} leads out of the folder {str(folder)!r}: put there what it points to.")
+    if not there.parts or there.anchor or ".." in there.parts:
+        raise ValueError(_leads_out(folder, name))
+    real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
+    if not real.is_relative_to(whole):
+        raise ValueError(_leads_out(folder, name))
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            raise ValueError(
+                f"{in_line(name)} in the folder {str(folder)!r} is, or lies behind, a symbolic link. Links are not followed "
+                "there, because a folder that somebody sends could read or overwrite other files with them: put there what "
+                "it points to."
+            )
+    return folder / name
+
+
+def refuse_links(folder: Path, within: Path | None = None) -> None:
+    """Raise `ValueError` if a folder holds a symbolic link, at any depth; `inside` says why.
+
+    Args:
+        folder: A run, an export, or a part of one.
+        within: The whole, to which the message names the link; by default `folder`.
+    """
+    whole = within or folder
+    places = [folder]
+    while places:
+        # A training that is under way removes files and folders at any moment.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(places.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    inside(whole, Path(entry.path).relative_to(whole).as_posix())
+                elif entry.is_dir():
+                    places.append(Path(entry.path))
+
+
+def _leads_out(folder: Path, name: Any) -> str:
+    return f"{in_line(name)} leads out of the folder {str(folder)!r}: put there what it points to."
+
+
+def require_writable(folder: Path, purpose: str = "A run") -> None:
+    """Raise `EnvironmentProblem` unless files can be made in a folder, or in the nearest of its parents that is there."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        reason = f"{str(there)!r} is a file, not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        reason = f"{str(there)!r} is read-only for this process"
+    else:
+        return
+    raise EnvironmentProblem(
+        f"{purpose} cannot be written to {str(folder)!r}: {reason}. Everything that it makes is kept in that folder. Choose "
+        'another one, such as settings.replace(run_root="runs"), or make this one writable.'
+    )
 
 
 def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
-from grpo_nb.core.files import write_bytes, write_json
+from grpo_nb.core.files import refuse_links, write_bytes, write_json
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result, pass_at_k, share_interval
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.outcome import MajorityBaseline
+from grpo_nb.runs.rows import parse_json, reading
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:
@@ -531,6 +531,7 @@ def open_comparison(folder: str | Path) -> Comparison:
 
     Raises:
         FileNotFoundError: There is none.
+        ValueError: It is damaged, or holds a symbolic link.
 
     >>> open_comparison("runs/first").transcripts()  # doctest: +SKIP
     """
@@ -538,17 +539,19 @@ def open_comparison(folder: str | Path) -> Comparison:
 
     folder = Path(folder).expanduser()
     folder = folder / "comparison" if (folder / "run.json").is_file() else folder
-    saved = json.loads((folder / "comparison.json").read_text("utf-8"))
-    answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
-    rows = answers.where(answers.notna(), None).to_dict("records")
-    names = ["before", "after"]
-    if saved.get("base"):
-        names.append("base")
-    count = len(rows) // len(names)  # as many of each
-    sides = {}
-    for place, name in enumerate(names):
-        sides[name] = _evaluation(saved[name], rows[place * count : (place + 1) * count])
-    return Comparison(**sides, path=folder)
+    refuse_links(folder)
+    with reading(folder / "comparison.json"):
+        saved = parse_json((folder / "comparison.json").read_text("utf-8"))
+        answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
+        rows = answers.where(answers.notna(), None).to_dict("records")
+        names = ["before", "after"]
+        if saved.get("base"):
+            names.append("base")
+        count = len(rows) // len(names)  # as many of each
+        sides = {}
+        for place, name in enumerate(names):
+            sides[name] = _evaluation(saved[name], rows[place * count : (place + 1) * count])
+        return Comparison(**sides, path=folder)
 
 
 def _evaluation(saved: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Evaluation:

@@ -7,7 +7,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from grpo_nb.export.result import EDITABLE, RECORD, Export, ExportError, export_of, files_of, recorded_files
+from grpo_nb.export.result import (
+    RECORD,
+    Export,
+    ExportError,
+    changes_since_verified,
+    export_folder,
+    files_of,
+    read_verification,
+)  # fmt: skip
 from grpo_nb.runs.card import published_name
 
 _TEXTS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
@@ -33,15 +41,14 @@ def push_problems(export: Export | str | Path) -> list[str]:
     """
     from huggingface_hub import get_token
 
-    folder = Path(getattr(export, "path", export))
+    folder = export_folder(export)
     try:
-        verification, files, found = export_of(folder).verification, files_of(folder), recorded_files(folder)
+        verification, files = read_verification(folder), files_of(folder)
+        changes = changes_since_verified(folder, verification)
     except (ExportError, ValueError) as error:
         return [str(error)]
-    recorded = verification["files"]
-    changed = {name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)} - EDITABLE
     problems = [] if verification.get("passed") is True else ["its verification did not pass. Export it again."]
-    problems += [f"{name} is not as it was verified. Export it again, or take it out." for name in sorted(changed)]
+    problems += [f"{change}. Export it again, or take it out." for change in changes]
     base = verification.get("base")
     if base is not None and published_name(base) is None:
         problems.append(f"the weights of its base model {base!r} are in no repository. Push the merged model.")
@@ -91,7 +98,7 @@ def push_to_hub(
 
     if problems := push_problems(export):
         raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
-    api, folder = HfApi(), export_of(export).path
+    api, folder = HfApi(), export_folder(export)
     names = {*files_of(folder), RECORD}
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)

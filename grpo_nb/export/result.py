@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.files import inside, sha256_of, target_of
+from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
 from grpo_nb.models.load import resolve_model
+from grpo_nb.runs.rows import parse_json
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_info import Field, check_fields
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ Report = Callable[[str], None]
 RECORD, ADAPTER = "verification.json", "adapter_model.safetensors"
 EDITABLE = {"README.md", "figures/training.png"}
 """Files of an export that one may change: the card and its figure."""
+
+
+KINDS = ("merged", "adapter", "gguf")
+_SHOWN_NAMES = 5
 
 
 class ExportError(RuntimeError):
@@ -116,27 +122,105 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
 
     Raises:
         FileNotFoundError: No such folder.
-        ExportError: It is no export, or a file of it is missing or cut; says which.
-        ValueError: It names a file outside of its folder.
+        ExportError: It is no export, or a file of it is missing, was added, or changed since it was verified; says which.
+        ValueError: It names a file outside of its folder, or holds a symbolic link.
+
+    Every file is hashed, which takes a few seconds for each gigabyte.
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
+    folder = export_folder(path)
+    verification = read_verification(folder)
+    if changes := changes_since_verified(folder, verification):
+        shown = "; ".join(changes[:_SHOWN_NAMES])
+        more = f"; and {len(changes) - _SHOWN_NAMES} more" if len(changes) > _SHOWN_NAMES else ""
+        raise ExportError(
+            f"the export {str(path)!r} is not what was verified: {shown}{more}. What its record says of checks that passed "
+            "does not hold for it. Export it again, or get it again from whoever sent it."
+        )
+    return Export(folder, verification, _run_of(verification) if run is None else open_run(run))
+
+
+def export_folder(export: Export | str | Path) -> Path:
+    """Return the folder of an export.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+    """
+    path = export.path if isinstance(export, Export) else export
     folder = target_of(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {str(path)!r} (looked in {Path.cwd()}).")
+    return folder
+
+
+def read_verification(folder: Path) -> dict[str, Any]:
+    """Read the record of an export and check its fields.
+
+    Raises:
+        ExportError: It is missing or damaged.
+        ValueError: It is a symbolic link.
+    """
+    record = inside(folder, RECORD)
     try:
-        verification = json.loads((folder / RECORD).read_text("utf-8"))
-        sizes = {name: entry["bytes"] for name, entry in verification["files"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        verification = parse_json(record.read_text("utf-8"))
+        check_fields(RECORD, verification, _FIELDS)
+        if verification["kind"] == "gguf":
+            check_fields(RECORD, verification, {"file": _TEXT})
+        if verification["kind"] == "adapter":
+            check_fields(RECORD, verification, {"rank": _SIZE})
+        for name, entry in verification["files"].items():
+            check_fields(f"the entry of {name!r}", entry, {"bytes": _SIZE, "sha256": _TEXT})
+    except (OSError, ValueError) as error:
         raise ExportError(
-            f"{str(path)!r} is no export: its {RECORD} is missing, damaged or of another version ({error}). Make one with "
+            f"{str(folder)!r} is no export: its {RECORD} is missing, damaged or of another version ({error}). Make one with "
             "gn.export_merged(run, path)."
         ) from error
-    for name, size in sizes.items():
-        file = inside(folder, name)
-        if name not in EDITABLE and (not file.is_file() or file.stat().st_size != size):
-            raise ExportError(f"{name} of the export {str(path)!r} is missing or damaged. Export it again.")
-    return Export(folder, verification, _run_of(verification) if run is None else open_run(run))
+    return verification
+
+
+def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
+    """Compare size and SHA-256 of every file of an export with its record, and return in words what is not the same.
+
+    The card and its figure may be edited, and hidden files are not part of an export.
+
+    Raises:
+        ValueError: The folder holds a symbolic link, or the record names a file outside of it.
+    """
+    recorded = verification["files"]
+    recorded_paths = {name: inside(folder, name) for name in recorded}
+    refuse_links(folder)
+    changes = []
+    for name, entry in recorded.items():
+        file = recorded_paths[name]
+        if name in EDITABLE:
+            continue
+        if not file.is_file():
+            changes.append(f"{name} is missing")
+        # The size first: most damage shows there, without reading gigabytes.
+        elif file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
+            changes.append(f"{name} has changed since it was verified")
+    known = {*recorded, *EDITABLE}
+    changes += [f"{name} was added since it was verified" for name in files_of(folder) if name not in known]
+    return changes
+
+
+_TEXT = Field(lambda value: isinstance(value, str), "a text")
+_SIZE = Field(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number")
+_OBJECT = Field(lambda value: isinstance(value, dict), "an object")
+_CHECKS = Field(
+    lambda value: isinstance(value, dict) and all(passed in (True, False, None) for passed in value.values()),
+    "an object of true, false and null",
+)
+_FIELDS = {
+    "kind": Field(lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
+    "run": _TEXT,
+    "adapter": _TEXT,
+    "sentence": _TEXT,
+    "checks": _CHECKS,
+    "measured": _OBJECT,
+    "files": _OBJECT,
+}
 
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:

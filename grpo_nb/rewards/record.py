@@ -1,7 +1,8 @@
 """What a run keeps of a reward, how two records differ, and a reward made again from one. Nothing that a record holds is run.
 
-A reward of the kit is its class and parameters, a function of the user's its source. What such a function uses from outside of
-it (constants, other functions, a closure) is not looked at: another value there is the user's to know.
+A reward of the kit is its class and parameters, a function of the user's its source. What a function or an object holds beside
+that (attributes, a closure, arguments) is in `state` as a hash: `grpo_nb.rewards.state`. Global variables and other functions
+that it calls are not looked at: another value there is the user's to know.
 """
 
 import functools
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.rewards.base import Reward, RewardFunction, kinds, unwrapped
+from grpo_nb.rewards.state import is_same_state, state_of
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -32,7 +34,7 @@ def source_of(reward: RewardFunction) -> str:
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
-    """Return what a run keeps of a reward, as JSON has it: `kind`, `parameters`, `source` and `hash`.
+    """Return what a run keeps of a reward, as JSON has it: `kind`, `parameters`, `source`, `hash` and `state`.
 
     >>> from grpo_nb.rewards import length
     >>> record = record_of(length(5, 9))
@@ -49,7 +51,9 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         # Not of the user's own: what is written into a run is shared, and one of them may be a key.
         "parameters": json.loads(written) if is_kits else {},
         "source": source,
+        # As in earlier versions: `state` came later, so that the hashes of old runs still hold.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "state": state_of(reward, source_of),
     }
 
 
@@ -61,7 +65,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     'tolerance was 0.0, is 0.5'
     """
     if before["hash"] == now["hash"]:
-        return ""
+        if is_same_state(before.get("state"), now.get("state")):
+            return ""
+        return "it holds other values now (attributes, closure or arguments)"
     old, new = ({"kind": record["kind"] or "a function", **record["parameters"]} for record in (before, now))
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     told = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed]

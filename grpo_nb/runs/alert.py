@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
+from grpo_nb.core.words import in_line
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
@@ -71,6 +72,24 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
     return Html("\n".join(texts), Table(rows, head).html())
 
 
+def alert_from(values: Mapping[str, Any]) -> Alert:
+    """Return the alert that a row of a run's file holds.
+
+    Raises:
+        TypeError, ValueError: A field is missing, unknown, or of another type.
+    """
+    alert = Alert(**values)
+    for name in ("rule", "message", "advice", "subject"):
+        if not isinstance(getattr(alert, name), str):
+            raise ValueError(f"{name} = {in_line(getattr(alert, name))} of an alert must be a text")
+    if alert.severity not in SEVERITIES:
+        raise ValueError(f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}")
+    is_step = [isinstance(step, int) and 0 <= step < 2**53 for step in (alert.step, alert.ended or 0)]
+    if not all(is_step):
+        raise ValueError(f"step = {in_line(alert.step)} and ended = {in_line(alert.ended)} must be steps")
+    return alert
+
+
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Sort by severity, what was withdrawn last; equals stay as they came."""
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
@@ -81,5 +100,5 @@ def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
 
     A row has those that came with it, changed their severity, or were withdrawn.
     """
-    alerts = [Alert(**told) for row in rows for told in row.get("alerts", ())]
+    alerts = [alert_from(values) for row in rows for values in row.get("alerts", ())]
     return list({(alert.rule, alert.subject): alert for alert in alerts}.values())

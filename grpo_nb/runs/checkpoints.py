@@ -94,6 +94,26 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
+def best_adapters(run: Path) -> list[tuple[int, Path]]:
+    """Return step and folder of each kept adapter that had the best held-out score so far, in the order of the steps."""
+    found = ((re.fullmatch(r"step-(\d{1,15})", path.name), path) for path in (run / "best").glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def keep_best(run: Path) -> None:
+    """Delete the best adapters that no checkpoint can need.
+
+    A run can go back to any of its checkpoints, and rows after it are then gone. So the best adapter before the oldest
+    checkpoint is kept, and every later one.
+    """
+    oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
+    adapters = best_adapters(run)
+    first_needed = max((step for step, _ in adapters if step <= oldest), default=0)
+    for step, folder in adapters:
+        if step < first_needed:
+            shutil.rmtree(folder)
+
+
 def clear_away(root: Path, newest: NewestCheckpoint) -> None:
     """Take what was passed over out of the way: it is renamed to `damaged-N`."""
     for step, folder in checkpoint_folders(root):

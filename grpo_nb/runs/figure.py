@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, BboxTransform, Transform
 
@@ -322,7 +323,8 @@ def _mark_alerts(axis: Axes, about: Sequence[Alert], edge: Transform) -> None:
 
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
-    said = [(figure.get_label(), 10, _INK)]
+    # A run that somebody sends can name anything as its reference.
+    said = [(_cut(figure.get_label(), 600), 10, _INK)]
     for alert in marked[:3]:
         said.append((f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}", 9, _MARKS[alert.kind][0]))
     if window > 1:
@@ -408,12 +410,17 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     for axis, title in zip(figure.subplots(2, 2).flat, (TOTAL, KL, HOLDOUT, LENGTHS), strict=True):
         metric, unit, _ = PANELS[title]
         _frame(axis, title, unit)
-        for i, (name, rows) in enumerate(runs.items()):
+        for i, rows in enumerate(runs.values()):
             values, look = curve(rows, metric)[0], {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]}
             if len(values):
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
-            axis.plot([], [], color=COLOURS[i % len(COLOURS)], label=_cut(name, 40), **look)
     how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), **how)
+    handles = []
+    for i in range(len(runs)):
+        style = _STYLES[i // len(COLOURS) % len(_STYLES)]
+        handles.append(Line2D([], [], color=COLOURS[i % len(COLOURS)], linestyle=style))
+    # Given as a list: matplotlib leaves a line out whose own label begins with an underscore.
+    for text in figure.legend(handles, [_cut(name, 40) for name in runs], **how).get_texts():
+        text.set_parse_math(False)  # a name is no formula
     figure.subplots_adjust(_LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(runs) // 2), hspace=0.4, wspace=0.16)
     return figure

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.files import shown_path
+from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
+# What the kit writes has five levels at most; Python's own functions fail at about a thousand.
+_MOST_LEVELS = 50
+_MOST_DIGITS = 300
 
 
 @contextlib.contextmanager
@@ -19,12 +23,56 @@ def reading(file: Path, where: str = "", cure: str = "put a copy of it back, or 
     """Name the file in whatever is wrong with its content, as a `ValueError`: JSON's and arrow's own errors name none."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # not pyarrow's, of a damaged file
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         place = f"{shown_path(file)}{where}"
         raise ValueError(f"{place} is damaged, or of another version of the kit ({said}): {cure}.") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON, and refuse what no file of a run holds and Python's own functions fail on later.
+
+    Raises:
+        ValueError: It is no JSON, nested deeper than 50 levels, or holds a whole number that no float can hold.
+
+    >>> parse_json('{"step": 1}')
+    {'step': 1}
+    """
+    try:
+        value = json.loads(text, parse_int=_whole_number)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {_MOST_LEVELS} levels") from None
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        level = [held for outer in level for held in _held_by(outer)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {_MOST_LEVELS} levels")
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _whole_number(digits: str) -> int:
+    # The largest float has 309 digits.
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of a JSON file is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value of a JSON file is a whole number that arrays can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -38,11 +86,18 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         with reading(file, f", line {number},", "delete that line"):
             try:
-                rows += [dict(json.loads(line))] if line.strip() else []
+                if line.strip():
+                    rows.append(_object(parse_json(line)))
             except json.JSONDecodeError:
                 if file.name != "metrics.jsonl" or number < len(lines):  # the others are written whole
                     raise
     return rows
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{in_line(value)} is no object")
+    return value
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:

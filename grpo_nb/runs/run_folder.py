@@ -18,6 +18,7 @@ runs/<name>/
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -30,7 +31,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import free_path, inside, liveness, shown_path, staged_file, write_bytes, write_json, write_text
+from grpo_nb.core.files import (
+    free_path,
+    inside,
+    liveness,
+    refuse_links,
+    require_writable,
+    shown_path,
+    staged_file,
+    write_bytes,
+    write_json,
+    write_text,
+)  # fmt: skip
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
@@ -38,10 +50,14 @@ from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
-from grpo_nb.runs.rows import ACCURACY, Row, best_row, read_rows, reading
+from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
+from grpo_nb.runs.run_info import EXPORT_FIELDS, check_comparison, check_fields, check_row, read_run_info
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
+
+# A run that somebody sends can have any number. What `run_info` takes for a whole number ends here.
+_LAST_SEQUENCE = 2**53 - 1
 
 if TYPE_CHECKING:
     import pandas
@@ -60,9 +76,11 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
+        EnvironmentProblem: The root is read-only, or no folder.
         ValueError: It cannot be the name of a folder.
     """
     folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
+    require_writable(Path(root))
     if name is not None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
@@ -83,6 +101,10 @@ class Run(Shown):
         self.path, self.model, self.tokenizer, self.rewards = Path(path), model, tokenizer, list(rewards)
         self.name, self.adapter_path, self.start_path = self.path.name, self.path / "adapter", self.path / "start"
 
+    def _file(self, name: str) -> Path:
+        """Return the path of a file of this run, which may have been sent: it is no link to elsewhere."""
+        return inside(self.path, name)
+
     # What it was begun with, and how it stands.
 
     @property
@@ -90,20 +112,34 @@ class Run(Shown):
         """What `run.json` says.
 
         Raises:
-            ValueError: It is damaged.
+            ValueError: It is damaged, or a field of it is missing or of another type.
         """
-        with reading(file := self.path / "run.json"):
-            return dict(json.loads(file.read_text("utf-8")))
+        return read_run_info(self._file("run.json"))
 
     @property
     def started(self) -> datetime.datetime:
-        """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
-        return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
+        """When it was started, with the offset of the clock there."""
+        return self.order[1]
+
+    @property
+    def order(self) -> tuple[int, datetime.datetime]:
+        """The place of this run among those of its folder: by its number there, then by the clock.
+
+        A clock can be set back, and differs between machines. Runs of earlier versions have no number and come first.
+        """
+        info = self.info
+        return info.get("sequence", 0), datetime.datetime.fromisoformat(info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
-        """The settings it was started with."""
-        return Settings.from_dict(self.info["settings"])
+        """The settings it was started with.
+
+        Raises:
+            ValueError: `run.json` is damaged, or holds settings that this version of the kit does not take.
+        """
+        values = self.info["settings"]
+        with reading(self.path / "run.json"):
+            return Settings.from_dict(values)
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
@@ -154,7 +190,11 @@ class Run(Shown):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        return read_rows(self.path / "metrics.jsonl")
+        rows = read_rows(file := self._file("metrics.jsonl"))
+        for row in rows:
+            with reading(file, f", step {in_line(row.get('step'))},"):
+                check_row(row)
+        return rows
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -171,7 +211,8 @@ class Run(Shown):
     @property
     def steps(self) -> list[int]:
         """The steps of which it has completions, in order."""
-        return sorted(int(file.stem.removeprefix("step_")) for file in self.path.glob("completions/step_*.parquet"))
+        found = (completions_step(file) for file in self.path.glob("completions/step_*.parquet"))
+        return sorted(step for step in found if step is not None)
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
@@ -186,7 +227,7 @@ class Run(Shown):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
         for one in steps if step is None else [step]:
-            with reading(file := self.path / "completions" / f"step_{one:06d}.parquet"):
+            with reading(file := self._file(f"completions/step_{one:06d}.parquet")):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
@@ -228,20 +269,19 @@ class Run(Shown):
         # Here, so that looking at a run's numbers loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
-        beta = self.info["settings"]["beta"]
-        return training_figure(self.rows, self.weights, beta, self.reference, alerts=self.alerts)
+        return training_figure(self.rows, self.weights, self.settings.beta, self.reference, alerts=self.alerts)
 
     # What it is asked about, and what came after its training.
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        return read_rows(self.path / "holdout.jsonl")
+        return read_rows(self._file("holdout.jsonl"))
 
     @property
     def trained_questions(self) -> TrainedQuestions | None:
         """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
-        file = self.path / "train_questions.txt"
+        file = self._file("train_questions.txt")
         if not file.is_file():
             return None
         with reading(file):
@@ -258,11 +298,12 @@ class Run(Shown):
         `base` too, where the run started from a trained adapter; else it is None. A comparison of an earlier version has
         None for each measure that it did not take.
         """
-        file = self.path / "comparison" / "comparison.json"
+        file = self._file("comparison/comparison.json")
         if not file.is_file():
             return None
         with reading(file):
-            saved = json.loads(file.read_text("utf-8"))
+            saved = parse_json(file.read_text("utf-8"))
+            check_comparison(saved)
             sides = {}
             for name in ("before", "after", "base"):
                 stored = saved.get(name)
@@ -278,8 +319,10 @@ class Run(Shown):
     @property
     def exports(self) -> list[SimpleNamespace]:
         """The verified exports of this run, oldest first: `path`, `kind` (`merged bfloat16`), `sentence`."""
-        with reading(file := self.path / "exports.json"):
-            entries = json.loads(file.read_text("utf-8")) if file.is_file() else []
+        with reading(file := self._file("exports.json")):
+            entries = parse_json(file.read_text("utf-8")) if file.is_file() else []
+            for entry in entries:
+                check_fields("an export", entry, EXPORT_FIELDS)
             return [SimpleNamespace(**entry) for entry in entries]
 
     # What is written.
@@ -348,7 +391,7 @@ def open_run(path: str | Path | Run) -> Run:
 
     Raises:
         FileNotFoundError: There is no run at that path; names those in it or beside it.
-        ValueError: Something in it is a link to elsewhere, where work on the run would then write.
+        ValueError: Something in it is a symbolic link: work on the run would read or write elsewhere.
 
     >>> gn.open_run(run.path).status
     'finished'
@@ -359,12 +402,26 @@ def open_run(path: str | Path | Run) -> Run:
     path = Path(path).expanduser()
     for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
-            for held in folder.iterdir():
-                inside(folder, held.name)
+            refuse_links(folder)
             return Run(folder)
     place = path if path.is_dir() else path.parent
     there = ", ".join(sorted(file.parent.name for file in place.glob("*/run.json"))) or "none"
     raise FileNotFoundError(f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {there}.")
+
+
+def completions_step(file: Path) -> int | None:
+    """Return the step whose completions a file holds; None for a file of another name."""
+    match = re.fullmatch(r"step_(\d{6,15})", file.stem)
+    return int(match[1]) if match else None
+
+
+def next_sequence(root: Path) -> int:
+    """Return the number of a new run: one more than the highest of the runs that can be read in a folder."""
+    numbers = [0]
+    for file in root.glob("*/run.json"):
+        with contextlib.suppress(OSError, ValueError):
+            numbers.append(Run(file.parent).info.get("sequence", 0))
+    return min(max(numbers) + 1, _LAST_SEQUENCE)
 
 
 def seconds_since_written(path: Path) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.words import displayable, shorten
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import Settings
@@ -16,6 +17,9 @@ from grpo_nb.settings.settings import Settings
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+# Characters of each value in the column "what differs": a list of rewards fits, a text of somebody's does not fill the page.
+_MOST_SHOWN = 300
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,8 +64,11 @@ class SideBySide(Shown, Sequence):
             held_out = (
                 f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
             )
-            differs = ", ".join(f"{key}={values[name]}" for key, values in differences.items())
-            lines.append((name, run.status, steps, mean(series(rows[-10:], "reward")), held_out, differs))
+            shown = {key: shorten(str(values[name]), _MOST_SHOWN) for key, values in differences.items()}
+            differs = ", ".join(f"{key}={value}" for key, value in shown.items())
+            # Half a character, which JSON and names of folders can hold, is no text for pandas.
+            texts = displayable(name), displayable(differs)
+            lines.append((texts[0], run.status, steps, mean(series(rows[-10:], "reward")), held_out, texts[1]))
         return pandas.DataFrame(lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
 
     def plot(self) -> Figure:
@@ -82,7 +89,9 @@ class SideBySide(Shown, Sequence):
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
-    """List the runs of a folder, whether finished, crashed or running; one that cannot be read is named with the reason.
+    """List the runs of a folder, in the order in which they were started, whether finished, crashed or running.
+
+    A run that cannot be read is named below the table with the reason, and hides no other.
 
     Args:
         root: `settings.run_root`; its default, `runs`, if not given.
@@ -96,9 +105,10 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
         try:
             run = open_run(file.parent)
             run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
-            runs.append((run.started, run))
+            runs.append((run.order, run))
         except (OSError, ValueError) as error:
-            unreadable[file.parent.name] = str(error)
+            # The name of a folder can hold line breaks.
+            unreadable[" ".join(file.parent.name.split())] = str(error)
     ordered = tuple(run for _, run in sorted(runs, key=lambda pair: pair[0]))
     return SideBySide(f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable)
 

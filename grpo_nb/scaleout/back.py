@@ -11,18 +11,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.files import inside, put_in_place, shown_path, staged_folder, write_json
+from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.course import sameness
 from grpo_nb.runs.card import published_name, write_model_card
-from grpo_nb.runs.rows import tidy_row
+from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.runs.run_info import Field, check_fields
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 FORM = 2
 # All that is read of a folder.
 _READ = ("origin.json", "train.jsonl", "holdout.jsonl", "chat_template.jinja", "base", "result", "back")
 _SAME = ("task", "rewards", "number_type", "reference", "base", "generation")
+_TEXT = Field(lambda value: isinstance(value, str), "a text")
+_OBJECT = Field(lambda value: isinstance(value, dict), "an object")
+_LIST = Field(lambda value: isinstance(value, list), "a list")
+# `inside` checks the name of the run where it becomes a folder.
+_ORIGIN = {
+    "form": Field(is_whole, "a whole number"),
+    "run": _TEXT,
+    "changes": _LIST,
+    "settings": _OBJECT,
+    "trainer": _OBJECT,
+    "task": _OBJECT,
+    "rewards": _LIST,
+    "machine": _OBJECT,
+    "versions": _OBJECT,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -79,9 +95,13 @@ def open_project(folder: str | Path) -> Project:
     """
     place = Path(folder).expanduser()
     for name in _READ:
-        for file in (place / name, *(place / name).rglob("*")):
-            inside(place, file.relative_to(place).as_posix())
-    recorded = json.loads((place / "origin.json").read_text("utf-8"))
+        if (inside(place, name)).is_dir():
+            refuse_links(place / name, within=place)
+    origin = place / "origin.json"
+    with reading(origin):
+        recorded = parse_json(origin.read_text("utf-8"))
+        check_fields("origin.json", recorded, _ORIGIN)
+        check_fields("settings", recorded["settings"], {"model": _TEXT})
     if recorded["form"] != FORM:
         raise ValueError(f"{str(place)!r} has the form {recorded['form']}, this version reads {FORM}: write it again.")
     model = recorded["settings"]["model"]

@@ -24,6 +24,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.checkpoints import keep_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import played
 from grpo_nb.runs.rows import best_row, tidy_row
@@ -135,9 +136,10 @@ class Recorder(TrainerCallback):
         self.rows.append(row)
         if "holdout/accuracy" in row and best_row(self.rows)["step"] == row["step"]:
             target = best_adapter(self.run, row["step"])
-            with staged_folder(target.parent) as staged:
-                save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged / target.name)
-                put_in_place(staged, target.parent)
+            with staged_folder(target) as staged:
+                save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
+                put_in_place(staged, target)
+            keep_best(self.run.path)
         self._show(row, fresh)
         control.should_training_stop |= self.is_interrupted or bool(self.stopped_by or self.error)
         control.should_save = control.should_training_stop or self.trainer.is_save_due(self.settings.save_steps)

@@ -5,13 +5,15 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.core.files import free_path, put_in_place, write_text
+from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
 from grpo_nb.rewards.record import differences
-from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
-from grpo_nb.runs.run_folder import Run, open_run, seconds_since_written
+from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
+from grpo_nb.runs.run_folder import Run, completions_step, open_run, seconds_since_written
 from grpo_nb.settings.out_of_memory import replacing
 from grpo_nb.settings.settings import Settings
 
@@ -32,13 +34,15 @@ class Resumption(NamedTuple):
 
 
 def find_run(
-    settings: Settings, name: str | None, resume: str | Path | None, info: Mapping[str, Any]
+    settings: Settings, name: str | None, resume: str | Path | None, info: Mapping[str, Any], locks: ExitStack
 ) -> Resumption | None:
     """Return the run that `train(..., name=name, resume=resume)` means, or None if it begins a new one.
 
     Args:
         settings, name, resume: Given to `train`.
         info: What `run.json` would say of a new run started now.
+        locks: Holds the lock of the run that was found, until the caller closes it: nobody else can take the run up
+            between the moment when it is found and its end.
 
     Raises:
         FileNotFoundError: The run that was named does not exist.
@@ -50,15 +54,28 @@ def find_run(
     run = _newest_run(root, name) if is_auto else _named_run(root, Path(resume))
     if run is None:
         return None
+    # Before the lock, whose file makes the folder look as if it had just been written.
+    _require_silence(run, is_auto)
+    hold(run.path, locks)
     before, status, checkpoint = run.info, run.status, newest_checkpoint(run.path / "checkpoints")
     now = json.loads(json.dumps(info, default=str))  # which has lists for tuples
-    _require_nobody_else(run, status, is_auto)
+    if status == "running":  # of an earlier version, or on a drive without locks
+        raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     other = _other_training(before, now)
-    pairs = zip(before["rewards"], now["rewards"], strict=False)
+    pairs = list(zip(before["rewards"], now["rewards"], strict=False))
     rewards = [
         f"the reward {old['name']!r} has changed: {said}" for old, new in pairs if (said := differences(old, new))
     ]
     if is_auto and status == "finished":
+        is_only_state = all(old["hash"] == new["hash"] for old, new in pairs)
+        if rewards and is_only_state and not other and name is None:
+            # Of other settings or data one knows; the state of an object changes unseen, by each call that it counts.
+            warnings.warn(
+                f"{run.name!r} is finished, but {'; '.join(rewards)}: a new run begins. gn.open_run({run.name!r}) reads "
+                "the finished one. A reward that remembers something from call to call needs state_dict() and "
+                "load_state_dict(): what they hold does not count as a change.",
+                stacklevel=3,
+            )
         other += rewards
         if other and name is None:  # the newest is another training
             return None
@@ -83,27 +100,60 @@ def find_run(
     return Resumption(run, checkpoint, changed)
 
 
+def hold(folder: Path, locks: ExitStack) -> None:
+    """Lock the folder of a run until `locks` is closed.
+
+    Raises:
+        ValueError: Another process trains the run; says which.
+    """
+    try:
+        locks.enter_context(locked(folder))
+    except FolderLockedError as error:
+        raise ValueError(_being_trained(folder.name, error.holder_sentence)) from None
+
+
+def _being_trained(name: str, holder: str) -> str:
+    return (
+        f"the run {name!r} is being trained right now by {holder}. Two processes would write over each other's steps. Wait "
+        "until that one has ended, or end it, and run this cell again; resume=None begins another run beside it."
+    )
+
+
 def _newest_run(root: Path, name: str | None) -> Run | None:
-    runs = [Run(file.parent) for file in root.glob("*/run.json") if name in (None, file.parent.name)]
-    newest = max(runs, key=lambda run: (run.started, (run.path / "run.json").stat().st_mtime), default=None)
-    if newest is not None:
+    ordered = []
+    for file in sorted(root.glob("*/run.json")):
+        run = Run(file.parent)
+        if name not in (None, run.name):
+            continue
+        try:
+            ordered.append((run.order, file.stat().st_mtime, run))
+        except (OSError, ValueError) as error:
+            if name is not None:
+                raise
+            warnings.warn(f"{run.name!r} cannot be the run to go on with: {error}", stacklevel=4)
+    if ordered:
+        *_, newest = max(ordered, key=lambda entry: entry[:2])
         return open_run(newest.path)
     folder = root / (name or "")
-    if name is not None and folder.is_dir() and all(file.name.startswith(".run.json") for file in folder.iterdir()):
-        shutil.rmtree(folder)  # it was killed before it had written its first file, and nothing else is there
+    if name is not None and folder.is_dir() and all(map(_is_first_file, folder.iterdir())):
+        # It was killed before it had written its first file, and nothing else is there; or it begins at this moment.
+        with ExitStack() as locks:
+            hold(folder, locks)
+            shutil.rmtree(folder)
     return None
+
+
+def _is_first_file(file: Path) -> bool:
+    return file.name == LOCK_FILE or file.name.startswith(".run.json")
 
 
 def _named_run(root: Path, path: Path) -> Run:
     return open_run(path if (path / "run.json").is_file() else root / path)
 
 
-def _require_nobody_else(run: Run, status: str, is_auto: bool) -> None:
-    if status == "running":
-        told = f"the run {run.name!r} is being trained right now by process {run.info['pid']} of this machine"
-        raise ValueError(f"{told}. Wait, or end that process; for another run beside it: resume=None.")
+def _require_silence(run: Run, is_auto: bool) -> None:
     # Another machine cannot be asked: silence tells that it is gone.
-    if status == "unknown" and is_auto and seconds_since_written(run.path) < 120:
+    if is_auto and run.status == "unknown" and seconds_since_written(run.path) < 120:
         told = f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}): it may be training"
         raise ValueError(f"{told}. Try again in two minutes or, if you know that it is gone: resume={run.name!r}.")
 
@@ -143,7 +193,7 @@ def continued_info(found: Resumption, info: Mapping[str, Any]) -> dict[str, Any]
     if found.changed:
         warnings.warn(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changed)}.", stacklevel=3)
     entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changed": found.changed}
-    kept = {key: before[key] for key in ("started", "reference")}
+    kept = {key: before[key] for key in ("started", "reference", "sequence") if key in before}
     return {**info, **kept, "resumed": [*before.get("resumed", ()), entry]}
 
 
@@ -153,8 +203,12 @@ def go_back(found: Resumption) -> Path:
     kept = [row for row in run.rows if row["step"] <= step]
     write_text(run.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
     for file in (run.path / "completions").glob("step_*"):
-        if int(file.stem.split("_")[1]) > step:
+        if (completions_step(file) or 0) > step:
             file.unlink()
+    # A step that is done again can end otherwise on a GPU, and its adapter of before must not pass for the new one.
+    for made_at, folder in best_adapters(run.path):
+        if made_at > step:
+            shutil.rmtree(folder)
     for left in run.path.rglob(".*.partial-*"):  # what was half written when it was killed
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     # What was measured and exported belongs to the adapter of then, not to the one there will be.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, staged_folder, writing_here
+from grpo_nb.core.files import put_in_place, require_writable, staged_folder, writing_here
 from grpo_nb.core.progress import is_notebook
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
@@ -20,8 +21,8 @@ from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.rows import best_row
-from grpo_nb.runs.run_folder import Run, new_run_folder
+from grpo_nb.runs.rows import ACCURACY, best_row
+from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings, refuse_keywords
@@ -34,7 +35,7 @@ from grpo_nb.training.errors import explained
 from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
-from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold
 from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
@@ -101,25 +102,27 @@ def train(
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
     info["loader"] = getattr(model, LOADED_WITH, {})
-    before = find_run(settings, name, resume, info)
-    if before is not None and before.is_over:
-        return _given_back(before, prepared)
-    require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
-    if before is None:
-        info["reference"] = reference_of(model, settings, reference)
-    else:
-        info = continued_info(before, info)
-    with reference_adapter(model):
-        # Before the run has a folder: what TRL refuses leaves nothing behind.
-        _, alone = configurations(settings, model)
-        trainer = build_trainer(prepared)
-        info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
-        folder = _begin(prepared, name, info) if before is None else go_back(before)
-        run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
-        with writing_here(run.path):
-            run.write_info(info)
-            scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-            _train_and_close(Recorder(run, trainer, settings, [*scores, *observers]), info, before)
+    with ExitStack() as locks:
+        before = find_run(settings, name, resume, info, locks)
+        if before is not None and before.is_over:
+            return _given_back(before, prepared)
+        require_writable(Path(settings.run_root) if before is None else before.run.path)
+        require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
+        if before is None:
+            info["reference"] = reference_of(model, settings, reference)
+        else:
+            info = continued_info(before, info)
+        with reference_adapter(model):
+            # Before the run has a folder: what TRL refuses leaves nothing behind.
+            _, alone = configurations(settings, model)
+            trainer = build_trainer(prepared)
+            info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
+            folder = _begin(prepared, name, info, locks) if before is None else go_back(before)
+            run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
+            with writing_here(run.path):
+                run.write_info(info)
+                scores = [HoldoutScore(prepared)] if settings.holdout_every else []
+                _train_and_close(Recorder(run, trainer, settings, [*scores, *observers]), info, before)
     return run
 
 
@@ -138,9 +141,12 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     return run
 
 
-def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Path:
-    """Make the folder of a new run."""
-    run = Run(new_run_folder(prepared.settings.run_root, name))
+def _begin(prepared: Prepared, name: str | None, info: dict[str, Any], locks: ExitStack) -> Path:
+    """Make the folder of a new run, locked until `locks` is closed."""
+    root = Path(prepared.settings.run_root)
+    info["sequence"] = next_sequence(root)
+    run = Run(new_run_folder(root, name))
+    hold(run.path, locks)
     run.write_info(info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
         save_adapter(prepared.model, run.path / "reference")
@@ -220,8 +226,19 @@ def _leave_adapter(recorder: Recorder, info: dict[str, Any]) -> None:
     run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
     source, step = newest.path, newest.step
     best = best_row(recorder.rows) if recorder.settings.keep == "best" else None
-    if best is not None and best_adapter(run, best["step"]).is_dir():
-        source, step = best_adapter(run, best["step"]), best["step"]
+    if best is not None:
+        kept = best_row(row for row in recorder.rows if best_adapter(run, row["step"]).is_dir())
+        if kept is not None:
+            source, step = best_adapter(run, kept["step"]), kept["step"]
+        if kept is not best:
+            left = "no adapter of a scored step is left"
+            if kept is not None:
+                left = f"that of step {step} is the best that is left"
+            warnings.warn(
+                f'keep="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
+                f"is gone: {left}, and the run's adapter is now that of step {step}.",
+                stacklevel=4,
+            )
     if source is None:  # it ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:

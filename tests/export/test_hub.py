@@ -129,7 +129,73 @@ def test_what_arrived_otherwise_is_told(name: str, hub: FakeHub, export: Path, m
         gn.export.push_to_hub(export, "me/model")
 
 
-CHANGED = "is not as it was verified"
+def write_same_size(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: write_same_size(e / FIRST), f"{FIRST} has changed since it was verified"),
+        (lambda e: (e / SECOND).write_bytes(b"shorter"), f"{SECOND} has changed since it was verified"),
+        (lambda e: (e / SECOND).unlink(), f"{SECOND} is missing"),
+        (
+            lambda e: (e / "adapter_config.json").write_text("{}"),
+            r"adapter_config\.json was added since it was verified",
+        ),
+    ],
+)
+def test_open_export_names_what_changed_since_verified(export: Path, change: Callable, said: str) -> None:
+    assert gn.export.open(export).kind == "merged"
+    change(export)
+    with pytest.raises(gn.export.ExportError, match=f"is not what was verified: {said}"):
+        gn.export.open(export)
+
+
+@pytest.mark.parametrize("name", ["config.json", "figures/nested.json", "verification.json"])
+def test_open_export_refuses_links(export: Path, tmp_path: Path, name: str) -> None:
+    """Also one to a file with the right content."""
+    outside = tmp_path / "outside"
+    (export / "figures").mkdir(exist_ok=True)
+    file = export / name
+    outside.write_bytes(file.read_bytes() if file.is_file() else b"")
+    file.unlink(missing_ok=True)
+    file.symlink_to(outside)
+    with pytest.raises(ValueError, match=f"'{name}' leads out of the folder"):
+        gn.export.open(export)
+
+
+RECORDS = {
+    "null": "verification.json = None must be an object",
+    "{}": "has no field 'kind'",
+    '{"kind": "picture"}': "kind = 'picture' must be one of merged, adapter, gguf",
+    "[" * 1000 + "]" * 1000: "nested deeper than 50 levels",
+}
+
+
+@pytest.mark.parametrize("content", RECORDS, ids=lambda content: content[:20])
+def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -> None:
+    (export / "verification.json").write_text(content)
+    with pytest.raises(gn.export.ExportError, match=f"is no export: its verification.json .*{RECORDS[content]}"):
+        gn.export.open(export)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("checks", {"equal": "yes"}), ("checks", []), ("measured", 3), ("files", []), ("files", {"a": 1}),
+        ("files", {"a": {"bytes": -1, "sha256": ""}}), ("sentence", None), ("run", 3),
+    ],
+)  # fmt: skip
+def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value: object) -> None:
+    verified(export, **{field: value})
+    with pytest.raises(gn.export.ExportError, match="is no export"):
+        gn.export.open(export)
+
+
+CHANGED = "has changed since it was verified"
+ADDED = "was added since it was verified"
 
 
 @pytest.mark.parametrize(
@@ -137,10 +203,10 @@ CHANGED = "is not as it was verified"
     [
         (lambda e: (e / "verification.json").write_text('{"passed": tr'), "is no export: .* damaged"),
         (lambda e: verified(e, passed=False), "its verification did not pass"),
-        (lambda e: verified(e, files={}), f"config.json {CHANGED}"),
+        (lambda e: verified(e, files={}), f"config.json {ADDED}"),
         (lambda e: verified(e, base="/home/somebody/model"), "base model '/home/somebody/model' are in no repository"),
         (lambda e: (e / SECOND).write_bytes(os.urandom(200_000)), f"{SECOND} {CHANGED}"),
-        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {CHANGED}"),
+        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {ADDED}"),
         (lambda e: (e / "more.json").symlink_to("/etc/hostname"), "'more.json' leads out of the folder"),
         (lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"), "README.md holds what looks like an access token"),
         (lambda e: (e / "README.md").write_text("short-own-token"), "README.md holds what looks like an access token"),

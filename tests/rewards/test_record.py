@@ -3,11 +3,16 @@
 import functools
 import json
 import linecache
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
 from grpo_nb.rewards.record import differences, rebuilt, record_of
@@ -56,6 +61,44 @@ class Judge:
         return [self.factor * len(self.key) for _ in completions]
 
 
+class Slotted:
+    __slots__ = ("__factor",)
+
+    def __init__(self, factor: float) -> None:
+        self.__factor = factor
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        return [self.__factor for _ in completions]
+
+
+class Counting:
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        self._calls += 1
+        return [0.0 for _ in completions]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._calls = state["calls"]
+
+
+def with_default(value: int) -> Callable:
+    def scored(completions: list, *, factor: int = value, **columns: object) -> list[float]:
+        return [factor for _ in completions]
+
+    return scored
+
+
+def circle() -> Callable:
+    judge = Judge(1.0)
+    judge.itself = [judge]
+    return judge
+
+
 KIT = gn.rewards.correctness
 PAIRS = {
     "a parameter": (KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", True),
@@ -66,10 +109,23 @@ PAIRS = {
     "a class of a notebook": (written_class("1.0"), written_class("2.0"), "its source or its arguments", True),
     "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "or its arguments", True),
     "a field": (Own(), Own(least=2), "or its arguments", True),
-    # What it uses from outside, which may be a memory, is not looked at.
-    "a closure": (make(0.1), make(0.2), "", False),
-    "an attribute": (Judge(1.0), Judge(2.0), "", False),
-}
+    "a closure": (make(0.1), make(0.2), "it holds other values now", True),
+    "an attribute": (Judge(1.0), Judge(2.0), "it holds other values now", True),
+    "a slot": (Slotted(1), Slotted(2), "it holds other values now", True),
+    "an object in a closure": (make(Slotted(1)), make(Slotted(2)), "it holds other values now", True),
+    "a default": (with_default(1), with_default(2), "it holds other values now", True),
+    "a method": (Judge(1.0).__call__, Judge(2.0).__call__, "it holds other values now", True),
+    "a function in a partial": (
+        functools.partial(graded, key=make(1)), functools.partial(graded, key=make(2)), "it holds other values now", True,
+    ),
+    "trl's own": (
+        get_soft_overlong_punishment(512, 128), get_soft_overlong_punishment(64, 8), "it holds other values now", True,
+    ),
+    # A lock, a client or a model is not the same in two processes, and counts by its type.
+    "no data": (make(threading.Lock()), make(threading.Lock()), "", False),
+    "what state_dict holds": (Counting(0), Counting(7), "", False),
+    "a circle": (circle(), circle(), "", False),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", PAIRS)
@@ -78,9 +134,35 @@ def test_how_two_rewards_differ(case: str) -> None:
     before, now = record_of(one), record_of(other)
     assert differences(before, record_of(one)) == "", "the same reward"
     assert told in differences(before, now) and bool(told) == bool(differences(before, now))
-    assert (before["hash"] != now["hash"]) == is_another
+    identities = [(record["hash"], record["state"]) for record in (before, now)]
+    assert (identities[0] != identities[1]) == is_another
     kept = json.loads(json.dumps(before))
     assert kept == before and differences(kept, now) == differences(before, now), "as run.json has it"
+
+
+def test_state_is_the_same_in_every_process() -> None:
+    program = (
+        "import functools, numpy, trl.rewards\n"
+        "from grpo_nb.rewards.record import record_of\n"
+        "punish = trl.rewards.get_soft_overlong_punishment(512, 128)\n"
+        "held = {'words': {'a', 'b', 'c'}, 'numbers': numpy.arange(3.0), 'other': object()}\n"
+        "print(record_of(functools.partial(punish, **held))['state'])\n"
+    )
+    states = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        states.add(done.stdout.strip())
+    (state,) = states
+    assert re.fullmatch(r"1:[0-9a-f]{16}", state)
+
+
+@pytest.mark.parametrize("state", [None, "0:0123456789abcdef"])
+def test_records_of_earlier_versions_have_not_changed(state: str | None) -> None:
+    before = {**record_of(make(1)), "state": state}
+    assert differences(before, record_of(make(2))) == ""
 
 
 def test_texts_of_the_users_own_code_are_not_written_down() -> None:

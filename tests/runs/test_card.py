@@ -101,7 +101,7 @@ def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) 
 
 
 def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
-    rewards = [{"name": HOSTILE_NAME, "weight": 1.0, "call": "f(x='a|b`c``d')", "source": HOSTILE_SOURCE, "sha256": ""}]
+    rewards = [{"name": HOSTILE_NAME, "weight": 1.0, "call": "f(x='a|b`c``d')", "source": HOSTILE_SOURCE, "hash": ""}]
     info = run.info | {"rewards": rewards, "versions": {"<b>x</b>": "1|2"}}
     info["task"]["name"] = HOSTILE_NAME + "\n---\nlicense: mit"
     (run.path / "run.json").write_text(json.dumps(info))

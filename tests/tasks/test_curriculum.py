@@ -29,7 +29,7 @@ def task() -> gn.tasks.Task:
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]]) -> Run:
     """A run's folder with a group for each question (by its row) and step: these are the scores of `correctness`."""
-    run = write_run_folder(folder, info_of({}) | {"rewards": [{"name": "correctness", "weight": 1.0}]})
+    run = write_run_folder(folder, info_of({"correctness": 1.0}))
     (folder / "completions").mkdir()
     for number, groups in enumerate(steps, 1):
         rows = [

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
+from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
 from grpo_nb.training import prepare
@@ -25,6 +26,7 @@ from grpo_nb.training.observers import HoldoutScore
 from tests.conftest import brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
+from tests.support.locks import holder_of
 from tests.support.own_rewards import Fading
 from tests.support.run_folders import untimed
 from tests.support.tiny import load_tiny
@@ -470,6 +472,88 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     assert longer.best["step"] == longer.info["adapter_step"] == 6
     last_6 = adapter_in(longer.adapter_path)
     assert any(not torch.equal(last_6[name], adapter[name]) for name in adapter)
+
+
+def planned_scores(scores: dict[int, int]):
+    """A stand-in for the held-out score: of six questions, by step."""
+
+    def score(self: HoldoutScore, row: dict, completions: object) -> None:
+        row["holdout/accuracy"] = scores[row["step"]] / 6
+
+    return score
+
+
+def at_step(step: int, root: str, name: str):
+    """An observer that, at a step, copies the run's folder as it was at the end of the step before, with its best adapter."""
+
+    def copies(row: dict, completions: pandas.DataFrame) -> None:
+        if row["step"] == step:
+            copy = Path(root) / f"{name}-{step}"
+            shutil.copytree(Path(root) / name, copy)
+            info = json.loads((copy / "run.json").read_text())
+            (copy / "run.json").write_text(json.dumps({**info, "status": "running", "pid": GONE}))
+
+    return copies
+
+
+def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, monkeypatch) -> None:
+    """The best step, 5, comes after the checkpoint of step 4, and scores less when it is done again."""
+    monkeypatch.setattr(HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0}))
+    best = settings.replace(holdout_every=1, keep="best", save_steps=4, max_steps=6)
+    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[at_step(6, settings.run_root, "whole")])
+    assert whole.info["adapter_step"] == 5
+    for name in ("lost", "old"):
+        shutil.copytree(whole.path.with_name("whole-6"), whole.path.with_name(name))
+    second = adapter_in(whole.path.with_name("whole-6") / "best" / "step-2")
+    monkeypatch.setattr(HoldoutScore, "__call__", planned_scores({5: 0, 6: 0}))
+    back()
+    run = gn.train(*fresh, [brevity], best, resume="whole-6")
+    assert run.best["step"] == run.info["adapter_step"] == 2
+    assert not (run.path / "best" / "step-5").exists()
+    left = adapter_in(run.adapter_path)
+    assert all(torch.equal(left[name], second[name]) for name in second)
+    # As an earlier version left it, which kept only the newest of the best adapters.
+    back()
+    shutil.rmtree(whole.path.with_name("old") / "best" / "step-2")
+    with pytest.warns(UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'):
+        run = gn.train(*fresh, [brevity], best, resume="old")
+    assert run.info["adapter_step"] == 6
+
+
+def test_train_keeps_the_run_locked_until_its_end(fresh, back, settings: gn.Settings, crashed: gn.runs.Run) -> None:
+    seen = []
+
+    def look(row: dict, completions: pandas.DataFrame) -> None:
+        with pytest.raises(FolderLockedError) as caught:
+            locked(Path(settings.run_root) / name).__enter__()
+        seen.append(caught.value.holder["pid"])
+
+    for name, resume in (("begun", None), ("whole-5", "whole-5")):
+        back()
+        run = gn.train(*fresh, [brevity], settings, name=name, resume=resume, observers=[look])
+        assert not (run.path / ".lock").exists()
+    assert seen == [os.getpid()] * (5 + 1)
+
+
+def test_train_of_a_run_locked_elsewhere_is_refused(fresh, settings: gn.Settings, crashed: gn.runs.Run) -> None:
+    before = {file: file.read_bytes() for file in crashed.path.rglob("*") if file.is_file()}
+    with holder_of(crashed.path) as pid:
+        with pytest.raises(ValueError, match=f"'whole-5' is being trained right now by process {pid}"):
+            gn.train(*fresh, [brevity], settings, name="whole-5", resume="auto")
+        (crashed.path / ".lock").unlink()
+    assert {file: file.read_bytes() for file in crashed.path.rglob("*") if file.is_file()} == before
+
+
+def test_train_in_a_read_only_folder_is_refused(fresh, settings, small_disk: Path, monkeypatch) -> None:
+    """A finished run there is still given back."""
+    monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)
+    there = settings.replace(run_root=str(small_disk), max_steps=1)
+    finished = gn.train(*fresh, [brevity], there, name="finished")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is read-only for this process\. .*run_root="):
+        gn.train(*fresh, [brevity], there, name="new", resume="auto")
+    with pytest.warns(UserWarning, match="is finished: it is given back"):
+        assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
 
 
 @pytest.fixture

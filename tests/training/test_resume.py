@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,15 +14,18 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core import files
+from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
+from grpo_nb.runs.run_folder import new_run_folder, next_sequence
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
+from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
 
 GONE = 2**22 + 1  # above any pid that Linux gives out
 SETTINGS = gn.preset("cpu", max_steps=9)
 TASK = {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"}
-REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source": "a", "hash": "b"}
+REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "call": "short", "source": "a", "hash": "b"}
 
 
 def make_info(**changes: object) -> dict:
@@ -65,13 +69,15 @@ def settings(root: Path) -> gn.Settings:
 
 
 def find_run(settings: gn.Settings, name: str | None, resume: object, **changes: object) -> Resumption | None:
-    return find(settings, name, resume, make_info(settings=settings.to_dict(), **changes))
+    with ExitStack() as locks:
+        return find(settings, name, resume, make_info(settings=settings.to_dict(), **changes), locks)
 
 
 def continued(run: gn.runs.Run, **now: object) -> dict:
     info = make_info(**now)
     settings = gn.Settings.from_dict(info["settings"])
-    return continued_info(find(settings, None, run.path, info), info)
+    with ExitStack() as locks:
+        return continued_info(find(settings, None, run.path, info, locks), info)
 
 
 def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
@@ -209,6 +215,114 @@ def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Sett
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+# Two processes, clocks, neighbours, drives.
+
+
+def test_auto_refuses_a_locked_run(root: Path, settings: gn.Settings) -> None:
+    """The holder has not written a byte yet: run.json still says that the run has crashed."""
+    run = make_run(root / "a")
+    with holder_of(run.path) as pid:
+        for resume in ("auto", "a"):
+            with pytest.raises(ValueError, match=f"'a' is being trained right now by process {pid} on .* since 20"):
+                find_run(settings, None, resume)
+    assert find_run(settings, None, "auto").run.path == run.path
+    assert [file.name for file in root.iterdir()] == ["a"]
+
+
+def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a")
+    with ExitStack() as locks:
+        find(settings, None, "auto", make_info(settings=settings.to_dict()), locks)
+        with pytest.raises(FolderLockedError):
+            locked(run.path).__enter__()
+    with locked(run.path):
+        assert (run.path / ".lock").is_file()
+
+
+def test_auto_leaves_a_folder_that_another_process_begins(root: Path, settings: gn.Settings) -> None:
+    (root / "a").mkdir(parents=True)
+    with holder_of(root / "a"), pytest.raises(ValueError, match="'a' is being trained right now"):
+        find_run(settings, "a", "auto")
+    assert (root / "a").is_dir()
+    assert find_run(settings, "a", "auto") is None
+    assert not (root / "a").exists()
+
+
+def test_a_lock_does_not_look_like_a_run_just_written(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", host="another")
+    for file in (run.path, *run.path.iterdir()):
+        os.utime(file, (time.time() - 130,) * 2)
+    assert find_run(settings, None, "auto") is not None
+
+
+def test_auto_takes_the_higher_number_when_the_clock_went_back(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "first", started="2026-01-01T03:30:00+0000", sequence=1)
+    second = make_run(root / "second", started="2026-01-01T02:30:00+0000", sequence=2)
+    assert find_run(settings, None, "auto").run.path == second.path
+    assert [run.name for run in gn.runs.list(root)] == ["first", "second"]
+
+
+def test_a_new_run_gets_the_next_number(root: Path) -> None:
+    assert next_sequence(root) == 1
+    make_run(root / "old")
+    make_run(root / "new", sequence=4)
+    put(root / "damaged" / "run.json", b"{}")
+    assert next_sequence(root) == 5
+
+
+def test_a_resumed_run_keeps_its_number(root: Path) -> None:
+    assert continued(make_run(root / "a", sequence=3), sequence=9)["sequence"] == 3
+
+
+def test_auto_passes_over_a_damaged_neighbour_and_says_so(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a")
+    put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
+    with pytest.warns(UserWarning, match=r"'b' cannot be the run to go on with: .*has no field 'started'"):
+        assert find_run(settings, None, "auto").run.path == run.path
+    with pytest.raises(ValueError, match="has no field 'started'"):
+        find_run(settings, "b", "auto")
+
+
+def test_auto_begins_anew_and_warns_where_only_a_state_changed(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "1:a"}])
+    put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
+    now = {"rewards": [{**REWARD, "state": "1:b"}]}
+    with pytest.warns(UserWarning, match="'a' is finished, but the reward 'short' has changed: it holds other values"):
+        assert find_run(settings, None, "auto", **now) is None
+    with pytest.raises(ValueError, match="'a' was another training: the reward 'short' has changed"):
+        find_run(settings, "a", "auto", **now)
+    assert find_run(settings, None, "auto").is_over, "a run of a version that recorded no state"
+
+
+def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
+    run = make_run(root / "a", steps=6)
+    for step in (1, 4, 6):
+        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
+    go_back(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
+    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [1, 4]
+
+
+def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
+    run = make_run(root / "a", steps=9, saved=(4, 8))
+    for step in (1, 3, 6, 9):
+        put(run.path / "best" / f"step-{step}" / "adapter_model.safetensors", b"a")
+    checkpoints.keep_best(run.path)
+    assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
+
+
+def test_new_run_in_a_read_only_folder_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.mkdir()
+    monkeypatch.setattr(files.os, "access", lambda path, mode: False)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is read-only for this process.*run_root="):
+        new_run_folder(root, "a")
+
+
+def test_new_run_below_a_file_is_refused(root: Path) -> None:
+    put(root, b"a file")
+    with pytest.raises(gn.machine.EnvironmentProblem, match="is a file, not a folder"):
+        new_run_folder(root / "runs", "a")
 
 
 # Checkpoints.

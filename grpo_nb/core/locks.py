@@ -1,0 +1,140 @@
+"""A lock on a folder: one process at a time works in it, and the next process learns which one that is.
+
+The lock is `flock` on a hidden file in the folder. The kernel gives it back when the process ends, however it ends, so that a
+crash leaves nothing to clean up. Some network drives know no `flock`: there the work goes on without a lock.
+"""
+
+import contextlib
+import errno
+import fcntl
+import functools
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core.files import process_identity
+
+LOCK_FILE = ".lock"
+_log = logging.getLogger(__name__)
+# flock(2) and the drivers of network drives answer with these where they have no locks.
+_NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_MOST_BYTES = 4096
+# Descriptors of the locks that this process holds.
+_held: set[int] = set()
+
+
+class FolderLockedError(ValueError):
+    """Another process works in the folder."""
+
+    def __init__(self, folder: Path, holder: Mapping[str, Any]) -> None:
+        self.folder, self.holder = folder, holder
+        super().__init__(f"{str(folder)!r} is locked by {self.holder_sentence}.")
+
+    @property
+    def holder_sentence(self) -> str:
+        """The process that holds the lock, in words."""
+        if not self.holder:
+            return "another process"
+        host, pid, since = (self.holder.get(key) for key in ("host", "pid", "since"))
+        return f"process {pid} on {host!r} since {since}"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder as long as the block lasts.
+
+    A folder that cannot be written to needs no lock, and one on a drive without locks gets none: a log message says so.
+
+    Raises:
+        FolderLockedError: Another process, or another thread of this one, holds the lock.
+    """
+    file = folder / LOCK_FILE
+    descriptor = _acquire(file)
+    try:
+        yield
+    finally:
+        if descriptor in _held:
+            _release(file, descriptor)
+
+
+def _acquire(file: Path) -> int | None:
+    while True:
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            if error.errno in _READ_ONLY:
+                return None
+            raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder_of(descriptor)
+            os.close(descriptor)
+            raise FolderLockedError(file.parent, holder) from None
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            file.unlink(missing_ok=True)
+            _warn_not_supported(os.strerror(error.errno))
+            return None
+        if _is_at(file, descriptor):
+            break
+        # Its last holder removed the file after it was opened here: what is locked now is no longer in the folder.
+        os.close(descriptor)
+    _held.add(descriptor)
+    identity = process_identity() | {"since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(identity).encode())
+    return descriptor
+
+
+def _release(file: Path, descriptor: int) -> None:
+    _held.discard(descriptor)
+    with contextlib.suppress(OSError):
+        # The folder can have been moved, and another process can have its own lock at this path.
+        if _is_at(file, descriptor):
+            file.unlink()
+    os.close(descriptor)
+
+
+def _is_at(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _holder_of(descriptor: int) -> dict[str, Any]:
+    """Return what the holder of a lock wrote about itself; empty if it has not written yet."""
+    try:
+        holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+@functools.cache
+def _warn_not_supported(reason: str) -> None:
+    _log.warning(
+        "The drive of this folder has no locks (%s), so nothing stops a second process from training the same run: "
+        "start only one.",
+        reason,
+    )
+
+
+def _close_in_child() -> None:
+    # A fork shares the lock. Without this, a child that outlives a killed training would keep its run locked.
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

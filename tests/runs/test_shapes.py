@@ -1,0 +1,171 @@
+"""JSON files of a run that are valid, and of another shape: each reader says what is wrong, and a list goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.runs.card import model_card
+from tests.runs.test_figure import made_rows
+from tests.support.run_folders import info_of, write_run_folder
+from tests.support.written_run import COMPARISON, compare_by_hand
+
+HUGE = 10**400
+DEEP = "[" * 900 + "]" * 900
+RUNNING = {"status": "running", "host": "elsewhere"}
+ALERT = {"rule": "kl_spike", "severity": "info", "step": 1, "message": "KL 3.", "advice": "Look at it."}
+# Changes of a whole run.json, and what the message says.
+INFOS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown status": ({"status": "done"}, "status = 'done' must be one of"),
+    "a status that is a list": ({"status": []}, "status = "),
+    "a text as pid": ({**RUNNING, "pid": "12"}, "pid = '12' must be the number of a process"),
+    "a negative pid": ({**RUNNING, "pid": -5}, "pid = -5 must be"),
+    "a huge pid": ({**RUNNING, "pid": 2**70}, "pid = 1180591620717411303424 must be"),
+    "a fraction as pid": ({**RUNNING, "pid": 1.5}, "pid = 1.5 must be"),
+    "true as pid": ({**RUNNING, "pid": True}, "pid = True must be"),
+    "no host": ({**RUNNING, "host": None}, "host = None must be a text"),
+    "a number as host": ({**RUNNING, "host": 7}, "host = 7 must be a text"),
+    "a text as start": ({**RUNNING, "process_start": "x"}, "process_start = 'x'"),
+    "no time": ({"started": "yesterday"}, "started = 'yesterday' must be a time"),
+    "a number as time": ({"started": 1.0}, "started = 1.0 must be a time"),
+    "a time before all time": ({"started": "0001-01-01T00:00:00+2359"}, "started = "),
+    "settings as a list": ({"settings": []}, r"settings = \[\] must be an object"),
+    "no setting": ({"settings": {}}, "settings has no field 'max_steps'"),
+    "an unknown setting": ({"settings": {"max_steps": 1, "nothing": 1}}, "unknown setting 'nothing'"),
+    "a setting of another type": ({"settings": {"max_steps": 1, "learning_rate": "x"}}, "learning_rate"),
+    "extra as a text": ({"settings": {"max_steps": 1, "extra": "x"}}, "extra = 'x' must be an object"),
+    "chat_template_kwargs as a text": (
+        {"settings": {"max_steps": 1, "extra": {"chat_template_kwargs": "x"}}}, "chat_template_kwargs = 'x'",
+    ),
+    "rewards as an object": ({"rewards": {}}, r"rewards = \{\} must be a list"),
+    "a reward as a text": ({"rewards": ["x"]}, "a reward = 'x' must be an object"),
+    "a reward without a name": ({"rewards": [{"weight": 1.0}]}, "a reward has no field 'name'"),
+    "a text as weight": (
+        {"rewards": [{"name": "a", "weight": "x", "call": "", "source": "", "hash": ""}]}, "weight = 'x' must be a number",
+    ),
+    "an infinite weight": (
+        {"rewards": [{"name": "a", "weight": float("inf"), "call": "", "source": "", "hash": ""}]},
+        "weight = inf must be a number",
+    ),
+    "a range of one": (
+        {"rewards": [{"name": "a", "weight": 1, "call": "", "source": "", "hash": "", "range": [1]}]}, r"range = \[1\] must be",
+    ),
+    "a task as a text": ({"task": "x"}, "task = 'x' must be an object"),
+    "a task without a format": ({"task": {"name": "x"}}, "task has no field 'format'"),
+    "a format of another kind": (
+        {"task": {**info_of({})["task"], "format": {"name": "x", "colour": "red"}}}, "unexpected keyword argument 'colour'",
+    ),
+    "a format of lists": ({"task": {**info_of({})["task"], "format": {"name": []}}}, "format = "),
+    "a machine as a list": ({"machine": []}, "machine = "),
+    "a GPU without a name": ({"machine": {"gpu": {}, "cores": 1}}, "gpu has no field 'name'"),
+    "versions as a list": ({"versions": ["x"]}, "versions = "),
+    "resumed as a number": ({"resumed": 3}, "resumed = 3 must be a list"),
+    "resumed without a step": ({"resumed": [{}]}, "an entry of resumed has no field 'step'"),
+    "a negative sequence": ({"sequence": -1}, "sequence = -1"),
+    "a text as adapter_step": ({"adapter_step": "x"}, "adapter_step = 'x'"),
+}  # fmt: skip
+# Whole files, as text, and what the message says.
+FILES: dict[str, tuple[str, str, str]] = {
+    "run.json, empty": ("run.json", "{}", "run.json has no field 'status'"),
+    "run.json, a list": ("run.json", "[]", r"run.json = \[\] must be an object"),
+    "run.json, null": ("run.json", "null", "run.json = None must be an object"),
+    "run.json, deep": ("run.json", DEEP, "nested deeper than 50 levels"),
+    "run.json, deeper than Python": ("run.json", "[" * 100_000, "nested deeper than 50 levels"),
+    "run.json, huge": ("run.json", f'{{"pid": {HUGE}}}', "a whole number of 401 digits"),
+    "metrics.jsonl, a list": ("metrics.jsonl", '[["step", 1]]\n', r"\[\['step', 1\]\] is no object"),
+    "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "the row has no field 'step'"),
+    "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
+    "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),
+    "metrics.jsonl, a huge reward": ("metrics.jsonl", f'{{"step": 1, "reward": {HUGE}}}\n', "401 digits"),
+    "metrics.jsonl, a text as reward": ("metrics.jsonl", '{"step": 1, "reward": "x"}\n', "'reward' = 'x' must be a number"),
+    "metrics.jsonl, a list as accuracy": ("metrics.jsonl", '{"step": 1, "holdout/accuracy": []}\n', "must be a number"),
+    "metrics.jsonl, alerts as a number": ("metrics.jsonl", '{"step": 1, "alerts": 5}\n', "alerts = 5 must be a list"),
+    "metrics.jsonl, an empty alert": ("metrics.jsonl", '{"step": 1, "alerts": [{}]}\n', "missing 5 required"),
+    "metrics.jsonl, an unknown severity": (
+        "metrics.jsonl", json.dumps({"step": 1, "alerts": [{**ALERT, "severity": "x"}]}) + "\n", "severity = 'x'",
+    ),
+    "metrics.jsonl, a number as message": (
+        "metrics.jsonl", json.dumps({"step": 1, "alerts": [{**ALERT, "message": 3}]}) + "\n", "message = 3",
+    ),
+    "metrics.jsonl, a text as an alert's step": (
+        "metrics.jsonl", json.dumps({"step": 1, "alerts": [{**ALERT, "step": "x"}]}) + "\n", "step = 'x'",
+    ),
+    "comparison.json, empty": ("comparison/comparison.json", "{}", "comparison.json has no field 'sentence'"),
+    "comparison.json, a list": ("comparison/comparison.json", "[]", "must be an object"),
+    "comparison.json, no side": ("comparison/comparison.json", '{"sentence": "better"}', "no field 'before'"),
+    "comparison.json, an empty side": (
+        "comparison/comparison.json", '{"sentence": "better", "before": {}, "after": {}}', "before has no field 'accuracy'",
+    ),
+    "comparison.json, a text as accuracy": (
+        "comparison/comparison.json", json.dumps(COMPARISON | {"after": {"accuracy": "x"}}), "accuracy = 'x'",
+    ),
+    "exports.json, an object": ("exports.json", '{"a": 1}', "an export = 'a' must be an object"),
+    "exports.json, no path": ("exports.json", "[{}]", "an export has no field 'path'"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> gn.runs.Run:
+    """A whole run beside which there is another one, which must always be listed."""
+    write_run_folder(tmp_path / "runs" / "good", info_of({"right": 1.0}), made_rows(3))
+    run = write_run_folder(tmp_path / "runs" / "sent", info_of({"right": 1.0}), made_rows(3))
+    compare_by_hand(run)
+    return run
+
+
+def read_all(run: gn.runs.Run) -> None:
+    """Use whatever reads a file of the run."""
+    _ = run.status_sentence, run.settings, run.started, run.weights, run.ranges, run.chat_template_kwargs, run.reference
+    _ = run.alerts, run.best, run.sentence, run.comparison, run.exports, run.steps
+    run.plot()
+    repr(run)
+    model_card(run)
+
+
+def assert_named(run: gn.runs.Run, file: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"{Path(file).name}.* is damaged, or of another version of the kit.*{said}"):
+        read_all(run)
+    listed = gn.runs.list(run.path.parent)
+    assert "good" in [one.name for one in listed]
+    shown = repr(listed)
+    assert "good" in shown
+    if file != "exports.json":  # which a list does not read
+        assert "sent cannot be read: " in shown
+
+
+def test_whole_run_is_read(run: gn.runs.Run) -> None:
+    read_all(run)
+    assert len(gn.runs.list(run.path.parent)) == 2
+
+
+@pytest.mark.parametrize("case", INFOS)
+def test_info_of_wrong_shape_is_named(run: gn.runs.Run, case: str) -> None:
+    changes, said = INFOS[case]
+    (run.path / "run.json").write_text(json.dumps(info_of({"right": 1.0}) | changes))
+    assert_named(run, "run.json", said)
+
+
+@pytest.mark.parametrize("name", [name for name in info_of({}) if name not in ("pid", "host")])
+def test_info_without_a_field_is_named(run: gn.runs.Run, name: str) -> None:
+    info = info_of({"right": 1.0})
+    del info[name]
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert_named(run, "run.json", f"run.json has no field '{name}'")
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_file_of_wrong_shape_is_named(run: gn.runs.Run, case: str) -> None:
+    file, content, said = FILES[case]
+    (run.path / file).write_text(content)
+    assert_named(run, file, said)
+
+
+def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
+    (run.path / "completions").mkdir()
+    for name in ("step_x.parquet", "step_1.parquet", "step_000002 copy.parquet", "step_000007.parquet"):
+        (run.path / "completions" / name).write_bytes(b"")
+    assert run.steps == [7]
