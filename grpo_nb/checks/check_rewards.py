@@ -17,6 +17,7 @@ execute code.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ from grpo_nb.checks.report import RewardReport, sort_findings
 from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
+from grpo_nb.rewards.grouping import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -59,8 +61,8 @@ class RewardResult:
     """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
     is_episode_reward: bool
     """True if the reward scores environments of played episodes, which no probe has."""
-    not_checked: str
-    """Part of the check that was not possible, with the reason; empty if there is none."""
+    limits: list[str]
+    """Parts of the check that were not possible, with the reason."""
 
     @property
     def name(self) -> str:
@@ -86,7 +88,9 @@ def check_rewards(
     """Report what is wrong with reward functions, what it does to training, and the fix.
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
-    is not called, because each call may cost money. On the main thread, a call is stopped after
+    is not called, because each call may cost money. A reward whose call takes longer than 0.2 s is
+    called at most 100 times, and with at most 60 completions if a single one takes that long; the
+    report says what that cost. On the main thread, a call is stopped after
     `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
     stop it.
 
@@ -95,7 +99,8 @@ def check_rewards(
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
             and an answer.
         format: Format of the answer if `task` is rows. Default: `xml()`.
-        answer: Column with the gold answer if `task` is rows, or a function of the row.
+        answer: Column with the gold answer if `task` is rows. Or a function from a row to a right
+            answer, for tasks in which right is defined by a function, such as Countdown.
         weights: Weights by name of the reward. Default: the weights that the rewards carry.
         tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
             counted.
@@ -137,11 +142,10 @@ def check_rewards(
     is_total_known = not judge_rewards and all(result.is_judged for result in scored_results)
     if scored_results and is_total_known:
         scored_rewards = [result.reward for result in scored_results]
-        is_for_answers = len(rewards) > 1 or _is_for_answers(rewards[0], scored_rewards[0], rows)
-        findings += total.judge_total(scored_rewards, weights, is_for_answers=is_for_answers)
+        findings += total.judge_total(scored_rewards, weights, rows)
 
     # 4. What could not be checked?
-    limits = [result.not_checked for result in results if result.not_checked]
+    limits = [limit for result in results for limit in result.limits]
     if judge_rewards:
         names = ", ".join(base.reward_name(reward) for reward in judge_rewards)
         limits.append(
@@ -175,61 +179,106 @@ def _try_reward(
     name = base.reward_name(reward)
     caller = Caller(reward, name, seconds_per_call)
     runner = ProbeRunner(caller, rows)
+    ranks_group = is_relative(reward)
     behaviour = Behaviour(classifying.OTHER, layouts[0], {})
-    detail_rows = rows.rows[:ROWS_IN_DETAIL]
+    steady_probes: list[Probe] = []
+    steadiness = contract.Steadiness()
 
     # 1. Controls: does the call work, and which layout does the reward read?
     findings = contract.check_signature(caller, rows.rows[0].columns)
-    if not findings:
+    has_contract = not findings
+    if has_contract:
+        if ranks_group:
+            runner.set_context(layouts[0])
         _try_controls(runner, layouts)
         behaviour = classifying.classify_reward(runner.scores, layouts)
-        detail_rows = _choose_detail_rows(rows, behaviour)
-        steady_probes = _choose_steady_probes(runner, behaviour, detail_rows)
-        findings += contract.check_steadiness(runner, steady_probes)
+        steady_probes = _choose_steady_probes(runner, behaviour, _detail_rows(runner, behaviour))
+    if steady_probes:
+        steadiness = contract.check_steadiness(runner, steady_probes, is_relative=ranks_group)
+        findings += [steadiness.finding] if steadiness.finding else []
 
-    # 2. All other probes, in that layout, unless the scores mean nothing.
+    # 2. Look behind unsteady scores: ask in groups, or one completion per call.
+    if steadiness.finding and steadiness.is_sound_alone:
+        if steadiness.is_group_dependent:
+            runner.set_context(layouts[0])
+        else:
+            caller.calls_alone_only = True
+            runner.forget()
+        _try_controls(runner, layouts)
+        behaviour = classifying.classify_reward(runner.scores, layouts)
+
+    # 3. All other probes, in that layout, unless the scores mean nothing.
     is_episode_reward = "environments" in texts_in(reward)
-    has_always_failed = len(runner.failures) == len(runner.scores)
-    is_judged = not (findings or is_episode_reward or has_always_failed)
-    tried = TriedReward(name, runner.scores, behaviour)
+    is_judged = has_contract and steadiness.is_sound_alone and bool(runner.scores)
+    is_judged = is_judged and not is_episode_reward
+    columns = _columns_read(reward, rows.rows[0])
     if is_judged:
+        detail_rows = _detail_rows(runner, behaviour)
         runner.run(_write_probes(reward, rows, behaviour, detail_rows))
         hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
         findings += contract.check_execution(runner, hostile)
+        if steadiness.finding is None:
+            state = contract.check_state(runner, steady_probes[:2])
+            findings += [state] if state else []
+        tried = TriedReward(name, runner.scores, behaviour, columns)
         findings += judging.judge_reward(tried, layouts)
     findings += contract.find_failures(runner)
 
-    # 3. What could not be checked?
-    not_checked = ""
+    # 4. What could not be checked?
+    limits = []
+    is_stopped = caller.is_given_up or any(one.is_late for one in runner.failures.values())
     if is_episode_reward:
-        not_checked = f"{name}: it scores played episodes. Play one with gn.lab.ByHand(task, row)"
+        limits.append(f"{name}: it scores played episodes. Play one with gn.lab.ByHand(task, row)")
     elif not is_judged:
-        not_checked = f"{name}: its scores, because it breaks the contract or always fails"
-    elif caller.is_given_up or any(failure.is_late for failure in runner.failures.values()):
+        limits.append(f"{name}: its scores, because it breaks the contract, fails or is unsteady")
+    elif is_stopped:
         completions = caller.completions
-        not_checked = (
-            f"{name}: some probes, because it was too slow after {completions} completions"
+        limits.append(f"{name}: some probes, because it is slow; tried with {completions} completions")
+    if caller.cost:
+        limits.append(f"{name}: {caller.cost}")
+    if any(finding.kind == "unsteady" for finding in findings):
+        limits.append(
+            f"{name}: it was called {caller.calls} times. If it keeps state, that has changed now: "
+            "make the reward anew before training"
         )
     return RewardResult(
-        reward=tried,
+        reward=TriedReward(name, runner.scores, behaviour, columns),
         findings=findings,
         completions=caller.completions,
         is_judged=is_judged,
         is_episode_reward=is_episode_reward,
-        not_checked=not_checked,
+        limits=limits,
     )
 
 
+def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]:
+    """Return the data columns that a reward names, besides the question and the gold answer."""
+    names = {*texts_in(reward)}
+    known = {"prompt", "question", "answer", "environments"}
+    return tuple(name for name in row.columns if name in names and name not in known)
+
+
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
-    """Try right and wrong answers in all layouts, those of other prompts on a few rows only."""
+    """Try right and wrong answers in all layouts, those of other prompts on a few rows only.
+
+    A slow reward is tried in the layout of the prompt first, and in others only if it does not
+    follow the answers there.
+    """
     first_rows = runner.rows.rows[:ROWS_IN_DETAIL]
     more_rows = runner.rows.rows[ROWS_IN_DETAIL:]
     own = [layout for layout in layouts if layout.is_own]
     others = [layout for layout in layouts if not layout.is_own]
-    runner.run(_write_controls(first_rows, own))
+    runner.run(_write_controls(first_rows, own[:1]))
+    if runner.caller.is_slow_alone:
+        behaviour = classifying.classify_reward(runner.scores, layouts)
+        if behaviour.role != classifying.OTHER:
+            return
+    runner.run(_write_controls(first_rows, own[1:]))
     if FAST_COMPLETIONS * runner.caller.seconds_per_completion < runner.caller.seconds:
         runner.run(_write_controls(more_rows, own))
-    runner.run(_write_controls(first_rows, others))
+    scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
+    scored_rows = [row for row in runner.rows.rows if row.index in scored][:ROWS_IN_DETAIL]
+    runner.run(_write_controls(scored_rows or first_rows, others))
 
 
 def _write_controls(rows: Iterable[CheckRow], layouts: Iterable[Layout]) -> list[Probe]:
@@ -240,10 +289,11 @@ def _write_controls(rows: Iterable[CheckRow], layouts: Iterable[Layout]) -> list
     return controls
 
 
-def _choose_detail_rows(rows: CheckRows, behaviour: Behaviour) -> list[CheckRow]:
+def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
     """Return a few rows, those with a margin first: only there a probe can be compared."""
-    with_margin = [row for row in rows.rows if row.index in behaviour.margins]
-    without_margin = [row for row in rows.rows if row.index not in behaviour.margins]
+    rows = runner.rows.rows
+    with_margin = [row for row in rows if row.index in behaviour.margins]
+    without_margin = [row for row in rows if row.index not in behaviour.margins]
     return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
 
 
@@ -254,10 +304,11 @@ def _choose_steady_probes(
     indexes = [row.index for row in detail_rows]
     chosen: dict[tuple[int, str], Probe] = {}
     for probe in runner.scores:
-        is_read = probe.layout == behaviour.layout.name and probe.row in indexes
-        if is_read and probe not in runner.failures:
+        if probe.layout == behaviour.layout.name and probe.row in indexes:
             chosen.setdefault((probe.row, probe.kind), probe)
-    return list(chosen.values())
+    # Each costs seven calls more.
+    count = 2 if runner.caller.is_slow else len(chosen)
+    return list(chosen.values())[:count]
 
 
 def _write_probes(
@@ -271,21 +322,12 @@ def _write_probes(
     is_format_reward = behaviour.role == classifying.FORM
     for row in detail_rows:
         written += probes.write_harmless(row, behaviour.layout, is_format_reward=is_format_reward)
-        written += probes.write_cheats(row, behaviour.layout, rows.all_golds)
+        written += probes.write_cheats(
+            row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function
+        )
         if row is detail_rows[0]:
             written += probes.write_growing(row, behaviour.layout, phrases_in(reward))
     return written
-
-
-def _is_for_answers(reward: base.RewardFunction, tried: TriedReward, rows: CheckRows) -> bool:
-    """Return whether a single reward is meant for answers.
-
-    It is if it reads the gold answer, or if another answer changes its score.
-    """
-    row = rows.rows[0]
-    gold_columns = {name for name, value in row.columns.items() if str(value).strip() == row.gold}
-    reads_gold = not gold_columns.isdisjoint(texts_in(reward))
-    return reads_gold or classifying.is_answer_dependent(tried.scores)
 
 
 def _find_unmeasured_judges(reward: base.RewardFunction) -> list[Finding]:

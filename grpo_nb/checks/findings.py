@@ -79,7 +79,29 @@ KINDS: dict[str, Kind] = {
             "without globals or randomness"
         ),
     ),
+    "depends on its group": Kind(
+        "warning",
+        effect=(
+            "a score has a meaning only inside its group; a call that holds several groups, or "
+            "part of one, changes it"
+        ),
+        fix=(
+            "if the reward ranks the completions of a group, say so with "
+            "gn.rewards.relative(reward) and it is checked in groups; if not, score each "
+            "completion for itself"
+        ),
+    ),
     # The scores
+    "infinite score": Kind(
+        "critical",
+        effect="the total and all advantages of its group become NaN, and with them the model",
+        fix="return a finite number for a bad completion, such as -1.0",
+    ),
+    "skips rows": Kind(
+        "note",
+        effect="on these rows only the other rewards count",
+        fix="if these rows are of another kind, add a reward for them; if not, check its columns",
+    ),
     "no score": Kind(
         "critical",
         effect="the reward never counts on these rows",
@@ -103,6 +125,15 @@ KINDS: dict[str, Kind] = {
         fix=(
             "give the task and the reward the same format, and match white space between tags "
             "with \\s*"
+        ),
+    ),
+    "right answer unknown": Kind(
+        "warning",
+        effect="if no answer is rewarded in training either, the model learns nothing from it",
+        fix=(
+            "if right is defined by a function, as in Countdown, give a right answer per row and "
+            "check again: gn.check_rewards(rewards, task, answer=right_answer), with "
+            "def right_answer(row): return ..."
         ),
     ),
     "ignores the gold answer": Kind(
@@ -209,7 +240,16 @@ KINDS: dict[str, Kind] = {
         effect="the model learns the format at best; accuracy improves only by luck",
         fix=(
             "fix the findings above, or add a reward for the answer such as "
-            "gn.rewards.correctness()"
+            "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
+            "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)"
+        ),
+    ),
+    "follows nothing": Kind(
+        "warning",
+        effect="the model learns neither answers nor the format from it",
+        fix=(
+            "add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
+            "completion that it must reward"
         ),
     ),
     "form outweighs being right": Kind(

@@ -21,7 +21,7 @@ from grpo_nb.checks.classifying import (
     tolerance_of,
 )
 from grpo_nb.checks.findings import Finding, make_finding
-from grpo_nb.checks.layouts import Layout
+from grpo_nb.checks.layouts import THINK_FIRST, Layout
 from grpo_nb.checks.probes import Probe
 
 REWARDED_SHARE = 0.5
@@ -39,6 +39,8 @@ PART_CREDIT_MARGIN = 0.1
 MAY_EARN_PART = frozenset({"paid for nothing", "length pays", "near miss", "phrase pays"})
 """Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
 
+MAX_GOLDS_NAMED = 5
+
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
 
@@ -53,6 +55,8 @@ class TriedReward:
     name: str
     scores: Scores
     behaviour: Behaviour
+    columns: tuple[str, ...] = ()
+    """Data columns that the reward reads, besides the question and the gold answer."""
 
     @property
     def layout(self) -> Layout:
@@ -98,6 +102,8 @@ def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding
     """Return one finding for each kind of fault, with the shortest completion that shows it."""
     findings = [
         _find_missing_scores(reward),
+        _find_infinite_scores(reward),
+        _find_skipped_rows(reward),
         _find_constant(reward),
         _find_ignored_gold(reward),
         _find_lost_rows(reward),
@@ -110,13 +116,39 @@ def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding
 
 
 def _find_missing_scores(reward: TriedReward) -> Finding | None:
-    """Report right answers with None, NaN or an infinite score on most rows."""
-    rights = reward.right_answers
-    missing = [probe for probe in rights if not math.isfinite(reward.scores[probe])]
+    """Report right answers without a score, on most of the rows on which anything has one."""
+    scored_rows = _scored_rows(reward)
+    rights = [p for p in reward.right_answers if p.row in scored_rows or not scored_rows]
+    missing = [probe for probe in rights if math.isnan(reward.scores[probe])]
     if len(missing) <= len(rights) / 2:
         return None
-    what = f"None, NaN or infinity for the right answer on {len(missing)} of {len(rights)} rows"
+    what = f"None or NaN for the right answer on {len(missing)} of {len(rights)} rows"
     return reward.finding("no score", what, missing)
+
+
+def _find_infinite_scores(reward: TriedReward) -> Finding | None:
+    """Report completions with an infinite score."""
+    infinite = [probe for probe, score in reward.scores.items() if math.isinf(score)]
+    if not infinite:
+        return None
+    what = f"{reward.scores[infinite[0]]} for {len(infinite)} of {len(reward.scores)} completions"
+    return reward.finding("infinite score", what, infinite)
+
+
+def _find_skipped_rows(reward: TriedReward) -> Finding | None:
+    """Report rows on which no completion has a score, if there are others."""
+    scored_rows = _scored_rows(reward)
+    skipped = [probe for probe in reward.right_answers if probe.row not in scored_rows]
+    if not scored_rows or not skipped:
+        return None
+    golds = _quoted(skipped)
+    rows = len(reward.right_answers)
+    what = f"None for every completion on {len(skipped)} of {rows} rows, with gold answers {golds}"
+    return reward.finding("skips rows", what)
+
+
+def _scored_rows(reward: TriedReward) -> set[int]:
+    return {probe.row for probe, score in reward.scores.items() if not math.isnan(score)}
 
 
 def _find_constant(reward: TriedReward) -> Finding | None:
@@ -150,15 +182,14 @@ def _find_lost_rows(reward: TriedReward) -> Finding | None:
     rights = reward.right_answers
     lost = []
     for probe in rights:
-        has_score = not math.isnan(reward.scores[probe])
+        has_score = math.isfinite(reward.scores[probe])
         if has_score and probe.row not in reward.behaviour.margins:
             lost.append(probe)
     if not lost or reward.behaviour.role != ANSWER:
         return None
-    golds = ", ".join(dict.fromkeys(repr(probe.variant) for probe in lost[:3]))
     what = (
-        f"on {len(lost)} of {len(rights)} rows a wrong answer scores as high as the gold answer, "
-        f"such as {golds}"
+        f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: "
+        f"{_quoted(lost)}"
     )
     return reward.finding("not on every row", what, lost)
 
@@ -169,8 +200,11 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Findin
     rewarded_layouts = {probe.layout for probe in rewarded}
     own_layouts = [layout.name for layout in layouts if layout.is_own]
     refused = [name for name in own_layouts if name not in rewarded_layouts]
+    scored_layouts = {p.layout for p in reward.of_kind("right") if math.isfinite(reward.scores[p])}
+    refused = [name for name in refused if name in scored_layouts]
     as_the_prompt_shows = own_layouts[0]
-    if as_the_prompt_shows not in refused or reward.behaviour.role == OTHER:
+    may_think_first = reward.layout.name == THINK_FIRST and not layouts[0].has_reasoning
+    if as_the_prompt_shows not in refused or reward.behaviour.role == OTHER or may_think_first:
         return None
     what = f"rewarded if written like this: {reward.layout.name}; not if: {', '.join(refused)}"
     as_read = [probe for probe in rewarded if probe.layout == reward.layout.name]
@@ -253,6 +287,12 @@ def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
         if is_read and not math.isnan(reward.share(probe)):
             probes_by_kind[probe.kind].append(probe)
     return probes_by_kind
+
+
+def _quoted(rights: Iterable[Probe]) -> str:
+    """Return the first gold answers of some rows, in quotes."""
+    golds = list(dict.fromkeys(repr(right.variant) for right in rights))
+    return ", ".join([*golds[:MAX_GOLDS_NAMED], *(["..."] if golds[MAX_GOLDS_NAMED:] else [])])
 
 
 def _variants(probes: Iterable[Probe]) -> str:

@@ -3,53 +3,82 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from grpo_nb.checks.classifying import ANSWER, OTHER, best_score, mean_gain
+from grpo_nb.checks import classifying
+from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.judging import TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
 from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.rows import CheckRows
 
 Weights = Mapping[str, float]
 """Weight of each reward, by name."""
 
 
-def judge_total(
-    rewards: Sequence[TriedReward], weights: Weights, *, is_for_answers: bool
-) -> list[Finding]:
-    """Report a total that does not follow right answers, or follows the format more.
-
-    Args:
-        rewards: One per reward.
-        weights: By name of the reward.
-        is_for_answers: False if the total need not tell right from wrong. A single length reward,
-            for example, may be meant for length alone.
-    """
+def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+    """Report a total that does not follow right answers, or follows the format more."""
     answer_rewards = [reward for reward in rewards if _is_for_answers(reward, weights)]
-    rows: set[int] = set()
+    margin_rows: set[int] = set()
     for reward in answer_rewards:
-        rows.update(reward.behaviour.margins)
+        margin_rows.update(reward.behaviour.margins)
     totals = _total_scores(rewards, weights)
     right_rows = []
-    for row in sorted(rows):
+    for row in sorted(margin_rows):
         layout = answer_rewards[0].layout.name
         best_right = best_score(totals, "right", row, layout)
         if best_right > best_score(totals, "wrong", row, layout):
             right_rows.append(row)
-
-    if len(right_rows) > len(rows) / 2:
+    if len(right_rows) > len(margin_rows) / 2:
         return _find_heavy_format(rewards, answer_rewards, weights, row=right_rows[0])
-    if is_for_answers:
-        suspects = [reward.name for reward in rewards if reward not in answer_rewards]
-        look_at = ", ".join(suspects) or "the weights and their signs"
+    return [_explain_total(rewards, rows)]
+
+
+def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
+    """Return the finding about a total that does not follow right answers.
+
+    It is critical, except in three cases. A single reward may be meant for the format or the length.
+    One that follows nothing that was tried may look for something else. And one that never rewards
+    any of the answers, but reads other columns of the row, may have its own idea of a right answer.
+    """
+    lone = rewards[0] if len(rewards) == 1 else None
+    is_answer_dependent = any(classifying.is_answer_dependent(reward.scores) for reward in rewards)
+    columns = _other_columns(rewards, rows)
+    if columns and not is_answer_dependent:
         what = (
-            "the gold answer has no higher total than a wrong answer in the same words and format; "
-            f"look first at {look_at}"
+            "no gold answer scores higher than a wrong one, and the reward reads "
+            f"{', '.join(columns)}: its right answers may be others than the gold answers"
         )
-        return [make_finding("nothing tells right from wrong", WHOLE_SET, what)]
-    if [reward.behaviour.role for reward in rewards] == [OTHER]:
-        what = "the only reward follows neither right answers nor the format"
-        return [make_finding("no reward for answers", WHOLE_SET, what)]
-    return []
+        return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
+    if lone is not None and not is_answer_dependent and not lone.behaviour.role == ANSWER:
+        if lone.behaviour.role == FORM:
+            what = "the only reward is for the format, whatever the answer"
+            return make_finding("no reward for answers", WHOLE_SET, what)
+        if classifying.is_length_dependent(lone.scores):
+            what = "the only reward follows the length or the wording, whatever the answer"
+            return make_finding("no reward for answers", WHOLE_SET, what)
+        what = "the only reward follows neither right answers nor the format, in all that was tried"
+        return make_finding("follows nothing", WHOLE_SET, what)
+    suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
+    look_at = ", ".join(suspects) or "the weights and their signs"
+    what = (
+        "the gold answer has no higher total than a wrong answer in the same words and format; "
+        f"look first at {look_at}"
+    )
+    return make_finding("nothing tells right from wrong", WHOLE_SET, what)
+
+
+def _other_columns(rewards: Sequence[TriedReward], rows: CheckRows) -> list[str]:
+    """Return data columns that rewards without a role read, besides question and answer.
+
+    Empty if the caller gave right answers with a function.
+    """
+    if rows.is_answer_function:
+        return []
+    read: list[str] = []
+    for reward in rewards:
+        if reward.behaviour.role == OTHER:
+            read += reward.columns
+    return list(dict.fromkeys(read))
 
 
 def _is_for_answers(reward: TriedReward, weights: Weights) -> bool:
@@ -73,6 +102,11 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> dict[Prob
     return totals
 
 
+def _scores_of(scores: Mapping[Probe, float], kind: str, row: int, layout: str) -> list[float]:
+    of_kind = {p: s for p, s in scores.items() if (p.kind, p.row, p.layout) == (kind, row, layout)}
+    return [score for score in of_kind.values() if math.isfinite(score)]
+
+
 def _find_heavy_format(
     rewards: Sequence[TriedReward],
     answer_rewards: Sequence[TriedReward],
@@ -87,8 +121,10 @@ def _find_heavy_format(
     for reward in rewards:
         weight = weights[reward.name]
         if reward in answer_rewards:
-            # A wrong answer in perfect format, compared with prose.
-            with_format = best_score(reward.scores, "wrong", row, layout)
+            # The worst wrong answer in perfect format, compared with prose. The best one may earn
+            # partial credit, which is not for the format.
+            wrong = _scores_of(reward.scores, "wrong", row, layout)
+            with_format = min(wrong, default=math.nan)
             without_format = best_score(reward.scores, "prose", row)
             answer_gain += abs(weight) * mean_gain(reward.behaviour.margins)
         else:

@@ -14,5 +14,6 @@ from grpo_nb.rewards.judge_model import judge
 from grpo_nb.rewards.length import length
 from grpo_nb.rewards.maths import maths
 from grpo_nb.rewards.record import rebuilt, record_of
+from grpo_nb.rewards.grouping import relative
 from grpo_nb.rewards.scores import Scores, group_advantages, reweight, score
 from grpo_nb.rewards.xml_format import incremental_format, xml_format, xml_tags
