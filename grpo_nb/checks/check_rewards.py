@@ -32,7 +32,7 @@ from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import RewardReport, sort_findings
-from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
+from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
 from grpo_nb.rewards.grouping import is_relative
@@ -209,9 +209,10 @@ def _try_reward(
 
     # 3. All other probes, in that layout, unless the scores mean nothing.
     is_episode_reward = "environments" in texts_in(reward)
-    is_judged = has_contract and steadiness.is_sound_alone and bool(runner.scores)
-    is_judged = is_judged and not is_episode_reward
+    has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
+    is_judged = has_contract and steadiness.is_sound_alone and has_scores and not is_episode_reward
     columns = _columns_read(reward, rows.rows[0])
+    reads_gold = _reads_gold(reward, rows.rows[0])
     if is_judged:
         detail_rows = _detail_rows(runner, behaviour)
         runner.run(_write_probes(reward, rows, behaviour, detail_rows))
@@ -220,7 +221,7 @@ def _try_reward(
         if steadiness.finding is None:
             state = contract.check_state(runner, steady_probes[:2])
             findings += [state] if state else []
-        tried = TriedReward(name, runner.scores, behaviour, columns)
+        tried = TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group)
         findings += judging.judge_reward(tried, layouts)
     findings += contract.find_failures(runner)
 
@@ -242,7 +243,7 @@ def _try_reward(
             "make the reward anew before training"
         )
     return RewardResult(
-        reward=TriedReward(name, runner.scores, behaviour, columns),
+        reward=TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group),
         findings=findings,
         completions=caller.completions,
         is_judged=is_judged,
@@ -256,6 +257,12 @@ def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]
     names = {*texts_in(reward)}
     known = {"prompt", "question", "answer", "environments"}
     return tuple(name for name in row.columns if name in names and name not in known)
+
+
+def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
+    """Return whether a reward names a data column that holds the gold answer, alone or in a list."""
+    names = {*texts_in(reward)}
+    return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:

@@ -17,6 +17,7 @@ from grpo_nb.checks.classifying import (
     Scores,
     best_score,
     finite_scores,
+    follows_length,
     is_answer_dependent,
     tolerance_of,
 )
@@ -57,6 +58,10 @@ class TriedReward:
     behaviour: Behaviour
     columns: tuple[str, ...] = ()
     """Data columns that the reward reads, besides the question and the gold answer."""
+    reads_gold: bool = False
+    """True if the reward names a column with the gold answer."""
+    ranks_group: bool = False
+    """True if the reward is marked with `gn.rewards.relative`."""
 
     @property
     def layout(self) -> Layout:
@@ -214,14 +219,25 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Findin
 def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     findings = []
-    for kind, probes in _comparable_probes(reward).items():
+    probes_by_kind = _comparable_probes(reward)
+    is_length_rewarded = any(map(reward.is_rewarded, probes_by_kind.get("length pays", ())))
+    for kind, probes in probes_by_kind.items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
+        if is_length_rewarded and kind != "length pays":
+            # Where length is rewarded, a long text of another kind shows the same fault again.
+            unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
         if unexpected:
             what = f"{_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
             if probes[0].expected == "refuse":
                 what = f"rewarded: {what}"
             findings.append(reward.finding(kind, what, unexpected))
     return findings
+
+
+def _is_long(reward: TriedReward, probe: Probe) -> bool:
+    """Return whether a text is longer than the right answer of its row."""
+    rights = [right for right in reward.right_answers if right.row == probe.row]
+    return all(len(probe.text) > len(right.text) for right in rights)
 
 
 def _find_part_credit(reward: TriedReward) -> Finding | None:
@@ -237,7 +253,8 @@ def _find_part_credit(reward: TriedReward) -> Finding | None:
             else:
                 naming.append(probe)
     parts = [probe for probe in naming if reward.share(probe) > level + PART_CREDIT_MARGIN]
-    if not parts:
+    length_probes = reward.of_kind("length pays")
+    if not parts or any(map(reward.is_rewarded, length_probes)):
         return None
     largest = max(reward.share(probe) for probe in parts)
     what = f"up to {largest:.0%} of what a right answer adds, for: {_variants(parts)}"
@@ -246,6 +263,12 @@ def _find_part_credit(reward: TriedReward) -> Finding | None:
 
 def _find_endless_growth(reward: TriedReward) -> Finding | None:
     """Report a score that rises with every repetition, above that of the plain right answer."""
+    if reward.ranks_group and follows_length(reward.scores):
+        rights = sorted(reward.of_kind("right"), key=lambda probe: len(probe.text))
+        longest = rights[-1]
+        if reward.scores[longest] > reward.scores[rights[0]]:
+            what = "the longest completion of a group always ranks first"
+            return reward.finding("more pays", what, [longest])
     probes_by_text = defaultdict(list)
     for probe in reward.of_kind("more pays"):
         probes_by_text[probe.variant].append(probe)

@@ -56,8 +56,9 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         if classifying.is_length_dependent(lone.scores):
             what = "the only reward follows the length or the wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
-        what = "the only reward follows neither right answers nor the format, in all that was tried"
-        return make_finding("follows nothing", WHOLE_SET, what)
+        if not lone.reads_gold:
+            what = "the only reward follows neither right answers nor the format, in all we tried"
+            return make_finding("follows nothing", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
