@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.findings import Finding, found
+from grpo_nb.checks.findings import Finding, make_finding
 from grpo_nb.core.statistics import RankCorrelation, rank_correlation
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import as_score
@@ -163,4 +163,4 @@ def measured(reward: judge) -> Iterator[Finding]:
     verdict, said = reward.measured or ("", "nobody has compared its scores with a person's")
     if verdict != "may pay":
         kind = "refused by its measure" if verdict == "may not pay" else "never measured"
-        yield found(kind, reward_name(reward), said)
+        yield make_finding(kind, reward_name(reward), said)

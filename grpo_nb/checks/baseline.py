@@ -209,7 +209,9 @@ class Baseline(Shown):
         # Half and half is no reason to change either way: the questions are as different as they should be.
         is_hard, is_easy = 2 * wrong >= count and wrong > right, 2 * right >= count and right > wrong
         # A text that ends nowhere near the format is not short of room, and twice the room would only cost twice the time.
-        is_short = len(cut) >= _MANY_CUT * n and (has_slots or self._tagged(cut) > 0)
+        is_begun = has_slots or self._tagged(cut) > 0
+        # A model that writes on and on where one word is asked for is not short of room.
+        is_short = len(cut) >= _MANY_CUT * n and is_begun and not self._asks_for_labels
         distinct = sum(len(set(group)) for group in in_groups(self.scores.completions, size)) / count
         is_rare, is_alike = 4 * differ < 3 * count, 2 * distinct <= size
         batch = -(-settings.batch_size // (2 * size)) * 2 * size
@@ -220,6 +222,10 @@ class Baseline(Shown):
              f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
              f"stands in {begun or 'none'} of {n}. The prompts show no example; a small model needs to see one.",
              load.format('example=("a question", "short reasoning", "its answer")')),
+            (not has_slots and self.has_example, "priming",
+             f"an answer can be read in {read or 'none'} of {n} completions, although the prompts show an example. "
+             "A few supervised steps on right answers teach the format, and GRPO starts from there.",
+             "gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: ...)"),
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
              f"the questions are too hard to begin with: in {wrong} of {count} groups none earned more than an empty one",
@@ -242,6 +248,11 @@ class Baseline(Shown):
             what = f"{name} gave {gave} to all {n} completions, a right answer gets {paid}: no advantage comes from it."
             tried.append((has_slots, "flat reward", what, "gn.check_rewards(rewards, task)"))
         return tuple(Advice(kind, what, line) for is_needed, kind, what, line in tried if is_needed)
+
+    @property
+    def _asks_for_labels(self) -> bool:
+        """True if every answer is a label of one word."""
+        return self.floor is not None and all(len(str(row["answer"]).split()) == 1 for row in self.rows)
 
     def _tagged(self, texts: Iterable[str]) -> int:
         """How many of these hold any mark of the format."""

@@ -1,31 +1,79 @@
-"""Try reward functions on the user's own rows before any training: the contract with TRL, and what a model could cheat.
+"""Try reward functions before training: do they work, and what could a model exploit?
 
-`check_rewards` needs no model. It calls the functions for real, with hundreds of completions of `grpo_nb.checks.probes`. First
-it finds the layout that a reward reads, then it tries everything in that one. Not covered: reward models that only a real
-completion would upset, and code that is to be run.
+The flow, one file per step. `check_rewards` connects the steps for all rewards, `_try_reward` for
+one:
+
+    rows.py          choose rows of the task, with right and wrong answers    -> CheckRows
+    probes.py        write completions to try, in the layouts of layouts.py   -> Probe
+    calling.py       call the reward with them as TRL does, in time           -> Scores
+    contract.py      does the call work?                                      -> Finding
+    classifying.py   what does the reward follow, by the control scores?      -> Behaviour
+    judging.py       which other scores of a reward are not as expected?      -> Finding
+    total.py         does the weighted total of all rewards teach answers?    -> Finding
+    report.py        show the findings, with the texts of findings.py         -> RewardReport
+
+No model is needed. Not covered: reward models that fail only on real completions, and rewards that
+execute code.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks import probes as make
+from grpo_nb.checks import classifying, contract, judging, probes, total
 from grpo_nb.checks.agreement import measured
-from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
-from grpo_nb.checks.findings import Finding, found
-from grpo_nb.checks.layouts import Layout, layouts_of
-from grpo_nb.checks.phrases import phrases_of, texts_in
-from grpo_nb.checks.report import RewardReport, in_order
-from grpo_nb.checks.rows import Rows
-from grpo_nb.checks.verdicts import FORM, Seen, judge, judge_set, take_role
+from grpo_nb.checks.calling import Caller, ProbeRunner
+from grpo_nb.checks.classifying import Behaviour
+from grpo_nb.checks.findings import Finding
+from grpo_nb.checks.judging import TriedReward
+from grpo_nb.checks.layouts import Layout, list_layouts
+from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.references import judges_in, phrases_in, texts_in
+from grpo_nb.checks.report import RewardReport, sort_findings
+from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
-from grpo_nb.rewards import base, judge_model
+from grpo_nb.rewards import base
+from grpo_nb.rewards.grouping import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-_FEW = 4
-"""Rows that every reward is tried on, however slow, and those for cheats, harmless forms and layouts of other prompts."""
+ROWS_IN_DETAIL = 4
+"""Rows for cheats, harmless changes and layouts of other prompts.
+
+A slow reward is tried on these rows only.
+"""
+
+FAST_COMPLETIONS = 500
+"""A reward is tried on all rows if one call could score this many completions in time."""
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """Result of trying one reward."""
+
+    reward: TriedReward
+    findings: list[Finding]
+    completions: int
+    """Number of completions with which the reward was called."""
+    is_judged: bool
+    """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
+    is_episode_reward: bool
+    """True if the reward scores environments of played episodes, which no probe has."""
+    limits: list[str]
+    """Parts of the check that were not possible, with the reason."""
+
+    @property
+    def name(self) -> str:
+        """Name of the reward."""
+        return self.reward.name
+
+    @property
+    def role(self) -> str:
+        """The role of the reward, as the report shows it."""
+        return self.reward.behaviour.role if self.is_judged else "not judged"
 
 
 def check_rewards(
@@ -38,23 +86,30 @@ def check_rewards(
     tokenizer: Any = None,
     seconds_per_call: float = 2.0,
 ) -> RewardReport:
-    """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
+    """Report what is wrong with reward functions, what it does to training, and the fix.
 
-    A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C
-    code. In another thread nothing stops it.
+    Each reward is called with about a thousand completions. A judge, and a reward that calls one,
+    is not called, because each call may cost money. A reward whose call takes longer than 0.2 s is
+    called at most 100 times, and with at most 60 completions if a single one takes that long; the
+    report says what that cost. On the main thread, a call is stopped after
+    `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
+    stop it.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
-        task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`, and an answer.
-        format: Where rows are given: the format of the answer; `xml()` if not given.
-        answer: Where rows are given: the column with the gold answer, or a function of the row.
-        weights: By name; those the rewards carry where not given.
-        tokenizer: For rewards that count tokens. Without it, words and marks are counted.
+        task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`,
+            and an answer.
+        format: Format of the answer if `task` is rows. Default: `xml()`.
+        answer: Column with the gold answer if `task` is rows. Or a function from a row to a right
+            answer, for tasks in which right is defined by a function, such as Countdown.
+        weights: Weights by name of the reward. Default: the weights that the rewards carry.
+        tokenizer: For rewards that count tokens. Without it, words and punctuation marks are
+            counted.
         seconds_per_call: Time limit of one call.
 
     Raises:
-        ValueError, TypeError: No rewards, two of one name, no rows, something that is no function, rows without the columns
-            named, or an argument that cannot be; nothing has been called then.
+        ValueError, TypeError: An argument is invalid: no rewards, two rewards of one name, no rows,
+            rows without the columns named, or a value out of range. No reward has been called then.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
@@ -63,133 +118,245 @@ def check_rewards(
     """
     require("gn.check_rewards(rewards, task)", roles={"task": "rows"}, rewards=rewards, task=task)
     rewards = base.reward_list(rewards)
-    by_weight = base.changed_weights(base.weights_by_name(rewards), weights or {})
+    weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
-    judges = {base.reward_name(one): one for one in rewards if isinstance(one, judge_model.judge)}
-    rewards = [reward for reward in rewards if base.reward_name(reward) not in judges]
-    layouts = layouts_of(format or (task.format if isinstance(task, Task) else xml()))
-    rows = Rows.take(task, answer, tokenizer) if rewards else Rows([], [], [], [])
-    checks = [_Check(Caller(reward, base.reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]
-    findings = [finding for check in checks for finding in check.findings()]
-    findings += [finding for one in judges.values() for finding in measured(one)]
-    limits = [check.limit for check in checks if check.limit]
-    every = [check.seen for check in checks]
-    answering = [check.seen for check in checks if not check.is_played]
-    if judges:
-        limits.append("what judges pay, which would take a thousand calls: gn.checks.agreement measures that")
-    elif answering and all(one.is_judged for one in answering):
-        gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
-        asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
-        findings += judge_set(answering, by_weight, asks=asks)
-    elif answering:
-        limits.append("the weighted total: each reward has to be mended first")
-    if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
-        limits.append("token counts: without tokenizer=, rewards that look at completion_ids saw words and marks")
-    completions = sum(check.caller.completions for check in checks)
+    layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
+
+    # 1. Set aside rewards that call a judge: a thousand calls of it would cost time and money.
+    judge_rewards = [reward for reward in rewards if judges_in(reward)]
+    tried_rewards = [reward for reward in rewards if not judges_in(reward)]
+    findings: list[Finding] = []
+    for reward in judge_rewards:
+        findings += _find_unmeasured_judges(reward)
+
+    # 2. Try each of the other rewards.
+    rows: CheckRows | None = None
+    results: list[RewardResult] = []
+    if tried_rewards:
+        rows = choose_rows(task, answer, tokenizer)
+        results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
+    for result in results:
+        findings += result.findings
+
+    # 3. Judge the weighted total, if the scores of all rewards are known. Rewards for episodes do
+    # not count: a probe is no episode, so they add nothing to its total.
+    scored_results = [result for result in results if not result.is_episode_reward]
+    is_total_known = not judge_rewards and all(result.is_judged for result in scored_results)
+    if scored_results and is_total_known:
+        scored_rewards = [result.reward for result in scored_results]
+        findings += total.judge_total(scored_rewards, weights, rows)
+
+    # 4. What could not be checked?
+    limits = [limit for result in results for limit in result.limits]
+    if judge_rewards:
+        names = ", ".join(base.reward_name(reward) for reward in judge_rewards)
+        limits.append(
+            f"the scores of {names}, and with them the weighted total: a judge would be asked "
+            "about a thousand times. Measure the judge with gn.checks.agreement"
+        )
+    elif scored_results and not is_total_known:
+        limits.append("the weighted total: fix each reward first")
+    if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
+        limits.append(
+            "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
+        )
+
+    roles = {result.name: result.role for result in results}
+    for reward in judge_rewards:
+        roles[base.reward_name(reward)] = "calls a judge"
     return RewardReport(
-        findings=in_order(findings),
-        roles={one.name: one.role if one.is_judged else "not judged" for one in every}
-        | dict.fromkeys(judges, "judges"),
-        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions.",
+        findings=sort_findings(findings),
+        roles=roles,
+        checked=_describe(results, rows, judge_rewards),
         limits=tuple(limits),
-        weights=by_weight,
-        seen=tuple(every),
+        weights=weights,
+        scores={result.name: result.reward.scores for result in results},
     )
 
 
-class _Check:
-    """One reward on its way through the check."""
+def _try_reward(
+    reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
+) -> RewardResult:
+    """Try one reward with all probes and judge its scores."""
+    name = base.reward_name(reward)
+    caller = Caller(reward, name, seconds_per_call)
+    runner = ProbeRunner(caller, rows)
+    ranks_group = is_relative(reward)
+    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
+    steady_probes: list[Probe] = []
+    steadiness = contract.Steadiness()
 
-    def __init__(self, caller: Caller, rows: Rows, layouts: Sequence[Layout]) -> None:
-        self.caller, self.rows, self.layouts = caller, rows, layouts
-        self.seen = Seen(caller.name, layouts[0])
-        self.failed: dict[make.Probe, Outcome] = {}
-        self.is_played = False
+    # 1. Controls: does the call work, and which layout does the reward read?
+    findings = contract.check_signature(caller, rows.rows[0].columns)
+    has_contract = not findings
+    if has_contract:
+        if ranks_group:
+            runner.set_context(layouts[0])
+        _try_controls(runner, layouts)
+        behaviour = classifying.classify_reward(runner.scores, layouts)
+        steady_probes = _choose_steady_probes(runner, behaviour, _detail_rows(runner, behaviour))
+    if steady_probes:
+        steadiness = contract.check_steadiness(runner, steady_probes, is_relative=ranks_group)
+        findings += [steadiness.finding] if steadiness.finding else []
 
-    def findings(self) -> Iterator[Finding]:
-        """Find the layout that the reward reads, try everything in that one, and judge it."""
-        seen, broken = self.seen, [*check_arguments(self.caller, self.rows.rows[0])]
-        if not broken:
-            self._try_layouts()
-            rows = [*dict.fromkeys([*seen.pairs, *range(len(self.rows.rows))])][:_FEW]
-            scored = [p for p in seen.scores if p.layout == seen.layout.name and p not in self.failed]
-            pairs = {(p.row, p.kind): p for p in reversed(scored) if p.row in rows}
-            broken += check_steadiness(self.caller, self.rows.batch([*pairs.values()])) if pairs else []
-        self.is_played = "environments" in texts_in(self.caller.reward)
-        seen.is_judged = not broken and not self.is_played and len(self.failed) < len(seen.scores)
-        if seen.is_judged:
-            self._run(probe for row in rows for probe in self._of_row(row, is_first=row == rows[0]))
-            yield from self._try_hostile(rows[0])
-            yield from judge(seen, self.layouts)
-        yield from [*broken, *self._failures()]
+    # 2. Look behind unsteady scores: ask in groups, or one completion per call.
+    if steadiness.finding and steadiness.is_sound_alone:
+        if steadiness.is_group_dependent:
+            runner.set_context(layouts[0])
+        else:
+            caller.calls_alone_only = True
+            runner.forget()
+        _try_controls(runner, layouts)
+        behaviour = classifying.classify_reward(runner.scores, layouts)
 
-    @property
-    def limit(self) -> str:
-        """What could not be checked; empty where all was."""
-        if self.is_played:
-            return f"{self.seen.name}: what it pays an episode, which nobody played here: gn.lab.ByHand(task, row) shows it"
-        if not self.seen.is_judged:
-            return f"{self.seen.name}: what it pays, for it fails on all completions, or scores one differently"
-        if self.caller.is_given_up or any(outcome.is_late for outcome in self.failed.values()):
-            return f"{self.seen.name}: some of {self.caller.completions} completions or what follows, as it is slow"
-        return ""
+    # 3. All other probes, in that layout, unless the scores mean nothing.
+    is_episode_reward = "environments" in texts_in(reward)
+    has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
+    is_judged = has_contract and steadiness.is_sound_alone and has_scores and not is_episode_reward
+    columns = _columns_read(reward, rows.rows[0])
+    reads_gold = _reads_gold(reward, rows.rows[0])
+    if is_judged:
+        detail_rows = _detail_rows(runner, behaviour)
+        runner.run(_write_probes(reward, rows, behaviour, detail_rows))
+        hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
+        findings += contract.check_execution(runner, hostile)
+        if steadiness.finding is None:
+            state = contract.check_state(runner, steady_probes[:2])
+            findings += [state] if state else []
+        tried = TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group)
+        findings += judging.judge_reward(tried, layouts)
+    findings += contract.find_failures(runner)
 
-    def _try_layouts(self) -> None:
-        """Try right and wrong answers in every layout, and see which one the reward reads."""
-        own, others = ([one for one in self.layouts if one.is_own is is_own] for is_own in (True, False))
-        rows = range(len(self.rows.rows))
-        self._try_controls(rows[:_FEW], own)
-        # One that is slow says on the first rows what it says.
-        if 500 * self.caller.per_completion < self.caller.seconds:
-            self._try_controls(rows[_FEW:], own)
-        self._try_controls(rows[:_FEW], others)
-        take_role(self.seen, self.layouts)
+    # 4. What could not be checked?
+    limits = []
+    is_stopped = caller.is_given_up or any(one.is_late for one in runner.failures.values())
+    if is_episode_reward:
+        limits.append(f"{name}: it scores played episodes. Play one with gn.lab.ByHand(task, row)")
+    elif not is_judged:
+        limits.append(f"{name}: its scores, because it breaks the contract, fails or is unsteady")
+    elif is_stopped:
+        completions = caller.completions
+        limits.append(f"{name}: some probes, because it is slow; tried with {completions} completions")
+    if caller.cost:
+        limits.append(f"{name}: {caller.cost}")
+    if any(finding.kind == "unsteady" for finding in findings):
+        limits.append(
+            f"{name}: it was called {caller.calls} times. If it keeps state, that has changed now: "
+            "make the reward anew before training"
+        )
+    return RewardResult(
+        reward=TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group),
+        findings=findings,
+        completions=caller.completions,
+        is_judged=is_judged,
+        is_episode_reward=is_episode_reward,
+        limits=limits,
+    )
 
-    def _try_controls(self, rows: Iterable[int], layouts: Sequence[Layout]) -> None:
-        golds, wrong = self.rows.golds, self.rows.wrong
-        self._run(p for row in rows for layout in layouts for p in make.controls(row, layout, golds[row], wrong(row)))
 
-    def _of_row(self, row: int, *, is_first: bool) -> Iterator[make.Probe]:
-        rows, layout, gold, bad = self.rows, self.seen.layout, self.rows.golds[row], self.rows.wrong(row)[0]
-        kind = "format refused" if self.seen.role == FORM else "right answer refused"
-        yield from make.harmless(row, layout, gold, bad, kind)
-        yield from make.cheats(row, layout, rows.accepted[row], bad, rows.every_gold, rows.question(row))
-        if is_first:
-            yield from make.growing(row, layout, gold, bad, phrases_of(self.caller.reward))
+def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]:
+    """Return the data columns that a reward names, besides the question and the gold answer."""
+    names = {*texts_in(reward)}
+    known = {"prompt", "question", "answer", "environments"}
+    return tuple(name for name in row.columns if name in names and name not in known)
 
-    def _run(self, probes: Iterable[make.Probe]) -> None:
-        """Try probes that have not been tried, until the reward is given up."""
-        probes = [probe for probe in dict.fromkeys(probes) if probe not in self.seen.scores]
-        for i, outcome in self.caller.each(self.rows.batch(probes)) if probes else ():
-            self.seen.scores[probes[i]] = outcome.scores[0] if outcome.scores else math.nan
-            if outcome.scores is None:
-                self.failed[probes[i]] = outcome
 
-    def _try_hostile(self, row: int) -> Iterator[Finding]:
-        """Each alone; a reward is left after two that took too long."""
-        sprung = make.EvalTrap.count
-        for probe in make.hostile(row, self.seen.layout, self.rows.golds[row]):
-            self._run([probe])
-            if make.EvalTrap.count > sprung:
-                sprung = math.inf
-                yield found("runs the answer as code", self.seen.name, "the answer was evaluated here", [probe.text])
+def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
+    """Return whether a reward names a data column that holds the gold answer, alone or in a list."""
+    names = {*texts_in(reward)}
+    return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
 
-    def _failures(self) -> Iterator[Finding]:
-        """What was changed, what hangs, what is raised: each with its shortest completion."""
-        caller, name = self.caller, self.seen.name
-        if caller.changed:
-            what = "after a call its completions or columns are different"
-            yield found("changes its inputs", name, what, [caller.changed])
-        if caller.late_on is not None:
-            # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
-            batch = caller.late_on.select([0])
-            text = base.completion_text(batch.completions[0])
-            if caller.call(batch, 4 * caller.seconds).is_late:
-                what = f"a completion of {len(text):,} characters had not ended after {4 * caller.seconds:g} s"
-                yield found("hangs", name, what, [text])
-        failed = sorted(self.failed.items(), key=lambda item: len(item[0].text))
-        for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
-            raised = [(p, o.error) for p, o in failed if not o.is_late and o.is_unreadable is is_unreadable]
-            for probe, error in raised[:1]:
-                what = f"on {len(raised)} of {len(self.seen.scores)} completions {type(error).__name__}: {error!s:.200}"
-                yield found(kind, name, what, [probe.text])
+
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
+    """Try right and wrong answers in all layouts, those of other prompts on a few rows only.
+
+    A slow reward is tried in the layout of the prompt first, and in others only if it does not
+    follow the answers there.
+    """
+    first_rows = runner.rows.rows[:ROWS_IN_DETAIL]
+    more_rows = runner.rows.rows[ROWS_IN_DETAIL:]
+    own = [layout for layout in layouts if layout.is_own]
+    others = [layout for layout in layouts if not layout.is_own]
+    runner.run(_write_controls(first_rows, own[:1]))
+    if runner.caller.is_slow_alone:
+        behaviour = classifying.classify_reward(runner.scores, layouts)
+        if behaviour.role != classifying.OTHER:
+            return
+    runner.run(_write_controls(first_rows, own[1:]))
+    if FAST_COMPLETIONS * runner.caller.seconds_per_completion < runner.caller.seconds:
+        runner.run(_write_controls(more_rows, own))
+    scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
+    scored_rows = [row for row in runner.rows.rows if row.index in scored][:ROWS_IN_DETAIL]
+    runner.run(_write_controls(scored_rows or first_rows, others))
+
+
+def _write_controls(rows: Iterable[CheckRow], layouts: Iterable[Layout]) -> list[Probe]:
+    controls = []
+    for row in rows:
+        for layout in layouts:
+            controls += probes.write_controls(row, layout)
+    return controls
+
+
+def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
+    """Return a few rows, those with a margin first: only there a probe can be compared."""
+    rows = runner.rows.rows
+    with_margin = [row for row in rows if row.index in behaviour.margins]
+    without_margin = [row for row in rows if row.index not in behaviour.margins]
+    return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
+
+
+def _choose_steady_probes(
+    runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]
+) -> list[Probe]:
+    """Return one right and one wrong answer per row that got a score, in the layout read."""
+    indexes = [row.index for row in detail_rows]
+    chosen: dict[tuple[int, str], Probe] = {}
+    for probe in runner.scores:
+        if probe.layout == behaviour.layout.name and probe.row in indexes:
+            chosen.setdefault((probe.row, probe.kind), probe)
+    # Each costs seven calls more.
+    count = 2 if runner.caller.is_slow else len(chosen)
+    return list(chosen.values())[:count]
+
+
+def _write_probes(
+    reward: base.RewardFunction,
+    rows: CheckRows,
+    behaviour: Behaviour,
+    detail_rows: Sequence[CheckRow],
+) -> list[Probe]:
+    """Write harmless changes and cheats for a few rows, and growing texts for the first of them."""
+    written = []
+    is_format_reward = behaviour.role == classifying.FORM
+    for row in detail_rows:
+        written += probes.write_harmless(row, behaviour.layout, is_format_reward=is_format_reward)
+        written += probes.write_cheats(
+            row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function
+        )
+        if row is detail_rows[0]:
+            written += probes.write_growing(row, behaviour.layout, phrases_in(reward))
+    return written
+
+
+def _find_unmeasured_judges(reward: base.RewardFunction) -> list[Finding]:
+    """Report judges that were never measured or failed, under the name of the calling reward."""
+    name = base.reward_name(reward)
+    findings = []
+    for judge in judges_in(reward):
+        findings += [dataclasses.replace(finding, reward=name) for finding in measured(judge)]
+    return findings
+
+
+def _describe(
+    results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]
+) -> str:
+    """Return what was checked, in one or two sentences with counts."""
+    sentences = []
+    if rows is not None:
+        completions = sum(result.completions for result in results)
+        counts = f"{len(rows.rows)} rows, {completions:,} completions"
+        sentences.append(f"Checked {len(results)} reward(s) on {counts}.")
+    if judge_rewards:
+        sentences.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
+    return " ".join(sentences)

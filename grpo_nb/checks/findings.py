@@ -1,4 +1,8 @@
-"""All that `check_rewards` can find: how bad each kind is, what it does to a training, and what mends it."""
+"""The kinds of findings of `check_rewards`: severity, effect on training, and fix.
+
+To add a kind, add an entry to `KINDS`. Its key is what probes and judging functions use, and what
+users see.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,77 +11,275 @@ from typing import Literal, NamedTuple
 from grpo_nb.core.words import displayable, excerpt
 
 Severity = Literal["critical", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
 WHOLE_SET = "all rewards together"
+"""Stands in place of a reward's name in findings about the weighted total."""
 
 
 class Kind(NamedTuple):
-    """What is always said of a kind of finding."""
+    """The part of a finding that is the same for all findings of a kind."""
 
     severity: Severity
     effect: str
+    """Consequence for training."""
     fix: str
 
 
-_LEARNT = "the model learns this instead of the task"
-_IN_SLOT = "take the answer from its slot alone, and refuse a text with more than one slot"
+_LEARNS_LOOPHOLE = "the model learns this instead of the task"
+_READ_SLOT = "read the answer from its slot only, and refuse a completion with more than one slot"
 
-# The causes first: what stands further down may follow from what stands above it.
+# Causes come first, and reports keep this order: a finding may follow from one above it.
 KINDS: dict[str, Kind] = {
-    "breaks the contract": Kind("critical", "the training stops at its first step",
-        "def reward(completions, answer, **columns): return a list with one float (or None) for each completion"),
-    "raises": Kind("critical", "one such completion stops the training",
-        "gn.rewards.completion_text(completion) is the text; catch what parsing can raise, by name, and return 0.0"),
-    "hangs": Kind("critical", "one such completion stops the training, or makes every step that has one as slow",
-        "bound nested repeats such as (a+)+ in a pattern; limit the time of what computes, as gn.rewards.maths does"),
-    "runs the answer as code": Kind("critical", "what the model writes runs with your rights: it can delete your files",
-        "ast.literal_eval or json.loads in place of eval; gn.rewards.code_tests runs code in the sandbox"),
-    "changes its inputs": Kind("critical", "the next reward and the log see the changed text",
-        "text = completion[0]['content'] is a copy; never assign into completions or columns"),
-    "unsteady": Kind("critical", "a completion is paid for its place, for its neighbours or by chance",
-        "score each for itself beside its own row, zip(completions, answer, strict=True); no globals, no draws"),
-    "no score": Kind("critical", "on these rows it never counts", "mostly a column that it cannot read: it returns None"),
-    "constant": Kind("warning", "no influence on any advantage: dead weight, or it looks for what your data never has",
-        "try it on one completion that it must pay, gn.rewards.completion_text(completion) being its text"),
-    "another format": Kind("critical", "being right is not paid in the format that the prompt asks for",
-        "give task and reward the same format, and take white space between tags as \\s*"),
-    "right answer refused": Kind("critical", "the model is punished for being right",
-        "re.DOTALL and \\s* in its patterns; strip the answer; look at nothing but the slot"),
-    "format refused": Kind("critical", "it stays unpaid where the prompt is obeyed", "re.DOTALL and \\s* in its patterns"),
-    "not on every row": Kind("warning", "on these rows no answer is learnt", "look at how it reads these gold answers"),
-    "number form refused": Kind("note", "a strict reward, if you mean it", "compare as numbers, unless they are names"),
-    "paid for nothing": Kind("critical", _LEARNT, "no answer found must be 0.0"),
-    "every candidate": Kind("critical", _LEARNT, "pay the whole slot for being the gold answer, not for what it holds of it"),
-    "contains the answer": Kind("critical", _LEARNT, "compare for equality, as numbers where they are numbers; not with `in`"),
-    "answer outside the slot": Kind("critical", _LEARNT, _IN_SLOT),
-    "phrase pays": Kind("critical", _LEARNT, "pay words only beside the right answer, or in a reward of small weight"),
-    "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
-    "several answers": Kind("warning", "naming two pays as much as choosing one", _IN_SLOT),
-    "near miss": Kind("warning", "what is nearly right is learnt as right", "compare the whole answer, or state the tolerance"),
-    "no slot needed": Kind("warning", "the slot need not be learnt, and a mention in passing is paid", _IN_SLOT),
-    "part credit": Kind("warning", "the sure part is learnt before the rest: to name every candidate",
-        "pay parts for what leads to the answer, never for naming it elsewhere or among others"),
-    "more pays": Kind("warning", "the model repeats it up to max_completion_length", "count up to a maximum: min(1.0, ...)"),
-    "refused by its measure": Kind("critical", "the model learns what pleases the judge, and not what you call good",
-        "a clearer rubric, another model, or plain checks; then measure it again, gn.checks.agreement(judge, labelled)"),
-    "never measured": Kind("warning", "what the judge pays for is learnt, whether you would call it good or not",
-        "score 20 answers or more yourself, in gn.RewardLab or a .csv, and gn.checks.agreement(judge, labelled)"),
-    "nothing tells right from wrong": Kind("critical", "the model learns form at best; accuracy does not move but by luck",
-        "mend what is said above, or add a reward for the answer such as gn.rewards.correctness()"),
-    "form outweighs being right": Kind("warning", "a wrong answer in perfect form beats a right one in its slot alone",
-        "give the answer more weight than all rewards for form together"),
-}  # fmt: skip
+    # The call
+    "breaks the contract": Kind(
+        "critical",
+        effect="the training stops at its first step",
+        fix=(
+            "write def reward(completions, answer, **columns), and return a list with one float "
+            "or None per completion"
+        ),
+    ),
+    "raises": Kind(
+        "critical",
+        effect="one such completion stops the training",
+        fix=(
+            "read the text with gn.rewards.completion_text(completion), catch by name the "
+            "exceptions that parsing can raise, and return 0.0"
+        ),
+    ),
+    "hangs": Kind(
+        "critical",
+        effect="one such completion stops the training, or makes every step that has one as slow",
+        fix=(
+            "limit nested repeats such as (a+)+ in patterns, and limit the time of computations "
+            "as gn.rewards.maths does"
+        ),
+    ),
+    "runs the answer as code": Kind(
+        "critical",
+        effect="code that the model writes runs with your rights: it can delete your files",
+        fix=(
+            "use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code "
+            "in the sandbox"
+        ),
+    ),
+    "changes its inputs": Kind(
+        "critical",
+        effect="the next reward and the log see the changed text",
+        fix=(
+            "work on a copy, such as text = completion[0]['content'], and never assign into "
+            "completions or columns"
+        ),
+    ),
+    "unsteady": Kind(
+        "critical",
+        effect="the score of a completion depends on its place, on its neighbours or on chance",
+        fix=(
+            "score each completion with its own row, zip(completions, answer, strict=True), "
+            "without globals or randomness"
+        ),
+    ),
+    "depends on its group": Kind(
+        "warning",
+        effect=(
+            "a score has a meaning only inside its group; a call that holds several groups, or "
+            "part of one, changes it"
+        ),
+        fix=(
+            "if the reward ranks the completions of a group, say so with "
+            "gn.rewards.relative(reward) and it is checked in groups; if not, score each "
+            "completion for itself"
+        ),
+    ),
+    # The scores
+    "infinite score": Kind(
+        "critical",
+        effect="the total and all advantages of its group become NaN, and with them the model",
+        fix="return a finite number for a bad completion, such as -1.0",
+    ),
+    "skips rows": Kind(
+        "note",
+        effect="on these rows only the other rewards count",
+        fix="if these rows are of another kind, add a reward for them; if not, check its columns",
+    ),
+    "no score": Kind(
+        "critical",
+        effect="the reward never counts on these rows",
+        fix=(
+            "check which column it reads: a reward that cannot read its column usually returns None"
+        ),
+    ),
+    "constant": Kind(
+        "warning",
+        effect=(
+            "no influence on any advantage; perhaps it looks for something that your data never has"
+        ),
+        fix=(
+            "try it on one completion that it must reward, and print "
+            "gn.rewards.completion_text(completion)"
+        ),
+    ),
+    "another format": Kind(
+        "critical",
+        effect="right answers get no reward in the format that the prompt asks for",
+        fix=(
+            "give the task and the reward the same format, and match white space between tags "
+            "with \\s*"
+        ),
+    ),
+    "right answer unknown": Kind(
+        "warning",
+        effect="if no answer is rewarded in training either, the model learns nothing from it",
+        fix=(
+            "if right is defined by a function, as in Countdown, give a right answer per row and "
+            "check again: gn.check_rewards(rewards, task, answer=right_answer), with "
+            "def right_answer(row): return ..."
+        ),
+    ),
+    "ignores the gold answer": Kind(
+        "warning",
+        effect="the model learns the answers that score best, whatever the question",
+        fix=(
+            "compare the answer of each completion with the gold answer of its own row, from the "
+            "column `answer`"
+        ),
+    ),
+    "right answer refused": Kind(
+        "critical",
+        effect="the model is punished for right answers",
+        fix=(
+            "use re.DOTALL and \\s* in patterns, strip the answer, and look at nothing but the slot"
+        ),
+    ),
+    "format refused": Kind(
+        "critical",
+        effect="completions that follow the prompt get no reward",
+        fix="use re.DOTALL and \\s* in patterns",
+    ),
+    "not on every row": Kind(
+        "warning",
+        effect="the model learns no answers on these rows",
+        fix="check how the reward reads these gold answers",
+    ),
+    "number form refused": Kind(
+        "note",
+        effect="the reward is strict, which may be what you want",
+        fix="compare as numbers, unless the answers are names",
+    ),
+    # Loopholes
+    "paid for nothing": Kind(
+        "critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"
+    ),
+    "every candidate": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="compare the whole slot with the gold answer; do not search the gold answer in it",
+    ),
+    "contains the answer": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="compare with ==, numbers as numbers, not with `in`",
+    ),
+    "answer outside the slot": Kind("critical", effect=_LEARNS_LOOPHOLE, fix=_READ_SLOT),
+    "phrase pays": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="reward phrases only together with the right answer, or in a reward of small weight",
+    ),
+    "length pays": Kind(
+        "critical",
+        effect=_LEARNS_LOOPHOLE,
+        fix="limit what length can add to well below what the right answer adds",
+    ),
+    "several answers": Kind(
+        "warning", effect="naming two answers scores as high as choosing one", fix=_READ_SLOT
+    ),
+    "near miss": Kind(
+        "warning",
+        effect="the model learns that almost right is right",
+        fix="compare the whole answer, or state the tolerance",
+    ),
+    "no slot needed": Kind(
+        "warning",
+        effect=(
+            "the model need not learn the slot, and mentioning the answer in passing is rewarded"
+        ),
+        fix=_READ_SLOT,
+    ),
+    "part credit": Kind(
+        "warning",
+        effect="the easy part is learned before the rest: the model names every candidate",
+        fix=(
+            "give partial credit for steps towards the answer, never for naming it elsewhere or "
+            "among others"
+        ),
+    ),
+    "more pays": Kind(
+        "warning",
+        effect="the model repeats it up to max_completion_length",
+        fix="count up to a maximum: min(1.0, ...)",
+    ),
+    # Judges
+    "refused by its measure": Kind(
+        "critical",
+        effect="the model learns what pleases the judge, and not what you call good",
+        fix="write a clearer rubric, ask another model, or use plain checks; then measure again: "
+        "gn.checks.agreement(judge, labelled)",
+    ),
+    "never measured": Kind(
+        "warning",
+        effect=(
+            "the model learns whatever the judge scores high, whether you would call it good or not"
+        ),
+        fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
+        "gn.checks.agreement(judge, labelled)",
+    ),
+    # The weighted total
+    "nothing tells right from wrong": Kind(
+        "critical",
+        effect="the model learns the format at best; accuracy improves only by luck",
+        fix=(
+            "fix the findings above, or add a reward for the answer such as "
+            "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
+            "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)"
+        ),
+    ),
+    "follows nothing": Kind(
+        "warning",
+        effect="the model learns neither answers nor the format from it",
+        fix=(
+            "add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
+            "completion that it must reward"
+        ),
+    ),
+    "form outweighs being right": Kind(
+        "warning",
+        effect="a wrong answer in perfect format beats a right answer in its slot alone",
+        fix="give the answer more weight than all format rewards together",
+    ),
+    "no reward for answers": Kind(
+        "note",
+        effect="the model does not learn to answer, which may be what you want",
+        fix="add a reward for the answer such as gn.rewards.correctness()",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong or worth knowing, with the shortest completion that shows it."""
+    """One fault of a reward, with the shortest completion that shows it."""
 
     severity: Severity
-    """`critical`: the training fails or learns the wrong thing. `warning`: it learns less well. `note`: good to know."""
+    """`critical`: the training fails or learns the wrong thing.
+
+    `warning`: it learns less well. `note`: good to know.
+    """
     reward: str
+    """Name of the reward, or `WHOLE_SET`."""
     kind: str
-    """A key of `KINDS`; for code, which should not read prose."""
+    """Key of `KINDS`. Code should read this, not the prose."""
     what: str
+    """Observation, with its numbers."""
     example: str = ""
     effect: str = ""
     fix: str = ""
@@ -90,14 +292,23 @@ class Finding:
         )
 
 
-def found(kind: str, reward: str, what: str, tried: Sequence[str] = ()) -> Finding:
-    """Return a finding of a kind.
+def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -> Finding:
+    """Return a finding.
 
     Args:
-        kind: A key of `KINDS`.
-        reward: Its name, or `WHOLE_SET`.
-        what: What was seen, with its numbers.
-        tried: Completions that show it; the shortest is the example.
+        kind: Key of `KINDS`.
+        reward: Name of the reward, or `WHOLE_SET`.
+        what: Observation, with its numbers.
+        texts: Completions that show it. The shortest becomes the example.
     """
-    example = excerpt(min(tried, key=len)) if tried else ""
-    return Finding(kind=kind, reward=reward, what=what, example=example, **KINDS[kind]._asdict())
+    example = excerpt(min(texts, key=len)) if texts else ""
+    severity, effect, fix = KINDS[kind]
+    return Finding(
+        severity=severity,
+        reward=reward,
+        kind=kind,
+        what=what,
+        example=example,
+        effect=effect,
+        fix=fix,
+    )

@@ -1,21 +1,22 @@
-"""What `check_rewards` found: the report that shows it, with what each reward gave for every completion tried."""
+"""Show what `check_rewards` found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from grpo_nb.checks.findings import KINDS, WHOLE_SET, Finding
-from grpo_nb.checks.verdicts import Seen
-from grpo_nb.core.tables import Html, Shown, Table, as_written, bold
+from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
+from grpo_nb.checks.probes import Probe
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold
 from grpo_nb.core.words import displayable
 
 if TYPE_CHECKING:
     import pandas
 
-_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
-_SEVERITIES = ("critical", "warning", "note")
+_TABLE_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
+_TEXT_COLUMNS = (2, 3)
+_PROBE_COLUMNS = ("reward", "row", "kind", "how", "expected", "score", "text")
 
 
 class RewardProblem(ValueError):
@@ -24,22 +25,25 @@ class RewardProblem(ValueError):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RewardReport(Shown):
-    """The result of `check_rewards`. Shows itself as a table: the rewards one by one, then all together, notes last."""
+    """Result of `check_rewards`.
+
+    Shows itself as a table: each reward, then all together, notes last.
+    """
 
     findings: tuple[Finding, ...]
     roles: Mapping[str, str]
-    """What each reward was seen to do on the controls: tell right from wrong, or pay for form alone."""
+    """Role of each reward: whether it follows right answers, the format, or neither."""
     checked: str
-    """What was checked, in one sentence with counts."""
+    """Extent of the check, in one or two sentences with counts."""
     limits: tuple[str, ...] = ()
-    """What could not be checked, and why."""
+    """Parts of the check that were not possible, with the reason."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    seen: tuple[Seen, ...] = field(default=(), compare=False)
-    """What each reward gave for every probe."""
+    scores: Mapping[str, Mapping[Probe, float]] = field(default_factory=dict, compare=False)
+    """Score of every probe, by name of the reward."""
 
     @property
     def ok(self) -> bool:
-        """Nothing critical and no warning; notes are allowed."""
+        """True if no finding is critical or a warning. Notes are allowed."""
         return all(finding.severity == "note" for finding in self.findings)
 
     def of(self, reward: str) -> tuple[Finding, ...]:
@@ -47,53 +51,77 @@ class RewardReport(Shown):
         return tuple(finding for finding in self.findings if finding.reward == reward)
 
     def raise_if_critical(self) -> RewardReport:
-        """Return the report, so that a script stops before it spends hours on a broken reward.
+        """Return the report, or stop a script before it spends hours on a broken reward.
 
         Raises:
             RewardProblem: A finding is critical.
         """
         critical = [repr(finding) for finding in self.findings if finding.severity == "critical"]
         if critical:
-            raise RewardProblem(f"{len(critical)} critical finding(s) in the rewards:\n" + "\n".join(critical))
+            findings = "\n".join(critical)
+            raise RewardProblem(f"{len(critical)} critical finding(s) in the rewards:\n{findings}")
         return self
 
     @property
     def probes(self) -> pandas.DataFrame:
-        """Every completion tried: reward, row, kind, how, expected (`pay`, `refuse`, `survive` or `control`), score, text.
+        """Every completion tried.
 
-        `report.probes.query("row == 0 and expected == 'refuse'").sort_values("score")` looks at the ways to cheat on a row.
+        Columns: reward, row, kind, how, expected (see `probes.Expected`), score and text.
+
+        `report.probes.query("row == 0 and expected == 'refuse'").sort_values("score")` shows the
+        cheats on a row.
         """
         import pandas
 
-        lines = [
-            (seen.name, probe.row, probe.kind, probe.how, probe.expect, score, displayable(probe.text))
-            for seen in self.seen
-            for probe, score in seen.scores.items()
-        ]
-        return pandas.DataFrame(lines, columns=["reward", "row", "kind", "how", "expected", "score", "text"])
+        rows = []
+        for reward, scores in self.scores.items():
+            for probe, score in scores.items():
+                text = displayable(probe.text)
+                rows.append(
+                    (reward, probe.row, probe.kind, probe.variant, probe.expected, score, text)
+                )
+        return pandas.DataFrame(rows, columns=_PROBE_COLUMNS)
 
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        counts = [(sum(f.severity == severity for f in self.findings), severity) for severity in _SEVERITIES]
-        said = ", ".join(f"{n} {severity}" for n, severity in counts if n)
-        return f"Found: {said}. {self.checked}" if said else f"Nothing found. {self.checked}"
+        counts = []
+        for severity in SEVERITIES:
+            count = sum(finding.severity == severity for finding in self.findings)
+            if count:
+                counts.append(f"{count} {severity}")
+        verdict = f"Found: {', '.join(counts)}." if counts else "Nothing found."
+        return f"{verdict} {self.checked}"
 
-    def _parts(self) -> Iterable[Any]:
-        rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
-        for f in self.findings:
-            rows.append((f.reward, bold(f.severity), f"{f.kind}: {f.what}", as_written(f.example), f.effect, f.fix))
-        lines = [f"  {name}: {role}" for name, role in self.roles.items()]
+    def _parts(self) -> Iterable[Part]:
         yield bold(self.summary)
-        yield Html("\n".join([*lines, *map(repr, self.findings)]), Table(rows, head=_HEAD, wide=(2, 3)).html())
-        yield from (f"not checked: {limit}" for limit in self.limits)
+        role_lines = [f"  {name}: {role}" for name, role in self.roles.items()]
+        finding_lines = [repr(finding) for finding in self.findings]
+        text = "\n".join([*role_lines, *finding_lines])
+        yield Html(text, self._table().html())
+        for limit in self.limits:
+            yield f"not checked: {limit}"
+
+    def _table(self) -> Table:
+        rows = [
+            (name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)
+        ]
+        for finding in self.findings:
+            what = f"{finding.kind}: {finding.what}"
+            example = as_written(finding.example)
+            rows.append(
+                (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)
+            )
+        return Table(rows, head=_TABLE_HEAD, wide=_TEXT_COLUMNS)
 
 
-def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings: of the rewards one by one, then of all together, which follows from those, and notes last."""
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings: single rewards, then all together, then notes; causes before effects."""
+    kinds = list(KINDS)
 
-    def place(finding: Finding) -> tuple[bool, bool, int, int]:
-        severity = _SEVERITIES.index(finding.severity)
-        return finding.severity == "note", finding.reward == WHOLE_SET, severity, list(KINDS).index(finding.kind)
+    def sort_key(finding: Finding) -> tuple[bool, bool, int, int]:
+        severity = SEVERITIES.index(finding.severity)
+        is_note = finding.severity == "note"
+        return is_note, finding.reward == WHOLE_SET, severity, kinds.index(finding.kind)
 
-    return tuple(sorted(findings, key=place))
+    return tuple(sorted(findings, key=sort_key))

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_nb.checks.layouts import PLAIN
 from grpo_nb.checks.layouts import completion as make_completion
-from grpo_nb.checks.probes import wrong_answers
+from grpo_nb.checks.wrong_answers import make_wrong_answers
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.system_role import fit_to_template
@@ -57,7 +57,7 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat, answer: st
     1
     """
     gold = gold_of(row, answer)
-    return [make_completion(format, PLAIN, given) for given in (gold, wrong_answers(gold, [gold], 1)[0])]
+    return [make_completion(format, PLAIN, given) for given in (gold, make_wrong_answers(gold, [gold], 1)[0])]
 
 
 def sample_group(

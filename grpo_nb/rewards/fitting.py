@@ -28,6 +28,8 @@ def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, An
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs more than the format's two together.
 
+    With `bare()` there is none for the format: every text is in it, so such a reward never changes.
+
     Numbers and text are judged by `correctness`, choices as text without regard to case (single letters as options),
     expressions by `maths`, JSON by its values.
 
@@ -44,4 +46,6 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     right: Reward = judges.get(task.answers.kind, correctness)(**common)
     if task.answers.kind == "choice" and any(len(label) > 1 or not label.isalpha() for label, _ in task.answers.labels):
         right = exact_text(**common, is_case_sensitive=False)
+    if task.format.is_bare:
+        return [right]
     return [right, xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format)]

@@ -112,10 +112,24 @@ def test_advice_comes_with_its_numbers_and_a_line_that_is_code(kind: str, gate: 
 def test_advice_that_does_not_fit_is_not_given() -> None:
     healthy = made([[RIGHT, WRONG, BARE, RIGHT]] * 8)
     assert healthy.advice == () and "Nothing to change" in repr(healthy)
-    assert "example turn" not in kinds(made([[BARE] * 4] * 4))
+    assert kinds(made([[BARE] * 4] * 4)) >= {"priming"} and "example turn" not in kinds(made([[BARE] * 4] * 4))
     # Room is not what it lacks, and the form is why.
     bare = made([[BARE] * 4] * 4, cut=lambda text: True, example=False)
     assert not {"longer completions", "easier data", "flat reward"} & kinds(bare)
+
+
+def test_baseline_with_example_but_no_format_advises_priming() -> None:
+    (advice,) = [advice for advice in made([[BARE] * 4] * 4).advice if advice.kind == "priming"]
+    assert advice.line.startswith("gn.training.prime(")
+    assert callable(gn.training.prime)
+
+
+def test_baseline_of_one_word_labels_asks_for_no_more_tokens() -> None:
+    groups = [[RIGHT, "<reasoning>on and on", WRONG, BARE]] * 4
+    gate = made(groups, cut=lambda text: text.endswith("on"))
+    assert "longer completions" in kinds(gate)
+    of_labels = dataclasses.replace(gate, floor=("2", 0.5))
+    assert "longer completions" not in kinds(of_labels)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -205,7 +205,7 @@ def test_rewards_are_checked_on_an_environment_that_has_begun(task: gn.tasks.Tas
     played = task.with_tools(environment=Village)
     report = gn.check_rewards([gn.rewards.correctness(), progress], played)
     assert report.ok, report
-    assert any("progress: what it pays an episode, which nobody played here" in limit for limit in report.limits)
+    assert any("progress: it scores played episodes" in limit for limit in report.limits)
 
     def broken(environments: list[Village], **columns: Any) -> list[float]:
         return [each.nothing for each in environments]

@@ -1,0 +1,322 @@
+"""Judge one reward: report the probes that it does not score as expected.
+
+Scores are compared with the controls of the same row. A probe's *share* is 0 if it scores like the
+best wrong answer, and 1 if it scores like the right answer.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from grpo_nb.checks.classifying import (
+    ANSWER,
+    OTHER,
+    Behaviour,
+    Scores,
+    best_score,
+    finite_scores,
+    follows_length,
+    is_answer_dependent,
+    tolerance_of,
+)
+from grpo_nb.checks.findings import Finding, make_finding
+from grpo_nb.checks.layouts import THINK_FIRST, Layout
+from grpo_nb.checks.probes import Probe
+
+REWARDED_SHARE = 0.5
+"""A probe counts as rewarded above this share.
+
+Half way, so that shaping and partial credit do not look like loopholes.
+"""
+
+REWARDED_SHARE_OF_NEAR_MISS = 0.9
+"""A near miss may earn partial credit, but not nearly the whole score."""
+
+PART_CREDIT_MARGIN = 0.1
+"""Naming the answer may earn this share more than an empty or near answer."""
+
+MAY_EARN_PART = frozenset({"paid for nothing", "length pays", "near miss", "phrase pays"})
+"""Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
+
+MAX_GOLDS_NAMED = 5
+
+STILL_RISING = 0.2
+"""A score rises without end if its last step is more than this part of its whole rise.
+
+With four steps, a bounded score has flattened by then.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TriedReward:
+    """A reward after all probes were tried: all that is known when it is judged."""
+
+    name: str
+    scores: Scores
+    behaviour: Behaviour
+    columns: tuple[str, ...] = ()
+    """Data columns that the reward reads, besides the question and the gold answer."""
+    reads_gold: bool = False
+    """True if the reward names a column with the gold answer."""
+    ranks_group: bool = False
+    """True if the reward is marked with `gn.rewards.relative`."""
+
+    @property
+    def layout(self) -> Layout:
+        """Layout that the reward reads."""
+        return self.behaviour.layout
+
+    @property
+    def right_answers(self) -> list[Probe]:
+        """Right answers of all rows, in the layout that the reward reads."""
+        return [probe for probe in self.of_kind("right") if probe.layout == self.layout.name]
+
+    def of_kind(self, kind: str) -> list[Probe]:
+        """Return the probes of a kind that were tried."""
+        return [probe for probe in self.scores if probe.kind == kind]
+
+    def share(self, probe: Probe) -> float:
+        """Return the share of a right answer's gain that a probe earns.
+
+        0 is the score of the best wrong answer, 1 that of the right answer. NaN means that the two
+        score the same on this row, so that nothing can be compared.
+        """
+        margin = self.behaviour.margins.get(probe.row)
+        if margin is None:
+            return math.nan
+        return (self.scores[probe] - margin.baseline) / margin.gain
+
+    def is_rewarded(self, probe: Probe) -> bool:
+        """Return whether a probe scores like a right, or a well-formed, completion."""
+        if probe.kind == "near miss":
+            return self.share(probe) > REWARDED_SHARE_OF_NEAR_MISS
+        return self.share(probe) > REWARDED_SHARE
+
+    def is_as_expected(self, probe: Probe) -> bool:
+        """Return whether a probe is rewarded if it should be, and not if it should not."""
+        return self.is_rewarded(probe) == (probe.expected == "pay")
+
+    def finding(self, kind: str, what: str, probes: Iterable[Probe] = ()) -> Finding:
+        """Return a finding about this reward, with the shortest of the probes as example."""
+        return make_finding(kind, self.name, what, [probe.text for probe in probes])
+
+
+def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
+    """Return one finding for each kind of fault, with the shortest completion that shows it."""
+    findings = [
+        _find_missing_scores(reward),
+        _find_infinite_scores(reward),
+        _find_skipped_rows(reward),
+        _find_constant(reward),
+        _find_ignored_gold(reward),
+        _find_lost_rows(reward),
+        _find_other_layout(reward, layouts),
+        *_find_unexpected_scores(reward),
+        _find_part_credit(reward),
+        _find_endless_growth(reward),
+    ]
+    return [finding for finding in findings if finding is not None]
+
+
+def _find_missing_scores(reward: TriedReward) -> Finding | None:
+    """Report right answers without a score, on most of the rows on which anything has one."""
+    scored_rows = _scored_rows(reward)
+    rights = [p for p in reward.right_answers if p.row in scored_rows or not scored_rows]
+    missing = [probe for probe in rights if math.isnan(reward.scores[probe])]
+    if len(missing) <= len(rights) / 2:
+        return None
+    what = f"None or NaN for the right answer on {len(missing)} of {len(rights)} rows"
+    return reward.finding("no score", what, missing)
+
+
+def _find_infinite_scores(reward: TriedReward) -> Finding | None:
+    """Report completions with an infinite score."""
+    infinite = [probe for probe, score in reward.scores.items() if math.isinf(score)]
+    if not infinite:
+        return None
+    what = f"{reward.scores[infinite[0]]} for {len(infinite)} of {len(reward.scores)} completions"
+    return reward.finding("infinite score", what, infinite)
+
+
+def _find_skipped_rows(reward: TriedReward) -> Finding | None:
+    """Report rows on which no completion has a score, if there are others."""
+    scored_rows = _scored_rows(reward)
+    skipped = [probe for probe in reward.right_answers if probe.row not in scored_rows]
+    if not scored_rows or not skipped:
+        return None
+    golds = _quoted(skipped)
+    rows = len(reward.right_answers)
+    what = f"None for every completion on {len(skipped)} of {rows} rows, with gold answers {golds}"
+    return reward.finding("skips rows", what)
+
+
+def _scored_rows(reward: TriedReward) -> set[int]:
+    return {probe.row for probe, score in reward.scores.items() if not math.isnan(score)}
+
+
+def _find_constant(reward: TriedReward) -> Finding | None:
+    """Report a reward that gives all completions of a row the same score."""
+    scores_by_row = defaultdict(set)
+    for probe, score in reward.scores.items():
+        if probe.layout in ("", reward.layout.name):
+            scores_by_row[probe.row].add(str(score))  # as text, because NaN is not equal to NaN
+    finite = finite_scores(reward.scores)
+    is_constant = all(len(row_scores) == 1 for row_scores in scores_by_row.values())
+    if not finite or not is_constant:
+        return None
+    what = f"right, wrong and nonsensical completions of a row all score the same ({finite[0]:g})"
+    return reward.finding("constant", what)
+
+
+def _find_ignored_gold(reward: TriedReward) -> Finding | None:
+    """Report a reward that depends on the answer, but does not follow the gold answer."""
+    if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
+        return None
+    what = (
+        "another answer in the same words changes the score, "
+        "but most gold answers score no higher than wrong answers"
+    )
+    lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
+    return reward.finding("ignores the gold answer", what, [lowest])
+
+
+def _find_lost_rows(reward: TriedReward) -> Finding | None:
+    """Report rows on which a wrong answer scores as high as the gold answer."""
+    rights = reward.right_answers
+    lost = []
+    for probe in rights:
+        has_score = math.isfinite(reward.scores[probe])
+        if has_score and probe.row not in reward.behaviour.margins:
+            lost.append(probe)
+    if not lost or reward.behaviour.role != ANSWER:
+        return None
+    what = (
+        f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: "
+        f"{_quoted(lost)}"
+    )
+    return reward.finding("not on every row", what, lost)
+
+
+def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Finding | None:
+    """Report a reward that refuses right answers written as the prompt shows it."""
+    rewarded = [probe for probe in reward.of_kind("right") if reward.is_rewarded(probe)]
+    rewarded_layouts = {probe.layout for probe in rewarded}
+    own_layouts = [layout.name for layout in layouts if layout.is_own]
+    refused = [name for name in own_layouts if name not in rewarded_layouts]
+    scored_layouts = {p.layout for p in reward.of_kind("right") if math.isfinite(reward.scores[p])}
+    refused = [name for name in refused if name in scored_layouts]
+    as_the_prompt_shows = own_layouts[0]
+    may_think_first = reward.layout.name == THINK_FIRST and not layouts[0].has_reasoning
+    if as_the_prompt_shows not in refused or reward.behaviour.role == OTHER or may_think_first:
+        return None
+    what = f"rewarded if written like this: {reward.layout.name}; not if: {', '.join(refused)}"
+    as_read = [probe for probe in rewarded if probe.layout == reward.layout.name]
+    return reward.finding("another format", what, as_read)
+
+
+def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
+    """Report each kind of probe that is rewarded and should not be, or the other way round."""
+    findings = []
+    probes_by_kind = _comparable_probes(reward)
+    is_length_rewarded = any(map(reward.is_rewarded, probes_by_kind.get("length pays", ())))
+    for kind, probes in probes_by_kind.items():
+        unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
+        if is_length_rewarded and kind != "length pays":
+            # Where length is rewarded, a long text of another kind shows the same fault again.
+            unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
+        if unexpected:
+            what = f"{_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
+            if probes[0].expected == "refuse":
+                what = f"rewarded: {what}"
+            findings.append(reward.finding(kind, what, unexpected))
+    return findings
+
+
+def _is_long(reward: TriedReward, probe: Probe) -> bool:
+    """Return whether a text is longer than the right answer of its row."""
+    rights = [right for right in reward.right_answers if right.row == probe.row]
+    return all(len(probe.text) > len(right.text) for right in rights)
+
+
+def _find_part_credit(reward: TriedReward) -> Finding | None:
+    """Report a share for naming the answer that empty, long and near answers do not earn."""
+    naming = []
+    level = 0.0
+    for kind, probes in _comparable_probes(reward).items():
+        for probe in probes:
+            if probe.expected != "refuse" or not reward.is_as_expected(probe):
+                continue
+            if kind in MAY_EARN_PART:
+                level = max(level, reward.share(probe))
+            else:
+                naming.append(probe)
+    parts = [probe for probe in naming if reward.share(probe) > level + PART_CREDIT_MARGIN]
+    length_probes = reward.of_kind("length pays")
+    if not parts or any(map(reward.is_rewarded, length_probes)):
+        return None
+    largest = max(reward.share(probe) for probe in parts)
+    what = f"up to {largest:.0%} of what a right answer adds, for: {_variants(parts)}"
+    return reward.finding("part credit", what, parts)
+
+
+def _find_endless_growth(reward: TriedReward) -> Finding | None:
+    """Report a score that rises with every repetition, above that of the plain right answer."""
+    if reward.ranks_group and follows_length(reward.scores):
+        rights = sorted(reward.of_kind("right"), key=lambda probe: len(probe.text))
+        longest = rights[-1]
+        if reward.scores[longest] > reward.scores[rights[0]]:
+            what = "the longest completion of a group always ranks first"
+            return reward.finding("more pays", what, [longest])
+    probes_by_text = defaultdict(list)
+    for probe in reward.of_kind("more pays"):
+        probes_by_text[probe.variant].append(probe)
+    growing = []
+    examples = []
+    for text, probes in probes_by_text.items():
+        scores = [reward.scores[probe] for probe in probes]
+        plain = best_score(reward.scores, "right", probes[0].row, reward.layout.name)
+        if _rises_without_end([plain, *scores], tolerance_of(reward.scores)):
+            growing.append(f"{text}: {scores[0]:.3g} to {scores[-1]:.3g}")
+            examples.append(probes[0])
+    if not growing:
+        return None
+    what = f"repeating the same text raises the score without end ({', '.join(growing)})"
+    return reward.finding("more pays", what, examples)
+
+
+def _rises_without_end(scores: Sequence[float], tolerance: float) -> bool:
+    """Return whether scores rise at each step and have not flattened at the last one.
+
+    The first score is that of the text without repetitions. The second may be lower.
+    """
+    plain, *repeated = scores
+    rises = [after - before for before, after in itertools.pairwise(repeated)]
+    is_above_plain = repeated[-1] > plain + tolerance
+    is_steady = bool(rises) and min(rises) > tolerance
+    return is_above_plain and is_steady and rises[-1] > STILL_RISING * sum(rises)
+
+
+def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
+    """Group by kind the probes with an expectation, in the layout read, on rows with a margin."""
+    expectations = {"pay"}
+    if reward.behaviour.role == ANSWER:
+        # A format reward may reward a cheat in perfect format: the answer is not its business.
+        expectations.add("refuse")
+    probes_by_kind = defaultdict(list)
+    for probe in reward.scores:
+        is_read = probe.layout == reward.layout.name and probe.expected in expectations
+        if is_read and not math.isnan(reward.share(probe)):
+            probes_by_kind[probe.kind].append(probe)
+    return probes_by_kind
+
+
+def _quoted(rights: Iterable[Probe]) -> str:
+    """Return the first gold answers of some rows, in quotes."""
+    golds = list(dict.fromkeys(repr(right.variant) for right in rights))
+    return ", ".join([*golds[:MAX_GOLDS_NAMED], *(["..."] if golds[MAX_GOLDS_NAMED:] else [])])
+
+
+def _variants(probes: Iterable[Probe]) -> str:
+    return ", ".join(dict.fromkeys(probe.variant for probe in probes))

@@ -1,0 +1,143 @@
+"""Judge the weighted total of all rewards, which is all that GRPO learns from."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from grpo_nb.checks import classifying
+from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain
+from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
+from grpo_nb.checks.judging import TriedReward
+from grpo_nb.checks.layouts import SLOT_ONLY
+from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.rows import CheckRows
+
+Weights = Mapping[str, float]
+"""Weight of each reward, by name."""
+
+
+def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
+    """Report a total that does not follow right answers, or follows the format more."""
+    answer_rewards = [reward for reward in rewards if _is_for_answers(reward, weights)]
+    margin_rows: set[int] = set()
+    for reward in answer_rewards:
+        margin_rows.update(reward.behaviour.margins)
+    totals = _total_scores(rewards, weights)
+    right_rows = []
+    for row in sorted(margin_rows):
+        layout = answer_rewards[0].layout.name
+        best_right = best_score(totals, "right", row, layout)
+        if best_right > best_score(totals, "wrong", row, layout):
+            right_rows.append(row)
+    if len(right_rows) > len(margin_rows) / 2:
+        return _find_heavy_format(rewards, answer_rewards, weights, row=right_rows[0])
+    return [_explain_total(rewards, rows)]
+
+
+def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
+    """Return the finding about a total that does not follow right answers.
+
+    It is critical, except in three cases. A single reward may be meant for the format or the length.
+    One that follows nothing that was tried may look for something else. And one that never rewards
+    any of the answers, but reads other columns of the row, may have its own idea of a right answer.
+    """
+    lone = rewards[0] if len(rewards) == 1 else None
+    is_answer_dependent = any(classifying.is_answer_dependent(reward.scores) for reward in rewards)
+    columns = _other_columns(rewards, rows)
+    if columns and not is_answer_dependent:
+        what = (
+            "no gold answer scores higher than a wrong one, and the reward reads "
+            f"{', '.join(columns)}: its right answers may be others than the gold answers"
+        )
+        return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
+    if lone is not None and not is_answer_dependent and not lone.behaviour.role == ANSWER:
+        if lone.behaviour.role == FORM:
+            what = "the only reward is for the format, whatever the answer"
+            return make_finding("no reward for answers", WHOLE_SET, what)
+        if classifying.is_length_dependent(lone.scores):
+            what = "the only reward follows the length or the wording, whatever the answer"
+            return make_finding("no reward for answers", WHOLE_SET, what)
+        if not lone.reads_gold:
+            what = "the only reward follows neither right answers nor the format, in all we tried"
+            return make_finding("follows nothing", WHOLE_SET, what)
+    suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
+    look_at = ", ".join(suspects) or "the weights and their signs"
+    what = (
+        "the gold answer has no higher total than a wrong answer in the same words and format; "
+        f"look first at {look_at}"
+    )
+    return make_finding("nothing tells right from wrong", WHOLE_SET, what)
+
+
+def _other_columns(rewards: Sequence[TriedReward], rows: CheckRows) -> list[str]:
+    """Return data columns that rewards without a role read, besides question and answer.
+
+    Empty if the caller gave right answers with a function.
+    """
+    if rows.is_answer_function:
+        return []
+    read: list[str] = []
+    for reward in rewards:
+        if reward.behaviour.role == OTHER:
+            read += reward.columns
+    return list(dict.fromkeys(read))
+
+
+def _is_for_answers(reward: TriedReward, weights: Weights) -> bool:
+    """Return whether a reward adds to the total for right answers in the task's own format."""
+    has_weight = weights[reward.name] != 0
+    return reward.behaviour.role == ANSWER and reward.layout.is_own and has_weight
+
+
+def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> dict[Probe, float]:
+    """Return the total of each probe that all rewards were tried with.
+
+    A NaN score is left out of the sum, as in TRL.
+    """
+    totals = {}
+    for probe in rewards[0].scores:
+        if not all(probe in reward.scores for reward in rewards):
+            continue
+        parts = [weights[reward.name] * reward.scores[probe] for reward in rewards]
+        numbers = [part for part in parts if not math.isnan(part)]
+        totals[probe] = sum(numbers) if numbers else math.nan
+    return totals
+
+
+def _scores_of(scores: Mapping[Probe, float], kind: str, row: int, layout: str) -> list[float]:
+    of_kind = {p: s for p, s in scores.items() if (p.kind, p.row, p.layout) == (kind, row, layout)}
+    return [score for score in of_kind.values() if math.isfinite(score)]
+
+
+def _find_heavy_format(
+    rewards: Sequence[TriedReward],
+    answer_rewards: Sequence[TriedReward],
+    weights: Weights,
+    *,
+    row: int,
+) -> list[Finding]:
+    """Report a total to which perfect format adds more than the right answer, on one row."""
+    layout = answer_rewards[0].layout.name
+    format_gain = 0.0
+    answer_gain = 0.0
+    for reward in rewards:
+        weight = weights[reward.name]
+        if reward in answer_rewards:
+            # The worst wrong answer in perfect format, compared with prose. The best one may earn
+            # partial credit, which is not for the format.
+            wrong = _scores_of(reward.scores, "wrong", row, layout)
+            with_format = min(wrong, default=math.nan)
+            without_format = best_score(reward.scores, "prose", row)
+            answer_gain += abs(weight) * mean_gain(reward.behaviour.margins)
+        else:
+            with_format = best_score(reward.scores, "right", row, layout)
+            without_format = best_score(reward.scores, "right", row, SLOT_ONLY)
+        gain = weight * (with_format - without_format)
+        if gain > 0:  # neither negative nor NaN
+            format_gain += gain
+
+    # One reward may add the same for both, because a right answer in its format earns both.
+    is_equal_in_set = format_gain == answer_gain and len(answer_rewards) < len(rewards)
+    if format_gain > answer_gain or is_equal_in_set:
+        what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
+        return [make_finding("form outweighs being right", WHOLE_SET, what)]
+    return []

@@ -1,0 +1,396 @@
+"""Check what `check_rewards` says about rewards of kinds that it once missed or accused."""
+
+import functools
+import math
+import re
+import time
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.checks.calling import MAX_PAID_COMPLETIONS, MAX_SLOW_CALLS
+from grpo_nb.checks.check_rewards import check_rewards
+from grpo_nb.checks.report import RewardReport
+from grpo_nb.rewards import completion_text
+from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.tasks import formats
+
+pytestmark = pytest.mark.begins(60)
+
+
+def make_rows(pairs: list[tuple], **columns: list) -> list[dict]:
+    rows = []
+    for i, (question, answer) in enumerate(pairs):
+        prompt = [{"role": "user", "content": question}]
+        row = {"prompt": prompt, "question": question, "answer": answer}
+        rows.append(row | {name: values[i] for name, values in columns.items()})
+    return rows
+
+
+SUMS = make_rows([(f"What is {a} + {b}?", str(a + b)) for a, b in ((14, 23), (37, 48), (61, 12), (25, 36))])
+FEELINGS = ("positive", "negative", "neutral", "positive", "negative", "positive")
+LABELS = make_rows([(f"Feeling {i}?", feeling) for i, feeling in enumerate(FEELINGS)])
+LARGE = make_rows([(f"Number {i}?", gold) for i, gold in enumerate(("1,204", "57", "3,918", "83", "41", "7,255"))])
+GAMES = make_rows(
+    [("Make 98.", "98"), ("Make 64.", "64"), ("Make 28.", "28")],
+    nums=[[44, 19, 35], [63, 95, 94], [95, 11, 56]],
+    target=[98, 64, 28],
+)
+SOLUTIONS = {98: "44 + 19 + 35", 64: "63 + 95 - 94", 28: "95 - 11 - 56"}
+FORMED = re.compile(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", re.DOTALL)
+
+
+def slot(completion) -> str | None:
+    slots = re.findall(r"<answer>\s*(.*?)\s*</answer>", completion_text(completion), re.DOTALL)
+    return slots[0] if len(slots) == 1 else None
+
+
+def right(completions, answer, **_):
+    return [float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
+
+
+def formed(completions, **_):
+    return [0.2 * bool(FORMED.fullmatch(completion_text(c))) for c in completions]
+
+
+def kinds(report: RewardReport, *severities: str) -> set[str]:
+    chosen = severities or ("critical", "warning")
+    return {finding.kind for finding in report.findings if finding.severity in chosen}
+
+
+# ---- Silent where it must speak ----
+
+
+def one_label(completions, **_):
+    return [float(slot(c) == "positive") for c in completions]
+
+
+def one_label_with_gold(completions, answer, **_):
+    return [float(slot(c) == "positive") for c in completions]
+
+
+def label_in_text(completions, label, **_):
+    return [float(label in (slot(c) or "")) for c in completions]
+
+
+class OneLabel:
+    __name__ = "one_label_class"
+    label = "positive"
+
+    def __call__(self, completions, **_):
+        return [float(slot(c) == self.label) for c in completions]
+
+
+class InheritedOneLabel(OneLabel):
+    __name__ = "inherited"
+
+
+def make_one_label(label):
+    def favourite(completions, **_):
+        return [float(slot(c) == label) for c in completions]
+
+    return favourite
+
+
+FAVOURITES = [
+    one_label,
+    one_label_with_gold,
+    functools.partial(label_in_text, label="positive"),
+    OneLabel(),
+    InheritedOneLabel(),
+    make_one_label("negative"),
+]
+
+
+@pytest.mark.parametrize("reward", FAVOURITES, ids=range(len(FAVOURITES)))
+def test_lone_reward_for_one_label_is_critical(reward) -> None:
+    report = check_rewards(reward, LABELS)
+    assert {"ignores the gold answer", "nothing tells right from wrong"} <= kinds(report)
+
+
+def test_lone_constant_reward_follows_nothing() -> None:
+    report = check_rewards(lambda completions, **_: [1.0] * len(completions), SUMS)
+    assert kinds(report) == {"constant", "follows nothing"}
+
+
+def test_set_without_reward_for_answers_is_critical() -> None:
+    brief = lambda completions, **_: [-float(len(completion_text(c)) > 900) for c in completions]  # noqa: E731
+    assert "nothing tells right from wrong" in kinds(check_rewards([formed, brief], SUMS), "critical")
+
+
+def brevity(completions, **_):
+    return [1 / (1 + len(completion_text(c).split())) for c in completions]
+
+
+@pytest.mark.parametrize("reward", [formed, brevity])
+def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
+    report = check_rewards(reward, SUMS)
+    assert report.ok, report
+    assert "no reward for answers" in kinds(report, "note")
+
+
+def test_keyword_repeated_without_end_is_found() -> None:
+    def counted(completions, answer, **_):
+        return [float(completion_text(c).count(a)) for c, a in zip(completions, answer, strict=True)]
+
+    assert "more pays" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
+
+
+# ---- Loud where it must not be ----
+
+
+def test_slow_format_reward_is_judged_by_what_was_scored() -> None:
+    def slow(completions, **columns):
+        time.sleep(0.012 * len(completions))
+        return formed(completions)
+
+    report = check_rewards(slow, SUMS, seconds_per_call=0.05)
+    assert report.ok, report
+    assert any("slow: some probes, because it is slow" in limit for limit in report.limits)
+
+
+def test_reward_that_always_hangs_is_not_called_constant() -> None:
+    def asleep(completions, **_):
+        time.sleep(1)
+
+    assert kinds(check_rewards([asleep, formed], SUMS, seconds_per_call=0.05)) == {"hangs"}
+
+
+def test_none_for_wrong_answers_counts_as_zero() -> None:
+    def right_or_none(completions, answer, **_):
+        return [1.0 if slot(c) == gold else None for c, gold in zip(completions, answer, strict=True)]
+
+    assert check_rewards(right_or_none, SUMS).ok
+
+
+def test_infinite_score_is_named_and_nothing_else() -> None:
+    def minus_infinity(completions, answer, **_):
+        return [1.0 if slot(c) == gold else -math.inf for c, gold in zip(completions, answer, strict=True)]
+
+    assert kinds(check_rewards(minus_infinity, SUMS)) == {"infinite score"}
+
+
+def test_gold_answers_that_score_nothing_are_named() -> None:
+    def digits_only(completions, answer, **_):
+        given = [re.fullmatch(r"\d+", slot(c) or "") for c in completions]
+        return [float(bool(g) and g[0] == gold) for g, gold in zip(given, answer, strict=True)]
+
+    report = check_rewards(digits_only, LARGE)
+    (finding,) = [finding for finding in report.findings if finding.severity != "note"]
+    assert finding.kind == "not on every row"
+    assert "'1,204', '3,918', '7,255'" in finding.what
+
+
+def test_rows_of_another_kind_get_a_note() -> None:
+    def numbers(completions, answer, **_):
+        scores = right(completions, answer)
+        return [score if gold.isdigit() else None for score, gold in zip(scores, answer, strict=True)]
+
+    def words(completions, answer, **_):
+        scores = right(completions, answer)
+        return [None if gold.isdigit() else score for score, gold in zip(scores, answer, strict=True)]
+
+    rows = [*SUMS, *LABELS[:3]]
+    for rewards in (numbers, [numbers, words]):
+        report = check_rewards(rewards, rows)
+        assert report.ok, report
+        assert "skips rows" in kinds(report, "note")
+
+
+def less_the_mean(completions, answer, **_):
+    scores = right(completions, answer)
+    return [score - sum(scores) / len(scores) for score in scores]
+
+
+def test_unmarked_ranking_reward_is_a_warning_with_the_way_to_mark_it() -> None:
+    report = check_rewards(less_the_mean, SUMS)
+    assert kinds(report) == {"depends on its group"}
+    assert "gn.rewards.relative(reward)" in repr(report)
+
+
+def test_relative_reward_is_checked_in_groups() -> None:
+    report = check_rewards(gn.rewards.relative(functools.partial(less_the_mean)), SUMS)
+    assert report.ok, report
+    assert report.roles == {"less_the_mean": "tells right from wrong"}
+
+
+def test_relative_reward_for_long_texts_is_found() -> None:
+    def longest(completions, **_):
+        lengths = sorted(len(completion_text(c)) for c in completions)
+        return [lengths.index(len(completion_text(c))) / len(lengths) for c in completions]
+
+    assert kinds(check_rewards([right, gn.rewards.relative(longest)], SUMS)) == {"more pays"}
+
+
+def test_relative_marks_a_bound_method_by_a_partial() -> None:
+    class Ranker:
+        def rank(self, completions, **_):
+            return [0.0] * len(completions)
+
+    marked = gn.rewards.relative(Ranker().rank)
+    assert is_relative(marked)
+    assert gn.rewards.reward_name(marked) == "rank"
+    assert not is_relative(right)
+
+
+def countdown(completions, target, nums, **_):
+    solved = [SOLUTIONS[goal] for goal in target]
+    return [float(slot(c) == solution) for c, solution in zip(completions, solved, strict=True)]
+
+
+def test_countdown_without_expressions_is_offered_a_function() -> None:
+    report = check_rewards(countdown, GAMES)
+    assert not kinds(report, "critical"), report
+    assert "right answer unknown" in kinds(report)
+    assert "answer=right_answer" in repr(report)
+
+
+def test_countdown_with_a_function_is_judged() -> None:
+    report = check_rewards(countdown, GAMES, answer=lambda row: SOLUTIONS[row["target"]])
+    assert report.ok, report
+    assert report.roles == {"countdown": "tells right from wrong"}
+
+
+def test_instructions_with_a_function_are_judged() -> None:
+    def obeys(completions, keyword, **_):
+        texts = [completion_text(c).split() for c in completions]
+        return [float(word in text and len(text) > 3) for text, word in zip(texts, keyword, strict=True)]
+
+    words = ["river", "bread", "music"]
+    rows = [{"question": f"Write about {word}.", "keyword": word} for word in words]
+    answer = lambda row: f"some words on {row['keyword']}"  # noqa: E731
+    assert check_rewards(obeys, rows, format=formats.bare(), answer=answer).ok
+
+
+def test_partial_credit_alone_is_not_called_format() -> None:
+    def shared(completions, answer, **_):
+        scores = []
+        for completion, gold in zip(completions, answer, strict=True):
+            given = slot(completion) or ""
+            same = sum(a == b for a, b in zip(given, gold, strict=False))
+            scores.append(1.0 if given == gold else 0.9 * same / max(len(gold), len(given), 1))
+        return scores
+
+    assert "form outweighs being right" not in kinds(check_rewards(shared, SUMS))
+
+
+def test_think_then_answer_is_a_format() -> None:
+    def thinks(completions, **_):
+        return [float(bool(re.fullmatch(r"<think>.+</think>\s*\S+", completion_text(c), re.S))) for c in completions]
+
+    def after(completions, answer, **_):
+        tails = [completion_text(c).partition("</think>")[2].strip() for c in completions]
+        return [float(tail == gold) for tail, gold in zip(tails, answer, strict=True)]
+
+    report = check_rewards([after, thinks], SUMS, format=formats.bare())
+    assert report.ok, report
+    assert report.roles["after"] == "tells right from wrong"
+
+
+# ---- State ----
+
+
+def test_state_that_later_calls_show_is_found() -> None:
+    class Warming:
+        __name__ = "warming"
+        calls = 0
+
+        def __call__(self, completions, answer, **_):
+            self.calls += len(completions)
+            return [score * (self.calls < 600) for score in right(completions, answer)]
+
+    report = check_rewards(Warming(), SUMS)
+    (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
+    assert "the reward keeps state" in finding.what
+    assert any("it was called" in limit for limit in report.limits)
+
+
+def test_novelty_is_found_by_the_first_scores() -> None:
+    seen = set()
+
+    def novel(completions, answer, **_):
+        scores = right(completions, answer)
+        for i, completion in enumerate(completions):
+            scores[i] += 0.5 * (completion_text(completion) not in seen)
+            seen.add(completion_text(completion))
+        return scores
+
+    assert "unsteady" in kinds(check_rewards(novel, SUMS), "critical")
+
+
+def test_misaligned_reward_is_also_judged_alone() -> None:
+    def shifted(completions, answer, **_):
+        golds = [*answer[1:], *answer[:1]]
+        return [float(gold in completion_text(c)) for c, gold in zip(completions, golds, strict=True)]
+
+    assert {"unsteady", "every candidate"} <= kinds(check_rewards(shifted, SUMS))
+
+
+# ---- Calls cost money ----
+
+
+def made_judge() -> gn.rewards.judge:
+    return gn.rewards.judge(lambda messages: pytest.fail("the judge was asked"), "Is it kind?", cache=None)
+
+
+class Panel:
+    __name__ = "panel"
+
+    def __init__(self) -> None:
+        self.members = {"kind": [made_judge()]}
+
+    def __call__(self, completions, **columns):
+        return self.members["kind"][0](completions=completions, **columns)
+
+
+class Office:
+    __name__ = "office"
+
+    def __init__(self) -> None:
+        self.panel = Panel()
+
+    def __call__(self, completions, **columns):
+        return self.panel(completions, **columns)
+
+
+def capped_judge():
+    asked = made_judge()
+
+    def capped(completions, **columns):
+        return [min(score, 0.8) for score in asked(completions=completions, **columns)]
+
+    return capped
+
+
+@pytest.mark.parametrize("make", [capped_judge, Panel, Office])
+def test_function_around_a_judge_is_not_called(make) -> None:
+    report = check_rewards(make(), SUMS)
+    assert kinds(report) == {"never measured"}
+    assert any("a judge would be asked" in limit for limit in report.limits)
+
+
+def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:
+    asked = []
+
+    def remote(completions, answer, **_):
+        asked.append(len(completions))
+        time.sleep(0.21)
+        return right(completions, answer)
+
+    report = check_rewards(remote, SUMS)
+    # Three completions more are on their way when the limit is reached.
+    assert sum(asked) <= MAX_PAID_COMPLETIONS + 3
+    assert len(asked) <= MAX_SLOW_CALLS
+    assert report.roles == {"remote": "tells right from wrong"}
+    (cost,) = [limit for limit in report.limits if "calls with" in limit]
+    assert f"{len(asked)} calls with {sum(asked)} completions" in cost
+    assert "would take" in cost
+
+
+# ---- Rewards for a task ----
+
+
+def test_rewards_for_bare_answers_has_none_for_the_format() -> None:
+    rows = [{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)]
+    task = gn.load_task(rows, format=formats.bare())
+    assert [reward.__name__ for reward in gn.rewards.rewards_for(task)] == ["exact_text"]
