@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from grpo_nb.health.course import sameness
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.settings.settings import Settings
 
@@ -242,7 +242,7 @@ def told(run: Simulated) -> dict[str, Any]:
 def rows_of(run: Simulated) -> list[dict[str, Any]]:
     """Its rows as a run has them: how alike its texts are is a metric like any other."""
     rows, texts = simulated(run)
-    return [row | sameness(groups) for row, groups in zip(rows, texts, strict=True)]
+    return [row | repetition_metrics(groups) for row, groups in zip(rows, texts, strict=True)]
 
 
 def is_stopped(run: Simulated) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.health.course import sameness
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import Rows, healthy_log
 
@@ -81,7 +81,7 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
         return f"{step} {group} {'again' if is_repeat else at}"
 
     for step, row in enumerate(made.rows):
-        row |= sameness([[text(step, group, i) for i in range(8)] for group in range(4)])
+        row |= repetition_metrics([[text(step, group, i) for i in range(8)] for group in range(4)])
     return made
 
 
