@@ -132,6 +132,8 @@ class RunHistory:
 
     best_block: list[float] = field(default_factory=list)
     """Rewards of the best `RECENT_STEPS` steps, empty before they are complete."""
+    best_row: int = 0
+    """Number of the reward row at which the best block ended."""
     blocks: int = 0
     """Number of blocks so far, from which the best one was chosen."""
     gain_block: list[float] = field(default_factory=list)
@@ -193,6 +195,7 @@ class RunHistory:
         self.blocks += 1
         if not self.best_block or fmean(block) > fmean(self.best_block):
             self.best_block = block
+            self.best_row = self.reward_rows
         if not self.gain_block or mann_whitney_z(self.gain_block, block) >= LIKELY_Z:
             lengths = self.last_values("completions/mean_length", RECENT_STEPS, MIN_ROWS_OF_TEST)
             self.gain_block = block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -78,12 +79,20 @@ def _read_table(table: Any) -> list[dict[str, Any]]:
     """Return the rows of a DataFrame, without its empty cells."""
     is_step_index = getattr(table.index, "name", None) == "step" and "step" not in table.columns
     records = (table.reset_index() if is_step_index else table).to_dict("records")
-    # A DataFrame writes NaN where a row has no value. Only NaN is not equal to itself.
-    return [{key: value for key, value in row.items() if not _is_empty(value)} for row in records]
+    rows = []
+    for record in records:
+        row = {name: value for name, value in record.items() if not _is_nan(value)}
+        # A DataFrame has NaN where a row has no value. Each row with a reward has these two,
+        # so their NaN was logged.
+        for name in ("loss", "grad_norm"):
+            if "reward" in row and _is_nan(record.get(name)):
+                row[name] = record[name]
+        rows.append(row)
+    return rows
 
 
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, float) and value != value
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _read_file(path: Path) -> Iterable[Mapping[str, Any]]:

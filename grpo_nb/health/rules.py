@@ -154,20 +154,11 @@ FAILING_POSITION = 0.2
 SUCCEEDING_POSITION = 0.9
 """Mean reward, relative to its range, from which nearly all completions succeed."""
 
-FIRST_SUCCESS_STEPS = 100
-"""Steps that a run with rare successes gets before it counts as lost. Published guides say that
-the reward may stay near 0 for so long."""
-
 ONE_SIDED_95_PERCENT_Z = 1.64
 """z-score of the lower end of a one-sided 95 % confidence interval."""
 
 SURE_PART = 0.75
 """Part of the threshold that the lower end of this interval has to reach for a warning."""
-
-SMALLEST_GROUP = 2
-"""Completions per prompt if their number is not known. TRL allows no smaller group, and larger
-groups agree by chance less often, so this is the assumption that accuses nobody wrongly."""
-
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
@@ -178,13 +169,14 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if share < NO_SPREAD_SHARE:
         return
 
-    position = reward_position(history, main_reward(history))
+    main = main_reward(history)
+    position = reward_position(history, main)
     has_failed = position <= FAILING_POSITION
     has_succeeded = position >= SUCCEEDING_POSITION
     threshold = NO_SPREAD_SHARE
     if FAILING_POSITION < position < SUCCEEDING_POSITION:
         # Of the groups that agree by chance, half count on top of the usual threshold.
-        size = group_size(history)
+        size = group_size(history, f"rewards/{main}" if main else "reward")
         threshold += 0.5 * (position**size + (1 - position) ** size)
     if share < threshold or (has_succeeded and trend.is_above_start):
         return
@@ -219,32 +211,37 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
 
 
 def _is_signal_lost(history: RunHistory) -> bool:
-    """Return True if the recent groups leave nothing to learn from, and waiting does not help."""
+    """Return True if the recent groups leave nothing to learn from.
+
+    Where nearly all fail, a few groups with a success are the start of most runs that learn, unless
+    nearly all completions are truncated.
+    """
     share = history.mean(SILENT_SHARE, RECENT_STEPS)
     if history.steps < RECENT_STEPS or not share >= NO_SIGNAL_SHARE:
         return False
     is_truncated = history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE
-    may_come = share < 1 and reward_position(history, None) <= FAILING_POSITION
-    return is_truncated or not may_come or history.steps >= FIRST_SUCCESS_STEPS
+    has_success = history.mean(SILENT_SHARE, LONG_WINDOW) < 1
+    may_start = has_success and reward_position(history, None) <= FAILING_POSITION
+    return is_truncated or not may_start
 
 
 LARGEST_BATCH = 512
 """Largest number of parts that `group_size` looks for."""
 
 
-def group_size(history: RunHistory) -> int:
-    """Return the number of completions per prompt, or the smallest one that is possible.
+def group_size(history: RunHistory, metric: str) -> float:
+    """Return the number of completions per prompt, infinity if neither settings nor log show it.
 
-    Without settings the log itself shows the number, if the main reward is right or wrong: its
-    mean is a multiple of 1 / completions, and the share of silent groups one of 1 / groups.
+    The log shows the number if completions are right or wrong: the mean of the metric is then a
+    multiple of 1 / completions, and the share of silent groups one of 1 / groups. Graded scores
+    have no such parts, and groups with graded scores do not agree by chance.
     """
     if history.settings is not None:
         return history.settings.num_generations
-    means = history.last_values(f"rewards/{main_reward(history)}", LONG_WINDOW)
-    shares = history.last_values("frac_reward_zero_std", LONG_WINDOW)
-    if min(len(means), len(shares)) < SHORT_WINDOW:
-        return SMALLEST_GROUP
-    return max(SMALLEST_GROUP, _parts(means) // _parts(shares))
+    completions = _parts(history.last_values(metric, LONG_WINDOW))
+    groups = _parts(history.last_values(SILENT_SHARE, LONG_WINDOW))
+    size = completions // groups
+    return size if size >= 2 else math.inf
 
 
 def _parts(shares: list[float]) -> int:
@@ -389,6 +386,9 @@ LONGER_FACTOR = 1.5
 usual GRPO loss favours long wrong answers, because it averages over the tokens of each answer
 (arXiv:2503.20783)."""
 
+LONGER_MIN_STEPS = 2 * LONG_WINDOW
+"""Steps before longer completions are reported. The reward may follow only later."""
+
 SHORTER_FACTOR = 1 / 3
 """Remaining part of the mean completion length that triggers a warning: the reasoning is probably
 gone."""
@@ -443,7 +443,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
     then, now = _shift(history, "completions/mean_length")
     message = f"Completions have {now:.0f} tokens, from {then:.0f} {end}"
-    if now >= LONGER_FACTOR * max(then, history.gain_length) and not _has_new_gain(history):
+    is_longer = now >= LONGER_FACTOR * max(then, history.gain_length)
+    if is_longer and history.steps >= LONGER_MIN_STEPS and not _has_new_gain(history, trend):
         advice = "Reward brevity, or {dr_grpo}, which does not favour long wrong answers."
         yield Finding("length", "warning", message, advice, "longer")
     if now <= SHORTER_FACTOR * then and not trend.has_kept_gain:
@@ -466,8 +467,11 @@ def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
     return median(first), median(last)
 
 
-def _has_new_gain(history: RunHistory) -> bool:
-    """Return True if the total is above the block of the last gain, so that length has paid off."""
+def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if the reward has lately been higher than before, so that length has paid off."""
+    rows_since_best = history.reward_rows - history.best_row
+    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
+        return True
     last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
     return mann_whitney_z(history.gain_block, last) >= LIKELY_Z
 
