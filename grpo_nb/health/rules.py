@@ -220,8 +220,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
     if history.steps < RECENT_STEPS or not share >= NO_SIGNAL_SHARE:
         return False
     is_truncated = history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE
-    has_success = history.mean(SILENT_SHARE, LONG_WINDOW) < 1
-    may_start = has_success and reward_position(history, None) <= FAILING_POSITION
+    has_signal = history.mean(SILENT_SHARE, LONG_WINDOW) < 1
+    lowest = history.lowest["reward"]
+    highest = lowest + FAILING_POSITION * (history.highest["reward"] - lowest)
+    may_start = has_signal and history.mean("reward", LONG_WINDOW) <= highest
     return is_truncated or not may_start
 
 
