@@ -1,6 +1,12 @@
-"""What is wrong with a run, in words with evidence and advice.
+"""Find problems of a run in its log: alerts in words, with numbers and advice.
 
-Rules read rows and load nothing heavy. What an alert is and where it is kept stands in `runs`.
+- `logs` reads rows from files, tables and printed text.
+- `history` keeps the rows that rules look back at.
+- `trend` measures whether the rewards rise.
+- `rules` has one function for each kind of problem.
+- `monitor` turns what the rules find into alerts.
+
+Nothing here loads torch.
 """
 
 from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health

@@ -1,48 +1,88 @@
-"""Is this run well? Alerts with numbers and advice, while it trains or from any log, at a cost that does not grow with it.
+"""Turn the findings of the rules into alerts, row by row.
 
-Alerts follow from the rows alone: those of a resumed run are those of one that was never interrupted. Nothing here loads torch.
+Alerts depend on the rows alone, so a resumed run has the same alerts as a run that was never
+interrupted. The cost of a row does not grow with the run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.course import AVERAGED, LEAST, RECENT, Course
-from grpo_nb.health.rules import CHANGES, FROM_THE_FIRST_ROW, RULES, Finding
+from grpo_nb.health.history import (
+    MIN_ROWS_OF_ALERT,
+    RECENT_STEPS,
+    SHORT_WINDOW,
+    RunHistory,
+)
+from grpo_nb.health.logs import read_log
+from grpo_nb.health.rules import CHANGES, EARLY_RULES, RULES, Finding
+from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
-from grpo_nb.runs.checkpoints import checkpoint_folders
-from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.settings.settings import Settings
 
-_STATE = "trainer_state.json"
+STEPS_TO_WITHDRAW = RECENT_STEPS
+"""Steps without a finding after which an alert is withdrawn, or becomes milder."""
+
+ROWS_TO_WITHDRAW = 2
+"""Rows without a finding that this takes at least, if a row stands for many steps."""
+
+ROWS_TO_FIX = 10
+"""Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
+
+
+@dataclass
+class _Record:
+    """The findings and the alert of one rule and subject."""
+
+    last_steps: dict[Severity, int] = field(default_factory=dict)
+    """Last step at which each severity, or a worse one, was found."""
+    alert: Alert | None = None
+    """The latest alert."""
+
+    def add_finding(self, severity: Severity, step: int) -> None:
+        """Note a finding, which counts for all milder severities, too."""
+        position = SEVERITIES.index(severity)
+        self.last_steps.update(dict.fromkeys(SEVERITIES[: position + 1], step))
+
+    def recent_severity(self, step: int, steps: float) -> Severity | None:
+        """Return the worst severity of the last steps, None if nothing was found."""
+        for severity in reversed(SEVERITIES):
+            last_step = self.last_steps.get(severity)
+            if last_step is not None and step - last_step < steps:
+                return severity
+        return None
 
 
 class HealthMonitor:
-    """Looks at each logged row as it comes, and returns what is new to say.
+    """Watch a run and report new alerts after each logged row.
 
-    There is one alert for each rule and subject. It is told when it comes, when its severity changes, and when it is withdrawn,
-    since it was not true for 20 steps.
+    There is one alert for each rule and subject. An alert is reported when it is new, when its
+    severity changes, and when it is withdrawn because nothing was found for 20 steps.
 
     Args:
-        weights: By reward name. Without, the main reward is known by its name, if it has one that says so.
-        settings: The run's; advice then has the line to paste, and KL counts as not measured with `beta = 0`.
-        ranges: The least and the most that each reward pays, by name.
-        rows: Of a run that is resumed: looked at without a word, so that nothing is told twice or forgotten.
-        stop_on: `"critical"` to be told to stop at the first critical alert; of a resumed run also at one from before, if it
-            still stands after ten more rows.
+        weights: Weight of each reward, by name. Without weights, the main reward is recognised by
+            its name.
+        settings: Settings of the run. With settings, the advice includes the line to paste, and
+            `beta = 0` means that the KL was not measured.
+        ranges: Lowest and highest score that each reward can give, by name.
+        rows: Earlier rows of a resumed run. Their alerts are not reported again.
+        stop_on: `"critical"` sets `should_stop` at the first critical alert. In a resumed run, an
+            earlier critical alert also sets `should_stop` if its cause is still there after ten
+            more rows.
 
     >>> monitor = HealthMonitor()
-    >>> rows = [{"step": i, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0} for i in range(1, 31)]
-    >>> alerts = [alert for row in rows for alert in monitor.update(row)]
-    >>> [(alert.rule, alert.severity, alert.step) for alert in alerts]
-    [('no_spread', 'warning', 10), ('no_spread', 'critical', 20)]
+    >>> for step in range(1, 31):
+    ...     row = {"step": step, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0}
+    ...     for alert in monitor.update(row):
+    ...         print(alert.rule, alert.severity, alert.step)
+    no_spread warning 10
+    no_spread critical 20
     """
 
     def __init__(
@@ -54,127 +94,177 @@ class HealthMonitor:
         rows: Iterable[Mapping[str, Any]] = (),
         stop_on: Literal["critical"] | None = None,
     ) -> None:
-        self.course = Course(weights or {}, settings, ranges or {})
-        # Whether a critical alert has come and `stop_on` asks to stop. Save first.
+        self.history = RunHistory(weights=weights or {}, settings=settings, ranges=ranges or {})
+        """History of the run, which the rules read."""
         self.should_stop = False
-        self._alerts: dict[tuple[str, str], Alert] = {}
-        # By rule and subject: the last step at which it was found with a severity or a worse one.
-        self._found: dict[tuple[str, str], dict[str, int]] = {}
-        self._stop_on, self._resumed_at = None, 0
+        """True if `stop_on` asks to stop the training. Save first."""
+        self._records: dict[tuple[str, str], _Record] = {}
+        self._stop_on: Literal["critical"] | None = None
+        self._rows_before_resume = 0
         for row in rows:
             self.update(row)
-        self._stop_on, self._resumed_at = stop_on, self.course.count
+        # Set only now, so that an alert of the earlier rows does not stop the resumed run.
+        self._stop_on = stop_on
+        self._rows_before_resume = self.history.reward_rows
 
     @property
     def alerts(self) -> list[Alert]:
-        """All alerts as they stand, in the order in which they came; those withdrawn are among them."""
-        return list(self._alerts.values())
+        """The latest alert of each rule and subject, in the order of their first report."""
+        return [record.alert for record in self._records.values() if record.alert is not None]
+
+    def report(self) -> HealthReport:
+        """Return the alerts so far as a report, which shows itself in a notebook."""
+        return HealthReport(alerts=self.alerts, rows=self.history.reward_rows)
 
     def update(self, row: Mapping[str, Any]) -> list[Alert]:
-        """Take in a row, as metrics.jsonl or TRL's `log_history` has it, and return what is new. It may lack any key."""
-        course, fresh = self.course, {}
-        course.add(row)
-        is_asked = course.count >= AVERAGED and course.steps >= LEAST and course.step == course.paid_at
-        for rule in (*FROM_THE_FIRST_ROW, *(RULES if is_asked else ())):
-            for finding in rule(course):
-                key, rank = (finding.rule, finding.subject), SEVERITIES.index(finding.severity)
-                self._found.setdefault(key, {}).update(dict.fromkeys(SEVERITIES[: rank + 1], course.step))
-                fresh[key] = finding
-        told = []
-        for key, found in self._found.items():
-            old, new = self._alerts.get(key), fresh.get(key)
-            standing = [severity for severity in SEVERITIES if course.step - found.get(severity, -RECENT) < RECENT]
-            if not standing and old is not None and old.is_open:
-                told.append(dataclasses.replace(old, ended=course.step))
-            elif new is not None and (old is None or not old.is_open or old.severity != standing[-1]):
-                told.append(self._alert(new, standing[-1]))
-        for alert in told:
-            self._alerts[alert.rule, alert.subject] = alert
-        is_due = self._resumed_at > 0 and course.count - self._resumed_at >= LEAST
-        is_found = any(found.get(self._stop_on) == course.step for found in self._found.values())
-        self.should_stop |= any(alert.kind == self._stop_on for alert in told) or (is_due and is_found)
-        return told
+        """Add a row, and return the alerts that are new, changed or withdrawn.
 
-    def _alert(self, finding: Finding, severity: Severity) -> Alert:
-        words, settings = {}, self.course.settings
-        for name, (setting, changed, said) in CHANGES.items():
-            words[name] = said
-            if settings is not None and changed(old := getattr(settings, setting)) != old:
-                words[name] += f" (settings.replace({setting}={changed(old)!r}); it is {old!r} now)"
+        Args:
+            row: Metrics of a step, as in metrics.jsonl or TRL's `log_history`. Any key may be
+                missing.
+        """
+        self.history.add(row)
+        findings = {}
+        for finding in self._apply_rules():
+            key = (finding.rule, finding.subject)
+            findings[key] = finding
+            record = self._records.setdefault(key, _Record())
+            record.add_finding(finding.severity, self.history.step)
+
+        news = []
+        for key, record in self._records.items():
+            alert = self._changed_alert(record, findings.get(key))
+            if alert is not None:
+                record.alert = alert
+                news.append(alert)
+        if self._is_time_to_stop(news):
+            self.should_stop = True
+        return news
+
+    def _apply_rules(self) -> Iterator[Finding]:
+        history = self.history
+        for early_rule in EARLY_RULES:
+            yield from early_rule(history)
+        is_reward_step = history.step == history.last_reward_step
+        has_enough_rows = history.reward_rows >= MIN_ROWS_OF_ALERT
+        if is_reward_step and has_enough_rows and history.steps >= SHORT_WINDOW:
+            trend = measure_trend(history)
+            for rule in RULES:
+                yield from rule(history, trend)
+
+    def _changed_alert(self, record: _Record, finding: Finding | None) -> Alert | None:
+        """Return the new alert of a rule and subject, None if its alert stays as it is."""
+        step = self.history.step
+        old = record.alert
+        is_open = old is not None and old.is_open
+        steps = max(STEPS_TO_WITHDRAW, ROWS_TO_WITHDRAW * self.history.steps_per_row)
+        severity = record.recent_severity(step, steps)
+        if severity is None:
+            return dataclasses.replace(old, ended=step) if is_open else None
+        # An alert changes only together with a finding, whose numbers it shows.
+        if finding is None or (is_open and old.severity == severity):
+            return None
         return Alert(
-            rule=finding.rule, severity=severity, step=self.course.step, message=finding.message, subject=finding.subject,
-            advice=finding.advice.format_map(words),
-        )  # fmt: skip
+            rule=finding.rule,
+            severity=severity,
+            step=step,
+            message=finding.message,
+            advice=finding.advice.format_map(self._phrases()),
+            subject=finding.subject,
+        )
+
+    def _phrases(self) -> dict[str, str]:
+        """Return the phrase of each change, with the line to paste if the settings are known."""
+        phrases = {}
+        settings = self.history.settings
+        for name, change in CHANGES.items():
+            phrases[name] = change.phrase
+            if settings is None:
+                continue
+            old = getattr(settings, change.setting)
+            new = change.new_value(old)
+            if new != old:
+                line = f"settings.replace({change.setting}={new!r}); it is {old!r} now"
+                phrases[name] = f"{change.phrase} ({line})"
+        return phrases
+
+    def _is_time_to_stop(self, news: list[Alert]) -> bool:
+        if self._stop_on is None:
+            return False
+        if any(alert.kind == self._stop_on for alert in news):
+            return True
+        rows_since_resume = self.history.reward_rows - self._rows_before_resume
+        if self._rows_before_resume == 0 or rows_since_resume < ROWS_TO_FIX:
+            return False
+        last_steps = [record.last_steps.get(self._stop_on) for record in self._records.values()]
+        return self.history.step in last_steps
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HealthReport(Shown):
-    """The result of `check_health`. Shows itself as a table, the worst first."""
+    """The result of `check_health`. It shows itself as a table, the worst alert first."""
 
     alerts: list[Alert]
-    """One for each rule and subject as it stands, in the order in which they came; those withdrawn are among them."""
+    """The latest alert of each rule and subject, in the order of their first report."""
     rows: int
-    """How many were looked at."""
+    """Number of rows with a reward."""
 
     @property
     def latest(self) -> list[Alert]:
-        """The alerts, the worst first, those withdrawn last."""
-        return worst_first(sorted(self.alerts, key=lambda alert: alert.step))
+        """The alerts, the worst first and withdrawn ones last."""
+        by_step = sorted(self.alerts, key=lambda alert: alert.step)
+        return worst_first(by_step)
 
     @property
     def ok(self) -> bool:
-        """Nothing critical and no warning at the end of the log; information is allowed, and what was withdrawn."""
+        """True if no warning and no critical alert is open at the end of the log."""
         return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
 
     def _parts(self) -> Iterator[Part]:
         kinds = [alert.kind for alert in self.alerts]
-        found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in reversed(KINDS) if kind in kinds) or "nothing"
-        yield bold(f"Found: {found}. {self.rows} rows with a reward were looked at.")
+        counts = [f"{kinds.count(kind)} {kind}" for kind in reversed(KINDS) if kind in kinds]
+        summary = ", ".join(counts) or "nothing"
+        yield bold(f"Found: {summary}. Checked {self.rows} rows with a reward.")
         if self.alerts:
             yield alert_table(self.latest)
 
 
 def check_health(
-    rows: Run | str | Path | Iterable[Mapping[str, Any]],
+    rows: Any,
     *,
     weights: Mapping[str, float] | None = None,
     settings: Settings | None = None,
     ranges: Mapping[str, Sequence[float]] | None = None,
 ) -> HealthReport:
-    """Replay a log and report what a monitor would have said, step by step. Changes nothing, loads no model.
+    """Replay a log, and report what a monitor would have reported. No model is loaded.
 
     Args:
-        rows: Rows as in metrics.jsonl or TRL's `log_history`; or a run, its folder, a checkpoint's folder, or the path of a
-            metrics.jsonl or trainer_state.json. Names of either generation of TRL.
-        weights: By reward name; a run knows its own.
-        settings: A run knows its own.
-        ranges: The least and the most that each reward pays, by name; a run knows those of the kit's rewards.
+        rows: Rows as in metrics.jsonl or TRL's `log_history`, a pandas DataFrame, the text that
+            transformers prints, or a run. Or the path of a run, a checkpoint, a metrics.jsonl, a
+            trainer_state.json, or a file with the printed text.
+        weights: Weight of each reward, by name; a run knows its own.
+        settings: Settings of the run; a run knows its own.
+        ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
+            rewards.
 
     Raises:
-        ValueError: What is there is no log, or is damaged.
-        FileNotFoundError: There is nothing at that path.
+        ValueError: The log has no rows, or is damaged.
+        FileNotFoundError: There is no log at the path.
+        TypeError: The rows are not mappings.
 
-    >>> rows = [{"step": i, "reward": 0.1 * i, "reward_std": 0.5, "kl": 0.001 * i} for i in range(1, 31)]
+    >>> rows = [{"step": i, "reward": 0.1 * i, "reward_std": 0.5, "kl": 0.001 * i} for i in range(30)]
     >>> check_health(rows).ok
     True
     """
-    if isinstance(rows, (str, Path)):
-        rows = open_run(rows) if (Path(rows) / "run.json").is_file() else _read_log(Path(rows))
+    is_path = isinstance(rows, Path) or (isinstance(rows, str) and "\n" not in rows)
+    if is_path and (Path(rows) / "run.json").is_file():
+        rows = open_run(rows)
     if isinstance(rows, Run):
-        weights, settings, ranges = weights or rows.weights, settings or rows.settings, ranges or rows.ranges
+        weights = weights or rows.weights
+        settings = settings or rows.settings
+        ranges = ranges or rows.ranges
         rows = rows.rows
-    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=rows)
-    return HealthReport(alerts=monitor.alerts, rows=monitor.course.count)
-
-
-def _read_log(path: Path) -> list[Mapping[str, Any]]:
-    """The rows of a file, or of a folder: of its latest checkpoint, which has all steps, if it has none of its own."""
-    newest_first = (checkpoint / _STATE for _, checkpoint in reversed(checkpoint_folders(path)))
-    places = (path, path / "metrics.jsonl", path / _STATE, *newest_first)
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        raise FileNotFoundError(f"there is no log at {str(path)!r}: neither metrics.jsonl nor {_STATE}.")
-    if file.suffix == ".jsonl":
-        return read_rows(file)
-    with reading(file):
-        return json.loads(file.read_text("utf-8"))["log_history"]
+    monitor = HealthMonitor(
+        weights=weights, settings=settings, ranges=ranges, rows=read_log(rows)
+    )
+    return monitor.report()

@@ -1,291 +1,820 @@
-"""All rules. Most are a line of a table: a metric against a level, or against its own start; the others are functions.
+"""All rules. docs/guide/health.md describes each one, docs/evidence/health.md has the sources.
 
-A finding says what was measured and what follows from it, and nothing about what was not measured. docs/guide/health.md has
-the rules as a user needs them, docs/evidence/health.md the reason of each threshold.
+A rule is a function that yields findings after each row. A finding reports what was measured and
+what follows from it. A rule is silent if its metric was not measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from grpo_nb.health.course import AVERAGED, CLEAR, LEAST, LIKELY, RECENT, TESTED, WINDOW, Course, rank_shift
+from grpo_nb.health.history import (
+    LONG_WINDOW,
+    MIN_ROWS_OF_CRITICAL,
+    MIN_ROWS_OF_TEST,
+    RECENT_STEPS,
+    SHORT_WINDOW,
+    SILENT_SHARE,
+    ZERO_UPDATE,
+    RunHistory,
+)
+from grpo_nb.health.rank_test import CLEAR_Z, LIKELY_Z, mann_whitney_z
+from grpo_nb.health.trend import (
+    RewardTrend,
+    main_reward,
+    reward_position,
+    reward_range,
+    rise_in_window,
+    rise_since_start,
+    total_range,
+)
 from grpo_nb.runs.alert import SEVERITIES, Severity
-
-# What an alert may advise -> the setting, its new value from the old one, and the words where the settings are not known.
-CHANGES: Mapping[str, tuple[str, Callable[[Any], Any], str]] = {
-    "slower": ("learning_rate", lambda old: old / 2, "lower learning_rate"),
-    "nearer": ("beta", lambda old: old * 2 or 0.04, "raise beta"),
-    "warmer": ("temperature", lambda old: max(old, 1.0), "sample at temperature 1 or above"),
-    "larger_groups": ("num_generations", lambda old: old * 2, "raise num_generations"),
-    "longer": ("max_completion_length", lambda old: old * 2, "raise max_completion_length"),
-    "other_loss": ("loss_type", lambda old: "dr_grpo", 'choose loss_type "dr_grpo"'),
-}
 
 
 class Finding(NamedTuple):
-    """What a rule found after the last row. `advice` names entries of `CHANGES` in braces."""
+    """One result of a rule after the last row."""
 
     rule: str
     severity: Severity
     message: str
+    """Description of what was measured, with numbers."""
     advice: str
+    """Description of what to do. Names of `CHANGES` in braces stand for their phrases."""
     subject: str = ""
-    """What it is about, where a rule can speak about several things."""
+    """Metric or kind of problem, if the rule can report several."""
 
 
-# fmt: off
-# Rule, metric, how many steps its mean is of, what reaches info, warning and critical, what it is a share of, advice.
-LEVELS: tuple[tuple[str, str, int, tuple[float, float, float], str, str], ...] = (
-    ("truncation", "completions/clipped_ratio", RECENT, (0.25, 0.5, 0.9), "of the completions were cut at the length limit",
-     "Read some of them. If the answer is missing: {longer}, ask for shorter answers, or reward brevity."),
-    ("collapse", "completions/same_answer", LEAST, (0.8, 0.8, 0.8), "of the completions are one text, whatever the prompt",
-     "Stop, and find the reward that pays for that text. Then {slower}."),
-    ("collapse", "completions/duplicates", LEAST, (0.5, 0.5, math.inf), "of the completions repeat another of their group",
-     "If these answers are right, the prompts are learnt: take harder ones. Otherwise {warmer}, or {slower}."),
-    ("tools", "tools/failure_frequency", LEAST, (0.25, 0.5, 1.0), "of the calls of tools failed, and the model was told so",
-     "Read run.step(...), or call the tool as the model does, gn.lab.ByHand(task, 0).do(...): is it the tool that fails?"),
-    ("tools", "tools/unanswered", LEAST, (0.25, 0.5, math.inf), "of the episodes ended with a call that nobody answered",
-     "They had no room or no round left for it: {longer}, or task.with_tools(..., rounds=...)."),
-    ("ratio_clipping", "clip_ratio/region_mean", LEAST, (0.2, 0.2, math.inf), "of the tokens are clipped by their ratio",
-     "To move less in a step: {slower}, or set num_iterations lower through extra."),
-    ("gradient", "grad_norm/zero", LEAST, (1, 1, 1), "of the steps have a gradient of 0 though rewards differ",
-     "Stop. Has the model a trainable LoRA (model.print_trainable_parameters())?"),
-    ("gradient", "learning_rate/zero", LEAST, (1, 1, 1), "of the steps have a learning rate of 0, so no weight moves",
-     "Stop. Look at learning_rate, and at the schedule: does it end before the run?"),
-)
-# Rule, subject, metric, how many times the median of the start, what is seen, advice.
-SHIFTS: tuple[tuple[str, str, str, float, str, str], ...] = (
-    ("collapse", "entropy", "entropy", 0.2, "Entropy is {:.3g}, from {:.3g}",
-     "Read a group: are its completions alike? Then {warmer}, {slower}, or raise epsilon_high through extra."),
-    ("length", "longer", "completions/mean_length", 1.5, "Completions have {:.0f} tokens, from {:.0f}",
-     "Reward brevity, or {other_loss}, which does not favour long wrong answers."),
-    ("length", "shorter", "completions/mean_length", 1 / 3, "Completions have {:.0f} tokens, from {:.0f}",
-     "Read the best paid ones: if the reasoning is gone, find the reward that pays for leaving it out."),
-    ("spread_growth", "spread", "reward_std", 1.8, "The spread of the rewards is {:.3g}, from {:.3g}",
-     "Look at the highest and the lowest paid completions. If few of them decide, give the reward bounds."),
-    ("gradient", "size", "grad_norm", 10.0, "The gradient norm is {:.3g}, from {:.3g}",
-     "Compare completions of now and of the start. If they got worse, go back to a checkpoint and {slower}."),
-    ("slow_steps", "", "step_time", 2.0, "A step takes {:.3g} s, from {:.3g} s",
-     "Look for another process, memory that swaps, or a reward that slows down (check_rewards measures them)."),
-)
-# What the groups without spread are -> what to do.
-ALIKE = {
-    "nearly all fail": "Easier prompts, an example in the prompt, partial credit, or {larger_groups}: one success is a signal.",
-    "nearly all succeed": "Harder prompts; or stop here, if this is the goal.",
-    "all alike": "Read a group: if it is one way of answering, {warmer}; if they are right, take harder prompts.",
+@dataclass(frozen=True)
+class Change:
+    """A change of one setting that an alert may advise."""
+
+    setting: str
+    phrase: str
+    new_value: Callable[[Any], Any]
+    """Function that returns the advised value, given the value of the run."""
+
+
+DEFAULT_BETA = 0.04
+"""New beta if the KL penalty is off: the default of `Settings`."""
+
+CHANGES: Mapping[str, Change] = {
+    "lower_rate": Change("learning_rate", "lower learning_rate", lambda old: old / 2),
+    "raise_beta": Change("beta", "raise beta", lambda old: old * 2 or DEFAULT_BETA),
+    "warmer": Change(
+        "temperature", "sample at temperature 1 or above", lambda old: max(old, 1.0)
+    ),
+    "larger_groups": Change("num_generations", "raise num_generations", lambda old: old * 2),
+    "longer": Change(
+        "max_completion_length", "raise max_completion_length", lambda old: old * 2
+    ),
+    "dr_grpo": Change("loss_type", 'choose loss_type "dr_grpo"', lambda old: "dr_grpo"),
 }
-# fmt: on
 
 
-def softened(course: Course, severity: Severity) -> Severity:
-    """One severity less while a reward rises: a run that learns is not to be changed because of a warning."""
-    return SEVERITIES[max(0, SEVERITIES.index(severity) - course.is_learning)]
+def limit_severity(severity: Severity, history: RunHistory, trend: RewardTrend) -> Severity:
+    """Return the severity that is fair to a run that learns, or that may be learning."""
+    position = SEVERITIES.index(severity)
+    if trend.is_rising:
+        return SEVERITIES[max(0, position - 1)]
+    # A run whose reward has risen all the same is not lost. With few rows a rise would not be seen.
+    if trend.is_above_start or history.reward_rows < MIN_ROWS_OF_CRITICAL:
+        return SEVERITIES[min(position, 1)]
+    return severity
 
 
-def levels(course: Course) -> Iterator[Finding]:
-    """What `LEVELS` find."""
-    for rule, metric, steps, least, seen, advice in LEVELS:
-        now = course.mean(metric, steps)
-        reached = sum(now >= level for level in least)
-        if reached:
-            severity = softened(course, SEVERITIES[reached - 1])
-            if severity == "critical" and (course.has_gained or course.steps < steps):
-                severity = "warning"  # what is cut, or the same, has been paid more all the same
-            yield Finding(rule, severity, f"{now:.0%} {seen} (mean of {steps} steps).", advice, metric)
+# not_finite --------------------------------------------------------------------------------------
+
+LOST_IF_NAN = ("reward", "loss", "kl")
+"""Metrics without which nothing is learnt."""
+
+TOLERATED_ROWS = 2
+"""Rows with an infinite loss or KL, or without a usable gradient norm, that are harmless: float16
+training skips a step now and then, and a single token can make the KL estimate infinite."""
+
+TOLERATED_SCORES = 9
+"""NaN scores of one reward that are harmless: a reward may have no score for some rows."""
 
 
-def shifts(course: Course) -> Iterator[Finding]:
-    """What `SHIFTS` find. What came with a rise of the reward belongs to it."""
-    is_at_best = course.has_gained and course.count - course.best_at <= course.rows_of(WINDOW)
-    is_earned = {"longer": is_at_best, "spread": is_at_best, "shorter": course.has_gained and not course.has_lost}
-    lengths_then = course.first("completions/mean_length") or [math.inf]
-    lengths_now = course.last("completions/mean_length") or [0.0]
-    for rule, subject, metric, times, seen, advice in SHIFTS:
-        is_slower = rule == "slow_steps"
-        # The first two rows compile and warm up.
-        first, last = course.first(metric, RECENT, TESTED)[2:], course.last(metric, RECENT, TESTED)
-        if course.steps < 2 * RECENT or min(len(first), len(last)) < TESTED - 2 or median(first) <= 1e-6:
+def check_not_finite(history: RunHistory) -> Iterator[Finding]:
+    """Report each metric that is NaN or infinite in the last row."""
+    for metric, value in history.unusable.items():
+        count = history.unusable_counts[metric]
+        is_nan_loss = metric in LOST_IF_NAN and math.isnan(value)
+        is_repeated = metric in (*LOST_IF_NAN, "grad_norm") and count > TOLERATED_ROWS
+        severity: Severity = "warning"
+        if is_nan_loss or is_repeated:
+            severity = "critical"
+        elif metric.startswith("rewards/") and count <= TOLERATED_SCORES:
+            severity = "info"
+        message = f"{metric} is NaN or infinite, in {count} rows so far."
+        advice = (
+            "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
+            "and {lower_rate}."
+        )
+        yield Finding("not_finite", severity, message, advice, metric)
+
+
+# no_reward ---------------------------------------------------------------------------------------
+
+LONG_GAPS = 3
+"""A gap without reward is long if it is this many times the longest gap before it. With
+`num_iterations` above 1, TRL logs a reward only when it samples new completions."""
+
+
+def check_no_reward(history: RunHistory) -> Iterator[Finding]:
+    """Report training rows without a reward. TRL leaves out a reward that has no score at all."""
+    gap = history.step - history.last_reward_step
+    is_long = gap >= max(RECENT_STEPS, LONG_GAPS * history.longest_gap)
+    if history.is_reward_missing and (is_long or history.reward_rows == 0):
+        message = f"No row has a reward since step {history.last_reward_step}."
+        advice = (
+            "Stop, and run check_rewards: a reward that is NaN or None for every completion is left "
+            "out of the log."
+        )
+        yield Finding("no_reward", "critical", message, advice)
+
+
+# no_spread ---------------------------------------------------------------------------------------
+
+NO_SPREAD_SHARE = 0.5
+"""Share of groups with zero reward variance that triggers the rule: half of the computation is
+wasted. DAPO (arXiv:2503.14476) drops such groups."""
+
+NO_SIGNAL_SHARE = 0.9
+"""Share of groups with zero reward variance, in the last 20 steps, that leaves nothing to learn."""
+
+FAILING_POSITION = 0.2
+"""Mean reward, relative to its range, up to which nearly all completions fail."""
+
+SUCCEEDING_POSITION = 0.9
+"""Mean reward, relative to its range, from which nearly all completions succeed."""
+
+ONE_SIDED_95_PERCENT_Z = 1.64
+"""z-score of the lower end of a one-sided 95 % confidence interval."""
+
+SURE_PART = 0.75
+"""Part of the threshold that the lower end of this interval has to reach for a warning."""
+
+def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report groups with zero reward variance, if there are more of them than by chance."""
+    shares = history.last_values(SILENT_SHARE, LONG_WINDOW)
+    if len(shares) < history.rows_in(SHORT_WINDOW):
+        return
+    share = fmean(shares)
+    if share < NO_SPREAD_SHARE:
+        return
+
+    main = main_reward(history)
+    position = reward_position(history, main)
+    has_failed = position <= FAILING_POSITION
+    has_succeeded = position >= SUCCEEDING_POSITION
+    threshold = NO_SPREAD_SHARE
+    if FAILING_POSITION < position < SUCCEEDING_POSITION:
+        # Of the groups that agree by chance, half count on top of the usual threshold.
+        size = group_size(history, f"rewards/{main}" if main else "reward")
+        threshold += 0.5 * (position**size + (1 - position) ** size)
+    if share < threshold or (has_succeeded and trend.is_above_start):
+        return
+
+    standard_error = math.sqrt(abs(share * (1 - share)) / len(shares))
+    is_sure = share - ONE_SIDED_95_PERCENT_Z * standard_error >= SURE_PART * threshold
+    severity: Severity = "warning" if is_sure else "info"
+    if _is_signal_lost(history) and not (has_succeeded or trend.has_kept_gain):
+        severity = "critical"
+    reason = "all are alike"
+    advice = (
+        "Read a group. If its completions answer in the same way, {warmer}. If they are right, use "
+        "harder prompts."
+    )
+    if has_failed:
+        reason = "nearly all fail"
+        advice = (
+            "Use easier prompts, add an example to the prompt, give partial credit, or "
+            "{larger_groups}: one success in a group is a signal."
+        )
+    elif has_succeeded:
+        reason = "nearly all succeed"
+        advice = "Use harder prompts, or stop here if this is the goal."
+    if trend.has_lost_half:
+        advice = "Go back to a checkpoint from before the reward fell, then {lower_rate}."
+    steps = min(LONG_WINDOW, history.steps)
+    message = (
+        f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
+        f"reward: {reason}."
+    )
+    yield Finding("no_spread", limit_severity(severity, history, trend), message, advice)
+
+
+def _is_signal_lost(history: RunHistory) -> bool:
+    """Return True if the recent groups leave nothing to learn from.
+
+    Where nearly all fail, a few groups with a success are the start of most runs that learn, unless
+    nearly all completions are truncated.
+    """
+    share = history.mean(SILENT_SHARE, RECENT_STEPS)
+    if history.steps < RECENT_STEPS or not share >= NO_SIGNAL_SHARE:
+        return False
+    is_truncated = history.mean("completions/clipped_ratio") >= NO_SIGNAL_SHARE
+    has_signal = history.mean(SILENT_SHARE, LONG_WINDOW) < 1
+    lowest = history.lowest["reward"]
+    highest = lowest + FAILING_POSITION * (history.highest["reward"] - lowest)
+    may_start = has_signal and history.mean("reward", LONG_WINDOW) <= highest
+    return is_truncated or not may_start
+
+
+LARGEST_BATCH = 512
+"""Largest number of parts that `group_size` looks for."""
+
+
+def group_size(history: RunHistory, metric: str) -> float:
+    """Return the number of completions per prompt, infinity if neither settings nor log show it.
+
+    The log shows the number if completions are right or wrong: the mean of the metric is then a
+    multiple of 1 / completions, and the share of silent groups one of 1 / groups. Graded scores
+    have no such parts, and groups with graded scores do not agree by chance.
+    """
+    if history.settings is not None:
+        return history.settings.num_generations
+    completions = _parts(history.last_values(metric, LONG_WINDOW))
+    groups = _parts(history.last_values(SILENT_SHARE, LONG_WINDOW))
+    size = completions // groups
+    return size if size >= 2 else math.inf
+
+
+def _parts(shares: list[float]) -> int:
+    """Return the smallest number of which all shares are whole parts, 1 if there is none."""
+    for count in range(1, LARGEST_BATCH + 1):
+        # A printed log has four digits.
+        tolerance = max(0.002, 1e-4 * count)
+        if all(abs(share * count - round(share * count)) <= tolerance for share in shares):
+            return count
+    return 1
+
+
+# truncation, collapse by texts, tools, learning rate ---------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareRule:
+    """A rule that compares the mean of a share with a threshold for each severity."""
+
+    rule: str
+    metric: str
+    info: float
+    warning: float
+    critical: float = math.inf
+    steps: int = SHORT_WINDOW
+    """Steps that the mean is taken over."""
+    critical_steps: int = SHORT_WINDOW
+    """Steps of a run that may still learn, before a critical finding."""
+    meaning: str
+    """Rest of the message after the percentage."""
+    advice: str
+
+
+SHARE_RULES = (
+    ShareRule(
+        rule="truncation",
+        metric="completions/clipped_ratio",
+        info=0.25,  # a quarter, half, nearly all: in trl issue 5697 all are truncated and earn 0
+        warning=0.5,
+        critical=0.9,
+        steps=RECENT_STEPS,
+        critical_steps=LONG_WINDOW,  # base models learn to end their answers first
+        meaning="of the completions were truncated at the length limit",
+        advice="Read some of them. If the answer is missing, {longer}, ask for shorter answers, or "
+        "reward brevity.",
+    ),
+    ShareRule(
+        rule="collapse",
+        metric="completions/same_answer",
+        info=0.8,  # such a model ignores the prompt
+        warning=0.8,
+        critical=0.8,
+        meaning="of the completions are the same text, whatever the prompt",
+        advice="Stop, and find the reward that gives this text a high score. Then {lower_rate}.",
+    ),
+    ShareRule(
+        rule="collapse",
+        metric="completions/duplicates",
+        info=0.5,  # never critical, because the model may simply have learnt the prompts
+        warning=0.5,
+        meaning="of the completions repeat another completion of their group",
+        advice="If these answers are right, the model has learnt these prompts: use harder ones. "
+        "Otherwise {warmer}, or {lower_rate}.",
+    ),
+    ShareRule(
+        rule="tools",
+        metric="tools/failure_frequency",
+        info=0.25,  # TRL shows the error of a tool to the model alone
+        warning=0.5,
+        critical=1.0,
+        meaning="of the tool calls failed, and only the model saw the errors",
+        advice="Does the tool itself fail? Read run.step(...), or call the tool as the model does: "
+        "gn.lab.ByHand(task, 0).do(...).",
+    ),
+    ShareRule(
+        rule="tools",
+        metric="tools/unanswered",
+        info=0.25,
+        warning=0.5,
+        meaning="of the episodes ended with an unanswered tool call",
+        advice="These episodes had no tokens or no round left for the answer: {longer}, or allow "
+        "more rounds with task.with_tools(..., rounds=...).",
+    ),
+    ShareRule(
+        rule="gradient",
+        metric="learning_rate/zero",
+        info=1.0,  # one other step shows that the weights can move
+        warning=1.0,
+        critical=1.0,
+        meaning="of the steps have a learning rate of 0, so that no weight moves",
+        advice="Stop. Look at learning_rate, and at the schedule: does it end before the run?",
+    ),
+)
+
+SHORT_ANSWER_TOKENS = 16
+"""Mean length up to which completions are bare answers. Among eight answers with five labels at
+least three are equal, so equal answers say nothing there."""
+
+
+def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report each share of `SHARE_RULES` that reaches a threshold."""
+    for rule in SHARE_RULES:
+        if rule.rule == "collapse" and _has_short_answers(history):
             continue
-        if is_earned.get(subject) or (course.is_learning and not is_slower):
+        share = history.mean(rule.metric, rule.steps)
+        if not share >= rule.info:
             continue
-        now, then = median(last), median(first)
-        longer = max(1.0, median(lengths_now) / max(1.0, median(lengths_then))) if is_slower else 1.0
-        is_far = now >= times * longer * then if times > 1 else now <= times * then
-        if is_far and abs(rank_shift(first, last)) >= CLEAR:
-            message = f"{seen.format(now, then)} at the start{'' if is_slower else '; no reward rises clearly'}."
-            yield Finding(rule, "warning", message, advice, subject)
+        severity: Severity = "info"
+        if share >= rule.warning:
+            severity = "warning"
+        has_steps = history.steps >= rule.critical_steps or _is_signal_lost(history)
+        if share >= rule.critical and history.steps >= rule.steps and has_steps:
+            severity = "critical"
+        severity = limit_severity(severity, history, trend)
+        message = f"{share:.0%} {rule.meaning} (mean of {rule.steps} steps)."
+        yield Finding(rule.rule, severity, message, rule.advice, rule.metric)
 
 
-def spikes(course: Course) -> Iterator[Finding]:
-    """KL and gradient that jump again and again: one jump does no harm."""
-    for rule, metric, times, floor, least in (("kl_spike", "kl", 5, 10.0, 2), ("gradient", "grad_norm", 10, 0.0, 3)):
-        values, first = course.last(metric, WINDOW), course.first(metric)
-        if len(values) < LEAST or course.is_learning or not first:
+def _has_short_answers(history: RunHistory) -> bool:
+    return history.mean("completions/mean_length") <= SHORT_ANSWER_TOKENS
+
+
+# gradient, entropy, length: now and at the start -------------------------------------------------
+
+WARM_UP_ROWS = 2
+"""First rows that are left out of a comparison with the start, because kernels compile then."""
+
+SMALLEST_START = 1e-6
+"""Median up to which the start cannot be compared with: a ratio to it would be meaningless."""
+
+ZERO_GRADIENT_CHANCE = 1e-4
+"""Chance of an alert for gradients of 0 that are right."""
+
+GRADIENT_FACTOR = 10.0
+"""Growth of the gradient norm that triggers a warning."""
+
+REMAINING_ENTROPY = 0.2
+"""Entropy after a collapse, relative to the start. In healthy runs a third may remain."""
+
+LONGER_FACTOR = 1.5
+"""Growth of the mean completion length, since the reward last rose, that triggers a warning. The
+usual GRPO loss favours long wrong answers, because it averages over the tokens of each answer
+(arXiv:2503.20783)."""
+
+LONGER_MIN_STEPS = 2 * LONG_WINDOW
+"""Steps before longer completions are reported. The reward may follow only later."""
+
+SHORTER_FACTOR = 1 / 3
+"""Remaining part of the mean completion length that triggers a warning: the reasoning is probably
+gone."""
+
+
+def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report gradients of 0 although rewards differ.
+
+    TRL logs the gradient norm of the last step of a row, but the mean share of silent groups. If
+    a row stands for several steps, its last step may have been silent in all groups. The chance of
+    that is at most the mean share.
+    """
+    rows = 0
+    chance = 1.0
+    for row in reversed(history.last_rows):
+        if "grad_norm" not in row:
             continue
-        # What has been as high from the start on is the noise of the run, and no jump.
-        high = max(floor, 2 * max(first), times * median(values))
-        jumps = [value for value in course.last(metric) if value > high]
-        if len(jumps) >= least:
-            message = f"{metric} jumped {len(jumps)} times of {RECENT}, from {median(values):.3g} to {max(jumps):.3g}."
-            advice = "Look at the completions of these steps. If they are garbled: {slower}."
-            yield Finding(rule, "warning", message, advice, "jumps")
-
-
-def not_finite(course: Course) -> Iterator[Finding]:
-    """NaN or infinity in anything that was logged."""
-    for key in course.bad:
-        times = course.bad_counts[key]
-        # float16 skips a step now and then; a reward may have nothing to say about some rows.
-        is_lost = key in ("reward", "loss", "kl") or (key == "grad_norm" and times >= 3)
-        severity = "critical" if is_lost else "info" if key.startswith("rewards/") and times < LEAST else "warning"
-        advice = "If a reward is NaN too, run check_rewards. If not, go back to a checkpoint before, and {slower}."
-        yield Finding("not_finite", severity, f"{key} is NaN or infinite, {times} times so far.", advice, key)
-
-
-def no_reward(course: Course) -> Iterator[Finding]:
-    """Rows of training without any reward: TRL leaves out what is NaN or None for every completion."""
-    silence = course.step - course.paid_at
-    if course.is_silent and (not course.count or silence >= max(RECENT, 3 * course.longest_silence)):
-        advice = "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out."
-        yield Finding("no_reward", "critical", f"No row has a reward since step {course.paid_at}.", advice)
-
-
-def no_spread(course: Course) -> Iterator[Finding]:
-    """Groups whose completions all get the same reward, more than chance gives: they teach nothing."""
-    shares, place = course.last("frac_reward_zero_std", WINDOW), course.place(course.main)
-    if len(shares) < course.rows_of(LEAST):
+        if row["grad_norm"] > ZERO_UPDATE:
+            break
+        rows += 1
+        chance *= 0.0 if history.is_one_step_per_row else row.get("frac_reward_zero_std", 1.0)
+    if rows < history.rows_in(SHORT_WINDOW) or chance > ZERO_GRADIENT_CHANCE:
         return
-    kind = "nearly all fail" if place <= 0.2 else "nearly all succeed" if place >= 0.9 else "all alike"
-    least, now, recent = 0.5, fmean(shares), fmean(shares[-course.rows_of(RECENT) :])
-    if kind == "all alike" and place > 0:
-        # So many groups agree by chance where each completion is right or wrong on its own. TRL's groups have 8.
-        size = course.settings.num_generations if course.settings else 8
-        least += 0.5 * (place**size + (1 - place) ** size)
-    if now < least or (kind == "nearly all succeed" and course.has_gained):
+    message = f"The gradient was 0 in each of the last {rows} rows although rewards differ."
+    advice = "Stop. Does the model have a trainable LoRA (model.print_trainable_parameters())?"
+    severity = limit_severity("critical", history, trend)
+    yield Finding("gradient", severity, message, advice, "grad_norm/zero")
+
+
+def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a gradient, an entropy or a length that has changed much without a better reward."""
+    if trend.is_rising:
         return
-    is_kept = kind == "nearly all succeed" or (course.has_gained and not course.has_lost)
-    is_sure = now - 1.64 * math.sqrt(abs(now * (1 - now)) / len(shares)) >= 0.75 * least
-    is_lost = recent >= 0.9 and course.steps >= RECENT and not is_kept
-    severity = "critical" if is_lost else "warning" if is_sure else "info"
-    message = f"In {now:.0%} of the groups of {min(WINDOW, course.steps)} steps all completions got the same: {kind}."
-    advice = "Go back to a checkpoint from before the reward fell, then {slower}." if course.has_lost else ALIKE[kind]
-    yield Finding("no_spread", softened(course, severity), message, advice)
+    end = "at the start, and no reward rises clearly."
+    then, now = _shift(history, "grad_norm")
+    if now >= GRADIENT_FACTOR * then:
+        message = f"The gradient norm is {now:.3g}, from {then:.3g} {end}"
+        advice = (
+            "Compare completions from now and from the start. If they got worse, go back to a "
+            "checkpoint and {lower_rate}."
+        )
+        yield Finding("gradient", "warning", message, advice, "size")
+
+    then, now = _shift(history, "entropy")
+    if now <= REMAINING_ENTROPY * then and not _has_short_answers(history):
+        message = f"The entropy is {now:.3g}, from {then:.3g} {end}"
+        advice = (
+            "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise "
+            "epsilon_high through extra."
+        )
+        yield Finding("collapse", "warning", message, advice, "entropy")
+
+    then, now = _shift(history, "completions/mean_length")
+    message = f"Completions have {now:.0f} tokens, from {then:.0f} {end}"
+    is_longer = now >= LONGER_FACTOR * max(then, history.gain_length)
+    if is_longer and history.steps >= LONGER_MIN_STEPS and not _has_new_gain(history, trend):
+        advice = "Reward brevity, or {dr_grpo}, which does not favour long wrong answers."
+        yield Finding("length", "warning", message, advice, "longer")
+    if now <= SHORTER_FACTOR * then and not trend.has_kept_gain:
+        advice = (
+            "Read the completions with the highest reward. If the reasoning is gone, find the reward "
+            "that favours its absence."
+        )
+        yield Finding("length", "warning", message, advice, "shorter")
 
 
-def kl(course: Course) -> Iterator[Finding]:
-    """KL that has grown large for good: the price of learning, or, with a falling reward, the way to garbage."""
-    values, first = course.last("kl"), course.first("kl")[:AVERAGED]
-    growth = median(values) - median(first) if first and len(values) >= course.rows_of(LEAST) else 0.0
-    if growth >= 0.5:
-        severity = softened(course, "warning" if growth >= 2 else "info")
-        if course.has_lost:
-            severity = "critical" if growth >= 10 else "warning"
-        message = f"KL is {median(values):.3g}, from {median(first):.3g} in the first steps."
-        advice = "Try the model on prompts outside the task. If it got worse there: {nearer}, or {slower}."
-        yield Finding("kl_drift", severity, message, advice)
+def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
+    """Return the median of a metric at the start and now, NaN if there is no clear difference."""
+    first = history.first_values(metric, RECENT_STEPS, MIN_ROWS_OF_TEST)[WARM_UP_ROWS:]
+    last = history.last_values(metric, RECENT_STEPS, MIN_ROWS_OF_TEST)
+    is_early = history.steps < 2 * RECENT_STEPS
+    if is_early or min(len(first), len(last)) < MIN_ROWS_OF_TEST - WARM_UP_ROWS:
+        return math.nan, math.nan
+    if median(first) <= SMALLEST_START or abs(mann_whitney_z(first, last)) < CLEAR_Z:
+        return math.nan, math.nan
+    return median(first), median(last)
 
 
-def falling(course: Course) -> Iterator[Finding]:
-    """A reward that has lost half of its gain, is below its start, has just dropped, or falls again and again."""
-    before = course.last("reward", RECENT + TESTED, RECENT + TESTED)
-    before, dropped = before[:-TESTED], before[-TESTED:]
-    advice = "Compare completions of before and after. Then go back to the best checkpoint, and {slower} or {nearer}."
-    floor = (course.range_of(None) or [min(0.0, course.low["reward"])])[0]
-    if course.has_lost:
-        began, now = fmean(course.first("reward")), fmean(course.last("reward"))
-        best = f", {fmean(course.best):.3g} at its best" if course.best else ""
-        message = f"The reward is {now:.3g}; it was {began:.3g} at the start{best}."
-        yield Finding("reward_falling", "critical" if course.has_lost_all else "warning", message, advice)
-    elif len(before) >= LEAST and rank_shift(before, dropped) <= -CLEAR:
-        was, now = fmean(before), fmean(dropped)
-        if now - floor <= 0.5 * (was - floor):
-            message = f"The reward has dropped to {now:.3g} in the last {TESTED} rows, from {was:.3g} in those before."
-            yield Finding("reward_falling", "warning", message, advice)
-    if len(course.turns) >= 3 and course.step - course.turns[-1] <= 2 * WINDOW:
-        message = f"The reward falls and rises: it turned {len(course.turns)} times, last at step {course.turns[-1]}."
-        advice = "A step may move too far for the prompts of one batch: {slower}, or take more prompts a step."
-        yield Finding("reward_falling", "warning", message, advice, "swings")
+def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if the reward has lately been higher than before, so that length has paid off."""
+    rows_since_best = history.reward_rows - history.best_row
+    if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
+        return True
+    last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
+    return mann_whitney_z(history.gain_block, last) >= LIKELY_Z
 
 
-def flat(course: Course) -> Iterator[Finding]:
-    """A reward that has not begun to rise."""
-    is_late = course.steps >= min(100, max(2 * LEAST, course.max_steps / 2))
-    if not is_late or course.has_gained or course.is_learning or course.has_lost or course.place(None) >= 0.9:
+# kl_drift ----------------------------------------------------------------------------------------
+
+KL_START_STEPS = 3
+"""First steps whose KL is the start: a run may begin far from its reference model."""
+
+KL_INFO_GROWTH = 0.5
+"""Growth of the KL, in nats, that is worth knowing. Guides warn at a KL of 0.5."""
+
+KL_WARNING_GROWTH = 2.0
+"""Growth of the KL that is a warning. DAPO trains well without any limit, so less is only info."""
+
+KL_CRITICAL_GROWTH = 10.0
+"""Growth of the KL that is critical if the reward has fallen."""
+
+
+def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a KL that has grown for good.
+
+    That is the price of learning, or, if the reward falls, the way to garbage.
+    """
+    first = history.first_values("kl")[: history.rows_in(KL_START_STEPS, min_rows=1)]
+    last = history.last_values("kl")
+    if not first or len(last) < history.rows_in(SHORT_WINDOW):
         return
-    began, now = fmean(course.first("reward")), fmean(course.last("reward"))
-    message = f"No reward has risen in {course.steps} steps: {began:.3g} at the start, {now:.3g} now."
-    advice = "Run check_rewards, then baseline: can the model earn the reward at all? If so, take more prompts a step."
-    yield Finding("reward_flat", "warning" if course.steps >= 300 else "info", message, advice)
-
-
-def constant(course: Course) -> Iterator[Finding]:
-    """Rewards that have never been anything but one value: without effect, whatever their weight."""
-    one = {name: course.high[f"rewards/{name}"] for name in course.rewards if course.is_constant(f"rewards/{name}")}
-    # What only punishes is at its best at 0.
-    unpaid = [name for name, value in one.items() if value <= 0 and value < course.ranges.get(name, (0, math.inf))[1]]
-    if one:
-        said = ", ".join(f"{name} is {value:.3g}" for name, value in one.items())
-        message = f"{said} for every completion of all {course.steps} steps."
-        advice = "Leave it out, or make it ask for more."
-        if unpaid:
-            advice = "Run check_rewards on it: can its pattern fit at all (re.DOTALL)? If it is too hard, give partial credit."
-        severity = "warning" if unpaid and course.steps >= 30 else "info"
-        yield Finding("constant_reward", severity, message, advice)
-
-
-def dominating(course: Course) -> Iterator[Finding]:
-    """Another reward than the main one that makes nearly all of the differences."""
-    main, parts = course.main, {}
-    for name in course.rewards:
-        spreads = course.last(f"rewards/{name}/std", WINDOW) or [math.nan]  # without spreads nothing is compared
-        parts[name] = course.weights.get(name, 1.0) ** 2 * fmean(spread * spread for spread in spreads)
-    has_spread = not course.mean("frac_reward_zero_std", WINDOW) >= 0.5
-    if main is None or course.steps < WINDOW or course.is_learning or not has_spread:
+    growth = median(last) - median(first)
+    if growth < KL_INFO_GROWTH:
         return
-    top, total = max(parts, key=parts.__getitem__), sum(parts.values())
-    if top != main and parts[top] >= 0.8 * total > 0:
-        message = f"{top} makes {parts[top] / total:.0%} of the weighted differences; {main} is the main reward."
-        yield Finding("dominating_reward", "warning", message, "Lower its weight, or pay it less.")
+    if trend.has_lost_half:
+        severity: Severity = "critical" if growth >= KL_CRITICAL_GROWTH else "warning"
+    else:
+        severity = "warning" if growth >= KL_WARNING_GROWTH else "info"
+        severity = limit_severity(severity, history, trend)
+    message = f"The KL is {median(last):.3g}, from {median(first):.3g} in the first steps."
+    advice = (
+        "Try the model on prompts outside the task. If it got worse there, {raise_beta}, or "
+        "{lower_rate}."
+    )
+    yield Finding("kl_drift", severity, message, advice)
 
 
-def form_only(course: Course) -> Iterator[Finding]:
-    """The total rises, the main reward does not."""
-    main, key = course.main, f"rewards/{course.main}"
-    others = [name for name in course.rewards if name != main and course.risen(f"rewards/{name}") >= CLEAR]
-    if main is None or not others or course.steps < 30 or course.risen("reward") < CLEAR or course.place(main) >= 0.5:
+# reward_falling ----------------------------------------------------------------------------------
+
+DROP_ROWS = MIN_ROWS_OF_TEST
+"""Length of a sudden drop: the fewest rows that a rank test allows."""
+
+ROWS_BEFORE_DROP = 20
+"""Rows before the drop that the drop is compared with."""
+
+MIN_ROWS_BEFORE_DROP = 10
+"""Rows before the drop that are enough early in a run."""
+
+DROP_KEEPS = 0.5
+"""Largest part of the reward that remains after a drop, counted from its lowest possible value."""
+
+
+def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a reward that lost its gain, or has suddenly dropped."""
+    severity: Severity = "warning"
+    if trend.has_lost_half:
+        severity = "critical" if trend.has_lost_nearly_all else "warning"
+        start = fmean(history.first_values("reward"))
+        now = fmean(history.last_values("reward"))
+        message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
+        if history.best_block:
+            message += f", {fmean(history.best_block):.3g} at its best"
+    else:
+        message = _describe_drop(history)
+    if message:
+        advice = (
+            "Compare completions from before and after. Then go back to the best checkpoint, and "
+            "{lower_rate} or {raise_beta}."
+        )
+        yield Finding("reward_falling", severity, f"{message}.", advice)
+
+
+def _describe_drop(history: RunHistory) -> str:
+    """Return a sentence about a sudden drop, empty if there is none."""
+    rows = ROWS_BEFORE_DROP + DROP_ROWS
+    rewards = history.last_values("reward", steps=rows, min_rows=rows)
+    before = rewards[:-DROP_ROWS]
+    dropped = rewards[-DROP_ROWS:]
+    if len(before) < MIN_ROWS_BEFORE_DROP or mann_whitney_z(before, dropped) > -CLEAR_Z:
+        return ""
+    scores = total_range(history)
+    # If the range is not known, 0 or the lowest reward so far stands for the lowest possible one.
+    lowest = scores[0] if scores else min(0.0, history.lowest["reward"])
+    if fmean(dropped) - lowest > DROP_KEEPS * (fmean(before) - lowest):
+        return ""
+    return (
+        f"The reward has dropped to {fmean(dropped):.3g} in the last {DROP_ROWS} rows, from "
+        f"{fmean(before):.3g} in the rows before"
+    )
+
+
+# reward_flat -------------------------------------------------------------------------------------
+
+FLAT_INFO_STEPS = 100
+"""Steps after which the reward should have risen. In a shorter run, half of `max_steps` counts."""
+
+FLAT_MIN_STEPS = 20
+"""Steps that even the shortest run has before the first report."""
+
+FLAT_WARNING_STEPS = 300
+"""Steps after which a flat reward is a warning. Published guides advise to wait that long."""
+
+GOAL_POSITION = 0.9
+"""Mean total reward, relative to its range, that is high enough without a rise."""
+
+
+def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a run in which no reward has risen yet."""
+    half_of_run = max(FLAT_MIN_STEPS, history.max_steps / 2)
+    if history.steps < min(FLAT_INFO_STEPS, half_of_run):
         return
-    before, now, ends = fmean(course.first(key) or [0.0]), course.mean(key), course.range_of(main)
-    is_small = ends is not None and now - before < 0.05 * (ends[1] - ends[0])
-    if is_small or max(course.risen(key), course.risen(key, WINDOW), course.rising(key)) < LIKELY:
-        # Form first is normal. It is over when the others rise no more and the main reward shows no sign of a beginning.
-        is_over = course.steps >= 100 and all(course.rising(f"rewards/{name}") < 1 for name in others)
-        is_alone = is_over and (course.risen(key, WINDOW) < 1 or (is_small and course.steps >= 4 * WINDOW))
-        severity = "warning" if (is_alone and ends) or course.risen(key) <= -CLEAR else "info"
-        message = f"The total has risen with {', '.join(others)}; {main} is {now:.3g}, from {before:.3g} at the start."
-        advice = "Read what is paid most. Give the main reward more weight, or partial credit."
-        yield Finding("form_only", severity, message, advice)
-
-
-def holdout(course: Course) -> Iterator[Finding]:
-    """A held-out score that falls from its best, or stays where it was while the reward has risen."""
-    scores, asked = course.holdout, course.settings.holdout_questions if course.settings else 32
-    if len(scores) < 3:
+    if trend.is_above_start or trend.is_rising or trend.has_lost_half:
         return
-    pairs = [fmean(scores[i : i + 2]) for i in range(len(scores) - 1)]
-    best, now = max(pairs), pairs[-1]
-    if best - now >= max(0.05, 2.5 * math.sqrt(max(0.0, best * (1 - best)) / asked)):
-        message = f"Held-out accuracy has fallen from {best:.0%} to {now:.0%} (means of two measurements)."
-        advice = 'Stop, and take the best adapter (keep="best"); more varied prompts last longer.'
+    if reward_position(history, None) >= GOAL_POSITION:
+        return
+    has_rows = history.reward_rows >= MIN_ROWS_OF_CRITICAL
+    is_long = history.steps >= FLAT_WARNING_STEPS and has_rows
+    message = (
+        f"No reward has risen in {history.steps} steps: the total was "
+        f"{fmean(history.first_values('reward')):.3g} at the start and is "
+        f"{fmean(history.last_values('reward')):.3g} now."
+    )
+    advice = (
+        "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
+        "prompts per step."
+    )
+    yield Finding("reward_flat", "warning" if is_long else "info", message, advice)
+
+
+# constant_reward ---------------------------------------------------------------------------------
+
+CONSTANT_RANGE = 1e-6
+"""Largest difference of mean scores, and largest standard deviation, of a constant reward."""
+
+CONSTANT_WARNING_STEPS = 30
+"""Steps after which a reward without any positive score is a warning. The usual reason is a pattern
+that cannot match (unslothai/notebooks issue 96)."""
+
+
+def check_constant_reward(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report rewards that gave one score in all rows, and so have no effect."""
+    scores = []
+    has_unearned = False
+    for name in history.rewards:
+        metric = f"rewards/{name}"
+        score = history.highest[metric]
+        is_constant = score - history.lowest[metric] < CONSTANT_RANGE
+        has_std = history.highest.get(f"{metric}/std", 0.0) > CONSTANT_RANGE
+        # A reward that is NaN in most rows was measured too rarely to be called constant.
+        values = history.last_values(metric, LONG_WINDOW)
+        if not is_constant or has_std or len(values) < history.rows_in(SHORT_WINDOW):
+            continue
+        scores.append(f"{name} is {score:.3g}")
+        # A reward that only punishes gives 0 at best, so its 0 is earned.
+        highest_possible = history.ranges.get(name, (0, math.inf))[1]
+        has_unearned |= score <= 0 and score < highest_possible
+    if not scores:
+        return
+    severity: Severity = "info"
+    advice = "Leave it out, or make it ask for more."
+    if has_unearned:
+        advice = (
+            "Run check_rewards on it: can its pattern match at all (re.DOTALL)? If the task is too "
+            "hard, give partial credit."
+        )
+        if history.steps >= CONSTANT_WARNING_STEPS:
+            severity = "warning"
+    message = f"{', '.join(scores)} for every completion of all {history.steps} steps."
+    yield Finding("constant_reward", severity, message, advice)
+
+
+# form_only ---------------------------------------------------------------------------------------
+
+FORM_ONLY_MIN_STEPS = 30
+"""Steps before the first report. Most runs learn the format first."""
+
+FORMAT_PHASE_STEPS = 100
+"""Steps after which the main reward should have started to rise."""
+
+TINY_GAIN_STEPS = 200
+"""Steps after which a tiny gain of the main reward no longer counts as a start."""
+
+HIGH_POSITION = 0.5
+"""Mean of the main reward, relative to its range, that is high enough without a rise."""
+
+TINY_GAIN = 0.05
+"""Gain of the main reward, relative to its range, that does not count as a rise."""
+
+NO_RISE_Z = 1.0
+"""z-score below which a reward shows no sign of a rise."""
+
+
+def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a total that has risen without the main reward, usually with the format alone."""
+    main = main_reward(history)
+    if main is None or history.steps < FORM_ONLY_MIN_STEPS:
+        return
+    risen = []
+    for name in history.rewards:
+        if name != main and rise_since_start(history, f"rewards/{name}") >= CLEAR_Z:
+            risen.append(name)
+    if not risen or rise_since_start(history, "reward") < CLEAR_Z:
+        return
+    if reward_position(history, main) >= HIGH_POSITION:
+        return
+
+    metric = f"rewards/{main}"
+    # A main reward that was added later counts as 0 at the start.
+    start = fmean(history.first_values(metric) or [0.0])
+    now = history.mean(metric)
+    scores = reward_range(history, main)
+    is_tiny = scores is not None and now - start < TINY_GAIN * (scores[1] - scores[0])
+    short_rise = rise_since_start(history, metric)
+    long_rise = rise_since_start(history, metric, LONG_WINDOW)
+    highest_rise = max(short_rise, long_rise, rise_in_window(history, metric))
+    if highest_rise >= LIKELY_Z and not is_tiny:
+        return  # The main reward rises, too.
+
+    # A healthy run learns the format first. This phase is over when the other rewards no longer
+    # rise. Then the main reward should rise, and it is stuck if it does not.
+    is_phase_over = history.steps >= FORMAT_PHASE_STEPS and all(
+        rise_in_window(history, f"rewards/{name}") < NO_RISE_Z for name in risen
+    )
+    is_still_tiny = is_tiny and history.steps >= TINY_GAIN_STEPS
+    is_stuck = is_phase_over and (long_rise < NO_RISE_Z or is_still_tiny)
+    has_fallen = short_rise <= -CLEAR_Z
+    is_warning = has_fallen or (is_stuck and scores is not None)
+    message = (
+        f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
+        "at the start."
+    )
+    advice = (
+        "Read the completions with the highest reward. Give the main reward more weight, or partial "
+        "credit."
+    )
+    yield Finding("form_only", "warning" if is_warning else "info", message, advice)
+
+
+# holdout -----------------------------------------------------------------------------------------
+
+MIN_ACCURACIES = 3
+"""Held-out accuracies that are needed: two means of two measurements each."""
+
+MIN_EVAL_REWARDS = 4
+"""Held-out rewards that are needed. Their noise is estimated from the differences between them."""
+
+DEFAULT_HOLDOUT_QUESTIONS = 32
+"""Held-out questions if the settings are not known: the default of `Settings`."""
+
+HOLDOUT_DROP = 0.05
+"""Smallest drop that triggers a warning, relative to the range of the score."""
+
+HOLDOUT_STANDARD_ERRORS = 2.5
+"""Standard errors that a drop also has to reach. The best of many scores is high by luck."""
+
+HOLDOUT_GAIN = 0.02
+"""Gain that is too small to count, relative to the range of the score."""
+
+HOLDOUT_GOAL = 0.96
+"""Score at the start, relative to its range, that leaves no room for a gain."""
+
+MEDIAN_DIFFERENCE = 0.954
+"""Median difference of two normal values, relative to their standard deviation."""
+
+
+def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a held-out score that falls, or stays the same while the reward has risen.
+
+    The score is the accuracy that the kit measures, or else TRL's own `eval_reward`.
+    """
+    scores = history.holdout_scores or history.eval_rewards
+    low = 0.0
+    span = 1.0
+    is_accuracy = bool(history.holdout_scores)
+    if len(scores) < (MIN_ACCURACIES if is_accuracy else MIN_EVAL_REWARDS):
+        return
+    # A mean of two scores is less noisy than one.
+    means = [fmean(pair) for pair in pairwise(scores)]
+    best = max(means)
+    now = means[-1]
+    if is_accuracy:
+        name = "accuracy"
+        unit = ".0%"
+        questions = DEFAULT_HOLDOUT_QUESTIONS
+        if history.settings is not None:
+            questions = history.settings.holdout_questions
+        noise = math.sqrt(max(0.0, best * (1 - best)) / questions)
+    else:
+        name = "reward (eval_reward)"
+        unit = ".3g"
+        ends = total_range(history) or (history.lowest["reward"], history.highest["reward"])
+        low = ends[0]
+        span = ends[1] - ends[0]
+        noise = median(abs(after - before) for before, after in pairwise(scores))
+        noise /= MEDIAN_DIFFERENCE
+
+    if best - now >= max(HOLDOUT_DROP * span, HOLDOUT_STANDARD_ERRORS * noise) > 0:
+        message = (
+            f"The held-out {name} has fallen from {best:{unit}} to {now:{unit}} (means of two "
+            "measurements)."
+        )
+        advice = (
+            'Stop, and use the best adapter (keep="best"). With more varied prompts the model '
+            "generalises longer."
+        )
         yield Finding("holdout", "warning", message, advice, "falling")
-    elif course.has_gained and course.steps >= 2 * WINDOW and scores[0] <= 0.96 and now - scores[0] < 0.02:
-        message = f"Held-out accuracy is {now:.0%}, from {scores[0]:.0%} at first; the training reward has risen."
-        advice = "Read the best paid completions: learnt by heart, or pleasing the reward?"
+        return
+    has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
+    has_room = scores[0] <= low + HOLDOUT_GOAL * span
+    if has_trained and has_room and now - scores[0] < HOLDOUT_GAIN * span:
+        message = (
+            f"The held-out {name} is {now:{unit}}, from {scores[0]:{unit}} at first, although the "
+            "training reward has risen."
+        )
+        advice = (
+            "Read the completions with the highest reward: does the model repeat answers by heart, "
+            "or exploit the reward?"
+        )
         yield Finding("holdout", "warning", message, advice, "flat")
 
 
-# The others are asked from `LEAST` steps on.
-FROM_THE_FIRST_ROW = (not_finite, no_reward)
-RULES = (no_spread, levels, shifts, spikes, kl, falling, flat, constant, dominating, form_only, holdout)
+EARLY_RULES = (check_not_finite, check_no_reward)
+"""Rules that report from the first row on, with or without a reward."""
+
+RULES = (
+    check_no_spread,
+    check_shares,
+    check_zero_gradient,
+    check_shifts,
+    check_kl_drift,
+    check_reward_falling,
+    check_reward_flat,
+    check_constant_reward,
+    check_form_only,
+    check_holdout,
+)
+"""Rules that need several rows."""

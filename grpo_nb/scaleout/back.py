@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.course import sameness
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
@@ -134,7 +134,7 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
             if "completions/mean_length" in row:  # else the step used completions of an earlier one
                 table = completions_table(step, step["step"], settings.num_generations, weights)
                 table.to_parquet(folder / "completions" / f"step_{step['step']:06d}.parquet", index=False)
-                row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
+                row |= repetition_metrics(list(group) for _, group in table.groupby("group")["completion"])
             file.write(json.dumps(row) + "\n")
     link(place / "result" / "adapter", folder / "adapter", "adapter_*")
     Run(folder).keep_questions([row["question"] for row in _lines(place / "train.jsonl")], [])

@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.health.course import sameness
-from grpo_nb.health.monitor import HealthMonitor, HealthReport
+from grpo_nb.runs.repetition import repetition_metrics
+from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
@@ -118,7 +118,7 @@ class Recorder(TrainerCallback):
             has_tools, size = bool(self.trainer.tools), self.settings.num_generations
             table = completions_table(last_generation(self.trainer), row["step"], size, self.weights, has_tools)
             texts = list(played(table))
-            row |= sameness(texts[first : first + size] for first in range(0, len(texts), size))
+            row |= repetition_metrics(texts[first : first + size] for first in range(0, len(texts), size))
             if has_tools:
                 last = [turns[-1] for turns in map(json.loads, table["turns"])]
                 row["tools/unanswered"] = sum(bool(turn.get("tool_calls")) for turn in last) / len(last)
@@ -157,7 +157,7 @@ class Recorder(TrainerCallback):
             if self._plot is not None:
                 self._plot.update(self.rows, alerts=self.health.alerts)
             if fresh and is_notebook():
-                report = HealthReport(alerts=self.health.alerts, rows=self.health.course.count)
+                report = self.health.report()
                 self._alerts.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
             else:
                 for alert in fresh:

@@ -56,14 +56,14 @@ def test_a_resumed_run_has_the_alerts_of_one_that_was_never_interrupted(name: st
 
 
 def test_what_is_no_longer_true_is_withdrawn_and_told_again_if_it_comes_back() -> None:
-    shares = [0.95] * 40 + [0.0] * 160 + [0.6] * 40
+    shares = [0.95] * 60 + [0.0] * 140 + [0.6] * 40
     monitor = HealthMonitor()
     rows = flat(240, completions__clipped_ratio=lambda i, r: shares[i])
     told = [alert for row in rows for alert in monitor.update(row) if alert.rule == "truncation"]
     standing = [(alert.kind, alert.step) for alert in told]
-    assert standing[:2] == [("warning", 10), ("critical", 20)] and standing[-1][0] == "warning" and told[-1].step > 200
+    assert standing[:2] == [("warning", 10), ("critical", 50)] and standing[-1][0] == "warning" and told[-1].step > 200
     (gone,) = (alert for alert in told if not alert.is_open)
-    assert 60 <= gone.ended <= 80 and gone.standing == f"withdrawn at step {gone.ended} (was {gone.severity})"
+    assert 80 <= gone.ended <= 100 and gone.standing == f"withdrawn at step {gone.ended} (was {gone.severity})"
     assert len(of(check_health(rows), "truncation")) == 1, "one for each rule and subject"
 
 

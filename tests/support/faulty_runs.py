@@ -10,9 +10,10 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
-from grpo_nb.health.course import sameness
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import Rows, healthy_log
 
@@ -81,7 +82,7 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
         return f"{step} {group} {'again' if is_repeat else at}"
 
     for step, row in enumerate(made.rows):
-        row |= sameness([[text(step, group, i) for i in range(8)] for group in range(4)])
+        row |= repetition_metrics([[text(step, group, i) for i in range(8)] for group in range(4)])
     return made
 
 
@@ -89,6 +90,29 @@ def missing_reward(made: Made, since: float) -> Made:
     """TRL writes None where every reward of a step was NaN, and the recorder leaves such a key out."""
     gone = [key for key in made.rows[0] if key.startswith("reward")]
     return made.put(since, **{key.replace("/", "__"): lambda at, row: None for key in gone})
+
+
+def evaluated(made: Made, choose: random.Random, course: Callable[[float], float]) -> Made:
+    """Add the mean reward of an evaluation at every tenth step, as TRL's own evaluation logs it."""
+    every = {row["step"] for row in made.rows[9::10]}
+    score = lambda at: course(at) + choose.gauss(0, 0.08)  # noqa: E731
+    return made.put(eval_reward=lambda at, row: score(at) if row["step"] in every else None)
+
+
+def by_tens(made: Made) -> Made:
+    """Log every tenth step: the mean of ten steps, but the gradient norm of the last one, as TRL does."""
+    rows = []
+    for start in range(0, len(made.rows) - 9, 10):
+        block = made.rows[start : start + 10]
+        row = {key: fmean(each[key] for each in block) for key in block[-1]}
+        rows.append(row | {key: block[-1][key] for key in ("step", "grad_norm")})
+    return dataclasses.replace(made, rows=rows)
+
+
+def as_text(made: Made) -> Made:
+    """Write the numbers as text with four digits, as transformers prints them."""
+    rows = [{key: value if key == "step" else f"{value:.4g}" for key, value in row.items()} for row in made.rows]
+    return dataclasses.replace(made, rows=rows)
 
 
 def paid(choose: random.Random, low: float, high: float, since: float, alike: float) -> Made:
@@ -141,9 +165,7 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         completions__mean_length=lambda at, row: min(CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)),
         completions__max_length=lambda at, row: CAP)),
     "length 200 to 650": ("length", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
-    "spread tenfold": ("spread_growth", lambda c: level(c).put(
-        reward_std=around(c, line(0.9, 9, 0.3, 0.7)),
-        reward=lambda at, row: row["reward"] + c.gauss(0, line(0, 1.6, 0.3, 0.7)(at)))),
+    "no gradient, logged by tens": ("gradient", lambda c: by_tens(level(c).put(grad_norm=lambda at, row: 0.0))),
     "groups die after a rise": ("no_spread", lambda c: risen(c).put(
         0.5, frac_reward_zero_std=lambda at, row: c.choice([0.75, 1, 1, 1]))),
     "2 means failed where 20 is paid": ("no_spread", lambda c: paid(c, 2.0, 20.0, 0.3, 0.8)),
@@ -151,22 +173,25 @@ FAULTS: dict[str, tuple[str, Maker]] = {
     "KL runs away": ("kl_drift reward_falling", lambda c: run(
         c, right=lambda at: line(0.15, 0.6, 0, 0.4)(at) - line(0, 0.5, 0.5, 1)(at),
     ).put(kl=around(c, line(0.01, c.uniform(5, 20), 0.3, 1), 0.3))),
-    "KL spikes after a rise": ("kl_spike", lambda c: spiked(risen(c), "kl", c, c.randrange(6, 10), 15, 0.55)),
-    "gradient jumps after a rise": ("gradient", lambda c: spiked(risen(c), "grad_norm", c, c.randrange(4, 7), 12, 0.55)),
+    "gradient stays fifty times as large": ("gradient", lambda c: level(c).put(
+        0.5, grad_norm=lambda at, row: 50 * row["grad_norm"])),
+    "learning rate ends early": ("gradient", lambda c: risen(c).put(
+        learning_rate=lambda at, row: 1e-6 if at < 0.5 else 0.0)),
     "gradient zero": ("gradient", lambda c: risen(c).put(c.uniform(0, 0.5), grad_norm=lambda at, row: 0.0)),
     "gradient NaN": ("not_finite", lambda c: risen(c).put(c.uniform(0, 0.7), grad_norm=lambda at, row: float("nan"))),
     "no reward at all": ("no_reward", lambda c: missing_reward(run(c), 0.0)),
     "no reward from some step on": ("no_reward", lambda c: missing_reward(run(c), c.uniform(0.3, 0.7))),
     "never paid": ("constant_reward", lambda c: risen(c).put(
         rewards__rare__mean=lambda at, row: 0.0, rewards__rare__std=lambda at, row: 0.0)),
-    "a loud reward": ("dominating_reward", lambda c: risen(c).put(
-        rewards__loud__mean=lambda at, row: c.gauss(0, 2), rewards__loud__std=lambda at, row: c.uniform(6, 9))),
+    "eval_reward falls": ("holdout", lambda c: evaluated(
+        run(c), c, lambda at: line(0.8, 2.2, 0, 0.5)(at) - line(0, c.uniform(1.0, 1.3), 0.5, 0.9)(at))),
     "form alone": ("form_only", lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4))),
     "short instead of right": ("form_only reward_falling", lambda c: run(
         c, right=line(0.6, 0.15)).put(rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03))),
-    "slower": ("slow_steps", lambda c: risen(c).put(c.uniform(0.4, 0.8), step_time=lambda at, row: 3 * row["step_time"])),
-    "ratio clipped after a rise": ("ratio_clipping", lambda c: risen(c).put(
-        clip_ratio__region_mean=around(c, line(0.02, c.uniform(0.26, 0.5), 0.4, 0.7)))),
+    "tools fail": ("tools", lambda c: level(c).put(
+        0.3, tools__failure_frequency=around(c, lambda at: c.uniform(0.6, 0.9)))),
+    "cut, numbers as text": ("truncation", lambda c: as_text(level(c).put(
+        completions__clipped_ratio=around(c, lambda at: 0.75)))),
     "flat for long": ("reward_flat", lambda c: Made(
         healthy_log(c.randrange(310, 400), c.random(), speed=0.0), {"weights": WEIGHTS})),
 }  # fmt: skip

@@ -194,8 +194,8 @@ def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
         {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6} for step in range(1, 13)
     ]
     told = {alert.message: alert.kind for alert in gn.health.check_health(rows).alerts if alert.rule == "tools"}
-    assert any("100% of the calls of tools failed" in message for message in told)
-    assert any("60% of the episodes ended with a call that nobody answered" in message for message in told)
+    assert any("100% of the tool calls failed" in message for message in told)
+    assert any("60% of the episodes ended with an unanswered tool call" in message for message in told)
 
 
 def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:

@@ -1,0 +1,165 @@
+"""The rewards of a run: whether they rise or have fallen, and where they lie in their range."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist, fmean
+from typing import NamedTuple
+
+from grpo_nb.health.history import (
+    LONG_WINDOW,
+    MIN_ROWS_OF_CRITICAL,
+    MIN_ROWS_OF_TEST,
+    RECENT_STEPS,
+    RunHistory,
+)
+from grpo_nb.health.rank_test import CLEAR_Z, LIKELY_Z, kendall_z, mann_whitney_z
+
+HALF_OF_GAIN = 0.5
+"""Largest part of its gain that a total keeps if half of the gain counts as lost."""
+
+REST_OF_GAIN = 0.1
+"""Largest part of its gain that a total keeps if nearly all of the gain counts as lost."""
+
+LOSS_P_VALUE = 1e-4
+"""p-value of a test that calls nearly all of the gain lost. The best block is high by luck if it
+was chosen from many, so the p-value is divided by their number (Bonferroni correction)."""
+
+MAIN_REWARD_WORDS = ("correct", "accura", "answer", "succe", "solve", "exact", "pass")
+"""Parts of the names that the main reward has in published notebooks."""
+
+MAX_STD_OF_SHARE = 0.6
+"""Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
+more in a small sample."""
+
+
+class RewardTrend(NamedTuple):
+    """Trend of the rewards after a row. "The start" is the first 20 steps, "now" the last 20."""
+
+    is_rising: bool
+    """True if the total or a reward with positive weight rises within the last 50 steps. Then most
+    alerts are milder or left out: a run that learns should not be changed because of them."""
+    is_above_start: bool
+    """True if the total or a reward with positive weight is higher now than at the start."""
+    has_lost_half: bool
+    """True if the total fell below its start, or lost at least half of its gain."""
+    has_lost_nearly_all: bool
+    """True if the total fell below its start, or lost at least 90 % of its gain, beyond doubt."""
+
+    @property
+    def has_kept_gain(self) -> bool:
+        """True if a reward is above its start and the total has not lost half of its gain."""
+        return self.is_above_start and not self.has_lost_half
+
+
+def measure_trend(history: RunHistory) -> RewardTrend:
+    """Measure the trend of the rewards after the last row."""
+    metrics = ["reward"]
+    for reward in history.rewards:
+        if history.weights.get(reward, 1.0) > 0:
+            metrics.append(f"rewards/{reward}")
+
+    is_rising = any(rise_in_window(history, metric) >= LIKELY_Z for metric in metrics)
+    # With few rows, the window of `rise_in_window` begins at the start.
+    is_above_start = is_rising and history.reward_rows < MIN_ROWS_OF_CRITICAL
+    for metric in metrics:
+        for steps in (LONG_WINDOW, RECENT_STEPS):
+            is_above_start |= rise_since_start(history, metric, steps) >= LIKELY_Z
+    strict_z = -NormalDist().inv_cdf(LOSS_P_VALUE / max(1, history.blocks))
+    return RewardTrend(
+        is_rising=is_rising,
+        is_above_start=is_above_start,
+        has_lost_half=_has_lost_gain(history, HALF_OF_GAIN, CLEAR_Z),
+        has_lost_nearly_all=_has_lost_gain(history, REST_OF_GAIN, strict_z),
+    )
+
+
+def rise_since_start(history: RunHistory, metric: str, steps: int = RECENT_STEPS) -> float:
+    """Return the z-score of the last steps of a metric against its first steps."""
+    first = history.first_values(metric, steps, MIN_ROWS_OF_TEST)
+    last = history.last_values(metric, steps, MIN_ROWS_OF_TEST)
+    half = max(1, history.reward_rows // 2)
+    return mann_whitney_z(first, last[-half:])
+
+
+def rise_in_window(history: RunHistory, metric: str) -> float:
+    """Return the z-score of a rise within the last 50 steps, by order if there are few rows."""
+    values = history.last_values(metric, LONG_WINDOW, MIN_ROWS_OF_CRITICAL)
+    if len(values) < MIN_ROWS_OF_CRITICAL:
+        return kendall_z(values)
+    middle = len(values) // 2
+    return mann_whitney_z(values[:middle], values[middle:])
+
+
+def _has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool:
+    """Return True if the total is below its start, or kept at most `kept_share` of its gain."""
+    if rise_since_start(history, "reward") <= -min_z:
+        return True
+    best = history.best_block
+    first = history.first_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
+    last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
+    has_risen = mann_whitney_z(first, best) >= min_z
+    if not has_risen or mann_whitney_z(best, last) > -min_z:
+        return False
+    gain = fmean(best) - fmean(first)
+    return fmean(last) <= fmean(first) + kept_share * gain
+
+
+def main_reward(history: RunHistory) -> str | None:
+    """Return the reward that the run is about, None if that is not clear.
+
+    That is the reward with the largest weight, or else the only reward with a telling name.
+    """
+    by_weight = sorted((history.weights.get(name, 1.0), name) for name in history.rewards)
+    if not by_weight:
+        return None
+    largest_weight, heaviest = by_weight[-1]
+    if len(by_weight) == 1 or largest_weight > by_weight[-2][0]:
+        return heaviest
+    named = []
+    for name in history.rewards:
+        if any(word in name.lower() for word in MAIN_REWARD_WORDS):
+            named.append(name)
+    return named[0] if len(named) == 1 else None
+
+
+def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None:
+    """Return the lowest and the highest score of a reward, None if they are not known.
+
+    If nobody gave the range, 0 to 1 is assumed as long as no mean and no standard deviation
+    contradicts it.
+    """
+    if reward in history.ranges:
+        low, high = history.ranges[reward]
+        return low, high
+    metric = f"rewards/{reward}"
+    highest_std = history.highest.get(f"{metric}/std", math.inf)
+    fits = 0 <= history.lowest[metric] < history.highest[metric] <= 1
+    return (0.0, 1.0) if fits and highest_std <= MAX_STD_OF_SHARE else None
+
+
+def total_range(history: RunHistory) -> tuple[float, float] | None:
+    """Return the range of the weighted total, None if the range of a reward is not known."""
+    lowest = highest = 0.0
+    for reward in history.rewards:
+        scores = reward_range(history, reward)
+        if scores is None:
+            return None
+        # A negative weight turns the lowest score into the highest contribution.
+        ends = sorted(history.weights.get(reward, 1.0) * score for score in scores)
+        lowest += ends[0]
+        highest += ends[1]
+    return (lowest, highest) if history.rewards else None
+
+
+def reward_position(history: RunHistory, reward: str | None) -> float:
+    """Return where a reward, or the total for None, lies in its range, from 0 (low) to 1 (high).
+
+    Without a range, a level of 0 or below counts as the lowest position, and any other is NaN.
+    """
+    metric = f"rewards/{reward}" if reward else "reward"
+    level = history.mean(metric, LONG_WINDOW)
+    scores = reward_range(history, reward) if reward else total_range(history)
+    if scores is None or scores[0] == scores[1]:
+        return 0.0 if level <= 0 else math.nan
+    return (level - scores[0]) / (scores[1] - scores[0])

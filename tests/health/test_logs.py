@@ -1,0 +1,74 @@
+"""Logs as people have them: numbers as text, tables, and printed lines."""
+
+from pathlib import Path
+
+import pandas
+import pytest
+
+from grpo_nb.health.logs import read_log, read_printed_log
+from grpo_nb.health.monitor import check_health
+from tests.support.health_logs import NAN, Rows, cut, healthy_log, severest
+
+FOUND = cut(0.6)
+
+
+def as_text(rows: Rows) -> Rows:
+    return [{key: f"{value:.4g}" for key, value in row.items()} for row in rows]
+
+
+def printed(rows: Rows) -> str:
+    """Return the lines that transformers prints, among progress bars and other output."""
+    lines = ["Unsloth: training starts {not a row}"]
+    for row in as_text(rows):
+        lines.append(f"  4%|▍  | {row['step']}/60 [00:12<04:20]{row}")
+        lines.append("{'answer': '42'} is a completion, and {} too")
+    return "\n".join([*lines, "{'train_runtime': '81.2', 'train_loss': '0.001', 'epoch': '1'}"])
+
+
+def standing(log: object) -> list[tuple[str, str, int]]:
+    return [(alert.rule, alert.kind, alert.step) for alert in check_health(log).alerts]
+
+
+def test_check_health_numbers_as_text_are_numbers() -> None:
+    assert standing(as_text(FOUND)) == standing(FOUND) != []
+
+
+def test_check_health_data_frame_is_a_log() -> None:
+    assert standing(pandas.DataFrame(FOUND)) == standing(FOUND)
+    assert standing(pandas.DataFrame(FOUND).set_index("step")) == standing(FOUND)
+    assert standing(pandas.DataFrame(as_text(FOUND))) == standing(FOUND)
+
+
+def test_check_health_empty_cells_of_a_table_are_no_nan() -> None:
+    rows = [*healthy_log(30), {"step": 30, "eval_loss": 0.1, "eval_reward": 0.5}]
+    assert check_health(pandas.DataFrame(rows)).ok
+    assert not check_health(pandas.DataFrame([{**row, "loss": NAN} for row in rows[:30]])).ok
+
+
+def test_check_health_printed_log_is_a_log() -> None:
+    assert standing(printed(FOUND)) == standing(FOUND)
+
+
+def test_check_health_printed_log_in_a_file_is_a_log(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(printed(FOUND))
+    assert standing(tmp_path / "train.log") == standing(FOUND)
+
+
+def test_check_health_printed_nan_is_found() -> None:
+    lines = "\n".join(str({**row, "loss": NAN}) for row in FOUND)
+    assert severest(check_health(lines), "not_finite") == "critical"
+
+
+def test_read_printed_log_keeps_rows_only() -> None:
+    assert read_printed_log("{'x': 1} {'loss': '0.1'} {'loss': f()} {broken") == [{"loss": "0.1"}]
+
+
+def test_read_printed_log_without_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no line like"):
+        check_health("some text\nwithout a log")
+
+
+@pytest.mark.parametrize("log", [["reward"], [1, 2], [None]])
+def test_read_log_other_rows_are_refused(log: list) -> None:
+    with pytest.raises(TypeError, match="Pass trainer.state.log_history"):
+        read_log(log)
