@@ -130,11 +130,15 @@ def clean(
     found = list(dict.fromkeys(name for row in read.rows for name in row))
     used = _columns_of_parts(read, found, columns)
     cleaned, items = Cleaned(notes=[*read.notes], used=used), []
-    reading = like.reading if like is not None else _reading_of(read.rows, used, kind)
+    kept = []
     for number, row in enumerate(read.rows):
+        if keep is None or keep(dict(row)):
+            kept.append((number, row))
+        else:
+            cleaned.leave_out("that keep= leaves out", number, row)
+    reading = like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
+    for number, row in kept:
         try:
-            if keep is not None and not keep(dict(row)):
-                raise _LeftOut("that keep= leaves out")
             items.append(_Item(number, row, _parts(row, used, reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
@@ -236,7 +240,10 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
         while kept_as in taken or (kept_as != name and kept_as in found):
             kept_as = f"source_{kept_as}"
         if kept_as != name:
-            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: the trainer uses the name {name!r} itself")
+            why = (
+                f"the trainer uses the name {name!r} itself" if name in _TAKEN else "the answers have one of this name"
+            )
+            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {why}")
         for item, value in zip(items, column, strict=True):
             item.parts.setdefault(kept_as, value)
 
@@ -260,7 +267,9 @@ def _columns_of_parts(read: Rows, found: Sequence[str], columns: Columns | None)
     for part, names in {**needed, **named}.items():
         missing = [name for name in names if name not in fields]
         if missing or (len(names) != 1 and part != "question"):
-            told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {fields}"
+            told = (
+                f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
+            )
             raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}")
     return named
 

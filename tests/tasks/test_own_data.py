@@ -181,6 +181,12 @@ def test_option_positions_without_evidence_are_noted() -> None:
     assert any("counted from 0: 0 is A. No row shows this" in note for note in task.notes)
 
 
+def test_rows_that_keep_leaves_out_decide_nothing() -> None:
+    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
+    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
+    assert "accepted_answers" not in task.train.column_names
+
+
 def test_two_sentences_are_not_options() -> None:
     rows = rows_of(["same", "other"] * 4, sentence1=["One."] * 8, sentence2=["Two."] * 8)
     task = gn.load_task(rows, columns={"question": ["question", "sentence1", "sentence2"], "answer": "answer"})
