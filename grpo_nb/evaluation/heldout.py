@@ -17,7 +17,7 @@ from grpo_nb.rewards.right_by import Judge, right_anywhere, right_by
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.load import fitting_format, with_prompts
+from grpo_nb.tasks.load import fitting_format, read_percentages, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def load_holdout(
     '2'
     """
     read = read_rows(source, split=split)
-    rows = chosen(clean(read, columns).rows, limit, seed)
+    cleaned = clean(read, columns)
+    read_percentages(cleaned.rows, cleaned.used.get("answer", [""])[0])
+    rows = chosen(cleaned.rows, limit, seed)
     format = fitting_format(format, answers_of([row.get(ACCEPTED, row["answer"]) for row in rows]))
     return HeldOut(name=read.name, format=format, holdout=as_dataset(with_prompts(rows, format, example)))
 

@@ -70,8 +70,9 @@ def gold_answers(value: Any) -> list[str]:
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal; two units must be the same, and
-    a percent sign may be left out), a JSON object or array by its values, an option by its letter, everything else as text
+    Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal. Two units must be the same, in
+    any spelling: `5 min` is `5 minutes`. A gold answer of 50% is also 50 and 0.5, one of 0.5 is also 50%, and one of 42 is
+    also 42%. A JSON object or array is compared by its values, an option by its letter, everything else as text
     without regard to case, wrappers and a closing mark. Not paid: a hedge such as `41 or 42`; arithmetic left undone
     (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
 

@@ -130,11 +130,15 @@ def clean(
     found = list(dict.fromkeys(name for row in read.rows for name in row))
     used = _columns_of_parts(read, found, columns)
     cleaned, items = Cleaned(notes=[*read.notes], used=used), []
-    reading = like.reading if like is not None else _reading_of(read.rows, used, kind)
+    kept = []
     for number, row in enumerate(read.rows):
+        if keep is None or keep(dict(row)):
+            kept.append((number, row))
+        else:
+            cleaned.leave_out("that keep= leaves out", number, row)
+    reading = like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
+    for number, row in kept:
         try:
-            if keep is not None and not keep(dict(row)):
-                raise _LeftOut("that keep= leaves out")
             items.append(_Item(number, row, _parts(row, used, reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
@@ -236,7 +240,10 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
         while kept_as in taken or (kept_as != name and kept_as in found):
             kept_as = f"source_{kept_as}"
         if kept_as != name:
-            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: the trainer uses the name {name!r} itself")
+            why = (
+                f"the trainer uses the name {name!r} itself" if name in _TAKEN else "the answers have one of this name"
+            )
+            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {why}")
         for item, value in zip(items, column, strict=True):
             item.parts.setdefault(kept_as, value)
 
@@ -260,7 +267,9 @@ def _columns_of_parts(read: Rows, found: Sequence[str], columns: Columns | None)
     for part, names in {**needed, **named}.items():
         missing = [name for name in names if name not in fields]
         if missing or (len(names) != 1 and part != "question"):
-            told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {fields}"
+            told = (
+                f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
+            )
             raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}")
     return named
 
@@ -420,31 +429,34 @@ def _is_same_gold(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
     """Return a column that plays no part, as it is; as text only where neither Arrow nor JSON holds it unchanged."""
-    if not _is_changed_by_arrow(values) or _is_json(values):
+    is_filled = any(map(_has_empty_field, values))
+    if not is_filled and (not _is_changed_by_arrow(values) or _is_json(values)):
         return values
     cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
     return [None if value is None else _as_text(value) for value in values]
 
 
 def _is_changed_by_arrow(values: list[Any]) -> bool:
-    """Say whether Arrow refuses a column, or would change it: it gives each dict the keys of all."""
+    """Say whether Arrow refuses a column, or changes its dicts: it gives each of them the keys of all."""
     import pyarrow
 
     try:
-        return "struct" in str(pyarrow.array(values).type)
+        array = pyarrow.array(values)
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         return True
+    return "struct" in str(array.type) and repr(array.to_pylist()) != repr(values)
 
 
 def _is_json(values: list[Any]) -> bool:
-    """Say whether JSON holds a column unchanged, and no reward would take its None for one that Arrow has filled in."""
+    """Say whether the type Json of datasets holds a column unchanged: it reads 1/3 as 0.33333333333333304."""
+    from datasets import Json
+
     try:
-        written = json.dumps(values, allow_nan=False, ensure_ascii=False)
-        written.encode()
-        is_unchanged = json.loads(written) == values
+        written = [json.dumps(value, allow_nan=False, ensure_ascii=False) for value in values]
+        is_shown = all(displayable(text) == text for text in written)
+        return is_shown and repr([Json().decode_example(text) for text in written]) == repr(values)
     except (ValueError, TypeError, RecursionError):
         return False
-    return is_unchanged and displayable(written) == written and not any(map(_has_empty_field, values))
 
 
 def _has_empty_field(cell: Any) -> bool:
@@ -482,7 +494,13 @@ def as_dataset(rows: Sequence[Mapping[str, Any]], nested: Sequence[str] | None =
     if not nested:
         return plain
     features = {name: Json() if name in nested else plain.features[name] for name in rows[0]}
-    return Dataset.from_list(list(rows), features=Features(features))
+    # Written here, for Json itself writes ten decimals and takes the text "2" for the number.
+    written = [{name: _as_json(cell) if name in nested else cell for name, cell in row.items()} for row in rows]
+    return Dataset.from_list(written, features=Features(features))
+
+
+def _as_json(cell: Any) -> str | None:
+    return None if cell is None else json.dumps(cell, ensure_ascii=False)
 
 
 def _as_text(value: Any) -> str:

@@ -147,7 +147,7 @@ def load_task(
     notes = cleaned.notes
     every = [*cleaned.rows, *(own.rows if own is not None else ())]
     if kind in (None, "number"):
-        notes += _read_percentages(every, cleaned.used.get("answer", [""])[0], kind)
+        notes += read_percentages(every, cleaned.used.get("answer", [""])[0], kind)
     golds = [row["answer"] for row in every]
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in every], kind)
     notes += _notes_on_kind(answers, len(golds))
@@ -247,7 +247,7 @@ def _align_columns(train: TaskRows, held: TaskRows) -> list[str]:
     return notes
 
 
-def _read_percentages(rows: TaskRows, column: str, kind: Kind | None) -> list[str]:
+def read_percentages(rows: TaskRows, column: str, kind: Kind | None = None) -> list[str]:
     """Write the percent sign behind answers of a column of percentages, and return a note where that changed one."""
     golds = [row["answer"] for row in rows]
     if kind is None and answers_of(golds).kind != "number":

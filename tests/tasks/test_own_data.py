@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Json, List, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -180,6 +181,12 @@ def test_option_positions_without_evidence_are_noted() -> None:
     assert any("counted from 0: 0 is A. No row shows this" in note for note in task.notes)
 
 
+def test_rows_that_keep_leaves_out_decide_nothing() -> None:
+    rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
+    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
+    assert "accepted_answers" not in task.train.column_names
+
+
 def test_two_sentences_are_not_options() -> None:
     rows = rows_of(["same", "other"] * 4, sentence1=["One."] * 8, sentence2=["Two."] * 8)
     task = gn.load_task(rows, columns={"question": ["question", "sentence1", "sentence2"], "answer": "answer"})
@@ -341,7 +348,7 @@ def test_unknown_part_is_named() -> None:
 
 def test_map_written_the_wrong_way_round_is_turned() -> None:
     rows = [{"text": "a", "label": "b"}] * 2
-    with pytest.raises(ValueError, match=r'columns=\{"question": "text", "answer": "label"\}'):
+    with pytest.raises(ValueError, match=r'The part comes first: columns=\{"question": "text", "answer": "label"\}'):
         gn.load_task(rows, columns={"text": "question", "label": "answer"})
 
 
@@ -671,9 +678,20 @@ def test_tool_without_a_name_is_told() -> None:
         gn.load_task(TRAIN, holdout=4).with_tools(Lookup())
 
 
-def test_dataset_of_rows_is_what_it_was() -> None:
-    rows = rows_of(["p", "q"], a=[{"n": 3}, {"n": 2.5}], b=[[1, "x"], []], c=[1, 2])
+CELLS = [[{"n": 3}, {"n": 2.5}], [{"n": 1 / 3}, {"n": 0.1}], [[1, "x"], []], [1, "2"], [{"n": "2"}, {"m": "x"}], [1, 2]]
+
+
+@pytest.mark.parametrize("cells", CELLS, ids=str)
+def test_dataset_of_rows_is_what_it_was(cells: list[Any]) -> None:
+    rows = rows_of(["p", "q"], own=cells)
     assert repr(list(as_dataset(rows))) == repr(rows)
+    assert sorted(repr(row["own"]) for row in both(gn.load_task(rows, holdout=1))) == sorted(map(repr, cells))
+
+
+def test_numbers_that_json_would_round_are_kept_as_text() -> None:
+    task = gn.load_task(rows_of(["p", "q"], own=[{"n": 1 / 3}, {"m": 0.1}]), holdout=1)
+    assert sorted(row["own"] for row in both(task)) == ['{"m": 0.1}', '{"n": 0.3333333333333333}']
+    assert "the column 'own' is kept as text, what is none as JSON" in task.notes
 
 
 def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
@@ -683,6 +701,7 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
     names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Features": Features, "Json": Json}
-    for function in ("lines", "rows_of"):
+    names |= {"pyarrow": pyarrow}
+    for function in ("lines", "is_changed", "rows_of"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
     assert repr(list(names["rows_of"]("train.jsonl"))) == repr(rows)
