@@ -194,7 +194,7 @@ def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits, pid: int) -> tup
             for key, _ in selector.select(max(0.0, min(deadline, next_look) - now)):
                 chunk = os.read(key.fd, 1 << 16)
                 content = written[key.fileobj]
-                content += chunk
+                content.extend(chunk)
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif len(content) > limits.output_kib << 10:

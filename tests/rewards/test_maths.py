@@ -88,11 +88,14 @@ def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer(monkeypatch
     monkeypatch.setattr(module, "BATCH_SECONDS", 2.0)
     texts = [f"{text}+{i}" for i in range(4) for text in HARD] + [f"{i}+x" for i in range(8)]
     assert works()  # which starts the worker
-    start = time.monotonic()
+    starts = []
+    start = algebra._started
+    monkeypatch.setattr(algebra, "_started", lambda budget: starts.append(1) or start(budget))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         assert paid(texts, "x+3") == [None] * 16 + [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
-    assert time.monotonic() - start < 2 + 6
+    # Each of them ends its worker and costs 0.3 s of the two: 7 at most, however busy the machine is.
+    assert 1 <= len(starts) <= 7
     monkeypatch.setattr(module, "BATCH_SECONDS", 0.5)
     with pytest.warns(RuntimeWarning, match=r"longest expressions are not scored \(None\)"):
         assert paid([f"{HARD[0]}+{i}" for i in range(100, 104)], "x+3") == [None] * 4
