@@ -34,7 +34,7 @@ _NAMES = {
     "no spread": {"no_spread", "advantage_collapse", "DEGENERATE_GROUPS", "ADVANTAGE_COLLAPSE", "REWARD_STD_DEATH"},
     "clipped": {"truncation", "length_pathology", "TRUNCATION_STARVE"},
     "constant reward": {"constant_reward", "reward_composition", "FORMAT_GAMING"},
-    "KL spike": {"kl_spike", "kl_drift", "kl_step", "KL_BLOWUP", "kl_explosion"},
+    "KL spike": {"kl_drift", "kl_step", "KL_BLOWUP", "kl_explosion"},
 }
 
 

@@ -99,9 +99,7 @@ def simulate(run: Run) -> list[Row]:
     return rows
 
 
-def simulate_step(
-    run: Run, chance: random.Random, at: float, skill: float, gained: float
-) -> tuple[Row, float]:
+def simulate_step(run: Run, chance: random.Random, at: float, skill: float, gained: float) -> tuple[Row, float]:
     """Return the metrics of one step, and the share of its groups with a signal."""
     rights: list[float] = []
     forms: list[float] = []
@@ -219,9 +217,7 @@ def known(run: Run) -> dict[str, Any]:
     """Return what a run of the kit knows about itself."""
     return {
         "weights": {"right": 1.0, "form": 0.5, "pattern": 0.5},
-        "settings": Settings(
-            num_generations=run.size, beta=run.beta, max_completion_length=4096, holdout_questions=96
-        ),
+        "settings": Settings(num_generations=run.size, beta=run.beta, max_completion_length=4096, holdout_questions=96),
         "ranges": {"right": (0.0, run.score), "form": (0.0, 1.0), "pattern": (0.0, 1.0)},
     }
 

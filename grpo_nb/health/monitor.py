@@ -264,7 +264,5 @@ def check_health(
         settings = settings or rows.settings
         ranges = ranges or rows.ranges
         rows = rows.rows
-    monitor = HealthMonitor(
-        weights=weights, settings=settings, ranges=ranges, rows=read_log(rows)
-    )
+    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges, rows=read_log(rows))
     return monitor.report()

@@ -65,13 +65,9 @@ DEFAULT_BETA = 0.04
 CHANGES: Mapping[str, Change] = {
     "lower_rate": Change("learning_rate", "lower learning_rate", lambda old: old / 2),
     "raise_beta": Change("beta", "raise beta", lambda old: old * 2 or DEFAULT_BETA),
-    "warmer": Change(
-        "temperature", "sample at temperature 1 or above", lambda old: max(old, 1.0)
-    ),
+    "warmer": Change("temperature", "sample at temperature 1 or above", lambda old: max(old, 1.0)),
     "larger_groups": Change("num_generations", "raise num_generations", lambda old: old * 2),
-    "longer": Change(
-        "max_completion_length", "raise max_completion_length", lambda old: old * 2
-    ),
+    "longer": Change("max_completion_length", "raise max_completion_length", lambda old: old * 2),
     "dr_grpo": Change("loss_type", 'choose loss_type "dr_grpo"', lambda old: "dr_grpo"),
 }
 
@@ -113,8 +109,7 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
             severity = "info"
         message = f"{metric} is NaN or infinite, in {count} rows so far."
         advice = (
-            "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
-            "and {lower_rate}."
+            "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, and {lower_rate}."
         )
         yield Finding("not_finite", severity, message, advice, metric)
 
@@ -133,8 +128,7 @@ def check_no_reward(history: RunHistory) -> Iterator[Finding]:
     if history.is_reward_missing and (is_long or history.reward_rows == 0):
         message = f"No row has a reward since step {history.last_reward_step}."
         advice = (
-            "Stop, and run check_rewards: a reward that is NaN or None for every completion is left "
-            "out of the log."
+            "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out of the log."
         )
         yield Finding("no_reward", "critical", message, advice)
 
@@ -159,6 +153,7 @@ ONE_SIDED_95_PERCENT_Z = 1.64
 
 SURE_PART = 0.75
 """Part of the threshold that the lower end of this interval has to reach for a warning."""
+
 
 def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report groups with zero reward variance, if there are more of them than by chance."""
@@ -187,10 +182,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if _is_signal_lost(history) and not (has_succeeded or trend.has_kept_gain):
         severity = "critical"
     reason = "all are alike"
-    advice = (
-        "Read a group. If its completions answer in the same way, {warmer}. If they are right, use "
-        "harder prompts."
-    )
+    advice = "Read a group. If its completions answer in the same way, {warmer}. If they are right, use harder prompts."
     if has_failed:
         reason = "nearly all fail"
         advice = (
@@ -203,10 +195,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if trend.has_lost_half:
         advice = "Go back to a checkpoint from before the reward fell, then {lower_rate}."
     steps = min(LONG_WINDOW, history.steps)
-    message = (
-        f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
-        f"reward: {reason}."
-    )
+    message = f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same reward: {reason}."
     yield Finding("no_spread", limit_severity(severity, history, trend), message, advice)
 
 
@@ -287,8 +276,7 @@ SHARE_RULES = (
         steps=RECENT_STEPS,
         critical_steps=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
-        advice="Read some of them. If the answer is missing, {longer}, ask for shorter answers, or "
-        "reward brevity.",
+        advice="Read some of them. If the answer is missing, {longer}, ask for shorter answers, or reward brevity.",
     ),
     ShareRule(
         rule="collapse",
@@ -438,8 +426,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     if now <= REMAINING_ENTROPY * then and not _has_short_answers(history):
         message = f"The entropy is {now:.3g}, from {then:.3g} {end}"
         advice = (
-            "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise "
-            "epsilon_high through extra."
+            "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise epsilon_high through extra."
         )
         yield Finding("collapse", "warning", message, advice, "entropy")
 
@@ -511,10 +498,7 @@ def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]
         severity = "warning" if growth >= KL_WARNING_GROWTH else "info"
         severity = limit_severity(severity, history, trend)
     message = f"The KL is {median(last):.3g}, from {median(first):.3g} in the first steps."
-    advice = (
-        "Try the model on prompts outside the task. If it got worse there, {raise_beta}, or "
-        "{lower_rate}."
-    )
+    advice = "Try the model on prompts outside the task. If it got worse there, {raise_beta}, or {lower_rate}."
     yield Finding("kl_drift", severity, message, advice)
 
 
@@ -603,10 +587,7 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
         f"{fmean(history.first_values('reward')):.3g} at the start and is "
         f"{fmean(history.last_values('reward')):.3g} now."
     )
-    advice = (
-        "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
-        "prompts per step."
-    )
+    advice = "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more prompts per step."
     yield Finding("reward_flat", "warning" if is_long else "info", message, advice)
 
 
@@ -708,14 +689,8 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     is_stuck = is_phase_over and (long_rise < NO_RISE_Z or is_still_tiny)
     has_fallen = short_rise <= -CLEAR_Z
     is_warning = has_fallen or (is_stuck and scores is not None)
-    message = (
-        f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
-        "at the start."
-    )
-    advice = (
-        "Read the completions with the highest reward. Give the main reward more weight, or partial "
-        "credit."
-    )
+    message = f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} at the start."
+    advice = "Read the completions with the highest reward. Give the main reward more weight, or partial credit."
     yield Finding("form_only", "warning" if is_warning else "info", message, advice)
 
 
@@ -778,14 +753,8 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         noise /= MEDIAN_DIFFERENCE
 
     if best - now >= max(HOLDOUT_DROP * span, HOLDOUT_STANDARD_ERRORS * noise) > 0:
-        message = (
-            f"The held-out {name} has fallen from {best:{unit}} to {now:{unit}} (means of two "
-            "measurements)."
-        )
-        advice = (
-            'Stop, and use the best adapter (keep="best"). With more varied prompts the model '
-            "generalises longer."
-        )
+        message = f"The held-out {name} has fallen from {best:{unit}} to {now:{unit}} (means of two measurements)."
+        advice = 'Stop, and use the best adapter (keep="best"). With more varied prompts the model generalises longer.'
         yield Finding("holdout", "warning", message, advice, "falling")
         return
     has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW

@@ -17,7 +17,7 @@ KINDS = ("withdrawn", *SEVERITIES)
 class Alert(Shown):
     """One thing that a run shows, with its numbers, and what to change.
 
-    >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", advice="Look at it.")
+    >>> alert = Alert(rule="kl_drift", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
     True
     """

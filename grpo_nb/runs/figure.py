@@ -48,7 +48,7 @@ CALLS, _SCHEDULE = "Calls per completion", "Learning rate"
 # alerts are marked here, too.
 PANELS = {
     TOTAL: ("reward", "weighted sum", ""),
-    EACH: ("rewards/", "mean score, unweighted", "constant_reward|dominating_reward|form_only"),
+    EACH: ("rewards/", "mean score, unweighted", "constant_reward|form_only"),
     KL: ("kl", "nats", "kl"),
     HOLDOUT: (ACCURACY, "share", "holdout"),
     LENGTHS: ("completions/mean_length", "tokens, mean", "length"),
@@ -57,7 +57,7 @@ PANELS = {
     "Gradient norm": ("grad_norm", "{:.3g}", "gradient"),
     "Entropy": ("entropy", "{:.2g}", "collapse"),
     _SCHEDULE: ("learning_rate", "{:.2g}", "no rule"),
-    "Seconds per step": ("step_time", "{:.3g}", "slow_steps"),
+    "Seconds per step": ("step_time", "{:.3g}", "no rule"),
     CALLS: ("tools/call_frequency", "{:.2f}", "tools"),
 }
 _CARDS = list(PANELS)[5:]

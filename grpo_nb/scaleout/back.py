@@ -13,8 +13,8 @@ from typing import Any
 
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.card import published_name, write_model_card
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import Field, check_fields

@@ -18,7 +18,6 @@ from tqdm import tqdm
 
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
-from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import save_adapter
@@ -27,6 +26,7 @@ from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import keep_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import played
+from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.settings.settings import Settings

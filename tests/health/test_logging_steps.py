@@ -18,7 +18,7 @@ def small_groups(seed: int, has_lora: bool = True) -> Rows:
 
     A step in which no group has a signal has a gradient of exactly 0.
     """
-    rows = healthy_log(600, seed, groups=2, size=4, form=lambda at: 1.0)
+    rows = healthy_log(600, seed, groups=2, size=4, form=lambda at: 1.0, right=lambda at: 0.04 + 0.5 * at)
     for row in rows:
         if not has_lora or row["frac_reward_zero_std"] == 1:
             row["grad_norm"] = 0.0

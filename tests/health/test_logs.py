@@ -70,5 +70,5 @@ def test_read_printed_log_without_rows_is_refused() -> None:
 
 @pytest.mark.parametrize("log", [["reward"], [1, 2], [None]])
 def test_read_log_other_rows_are_refused(log: list) -> None:
-    with pytest.raises(TypeError, match="Pass trainer.state.log_history"):
+    with pytest.raises(TypeError, match=r"Pass trainer\.state\.log_history"):
         read_log(log)

@@ -22,7 +22,7 @@ from grpo_nb.runs.rise import describe
 CARDS = ("Groups without spread", "Cut at the limit", "Gradient norm", "Entropy", "Learning rate", "Seconds per step")
 
 
-def alert(step: int, severity: str = "critical", rule: str = "kl_spike", message: str = "KL went up.") -> Alert:
+def alert(step: int, severity: str = "critical", rule: str = "kl_drift", message: str = "KL went up.") -> Alert:
     return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
