@@ -59,7 +59,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
         (lambda: gn.evaluate("base", task), ValueError, "'base' is the model that a run started from"),
         (lambda: gn.evaluate(tmp_path, task), FileNotFoundError, "is no model folder"),
         (lambda: gn.evaluate("nowhere.gguf", task), FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (lambda: gn.compare(tiny_run, "my-modle"), FileNotFoundError, "'my-modle' is no folder here .*and no model that the Hub"),
+        (lambda: gn.compare(tiny_run, "my-modle"), FileNotFoundError, "'my-modle' is no folder here .*that the Hub gives"),
         (lambda: gn.compare(asked, task), ValueError, "alone is no run"),
         (lambda: gn.evaluate(asked), ValueError, "which questions"),
     ):
