@@ -164,11 +164,11 @@ def _kind_by_attributes(value: Any) -> str:
 def _kind_of_list(value: list | tuple) -> str:
     if not value:
         return "list"
-    if len(value) == 2 and [kind_of(held) for held in value if not isinstance(held, (list, tuple))] == [
-        "model",
-        "tokenizer",
-    ]:
-        return "pair"
+    if len(value) == 2 and not any(isinstance(held, (list, tuple)) for held in value):
+        first, second = kind_of(value[0]), kind_of(value[1])
+        # A stand-in for either is of no known kind.
+        if "model" in (first, second) or "tokenizer" in (first, second) or (first == second == ""):
+            return "pair"
     if all(isinstance(held, str) for held in value):
         return "texts"
     return "rewards" if all(callable(held) for held in value) else "list"
@@ -202,7 +202,7 @@ _OF_CODE = {"rewards", "function", "class"}
 _REFUSED: dict[str, set[str]] = {
     "model": {*_OF_THE_KIT, *_OF_DATA, *_OF_CODE, "tokenizer", "pair", "None"},
     "tokenizer": {*_OF_THE_KIT, *_OF_DATA, *_OF_CODE, "model", "pair", "None"},
-    "rewards": {*_OF_THE_KIT, *_OF_DATA - {"list"}, *_OF_A_MODEL, "None"},
+    "rewards": {*_OF_THE_KIT, *_OF_DATA - {"list"}, "tokenizer", "None"},
     "rows": {*_OF_THE_KIT - {"task"}, *_OF_A_MODEL, *_OF_CODE, "None"},
     "questions": {*_OF_THE_KIT - {"task", "held-out set"}, *_OF_A_MODEL, *_OF_CODE},
     "completions": {*_OF_THE_KIT, *_OF_A_MODEL, *_OF_CODE, "dict", "None"},

@@ -113,13 +113,15 @@ def packages_row() -> Finding:
 def kernel_row() -> Finding:
     """What is in memory must be what is on disk, which it often is not after an installation, and unsloth comes first."""
     restart = f"{how_to_restart()}, then run from the top."
+    problem = packages.import_order_problem()
     # On a CPU the order changes nothing (grpo_nb.models.import_unsloth).
-    if find_gpu() is not None and (problem := packages.import_order_problem()):
+    if problem and find_gpu() is not None:
         return "problem", problem, f"Move that import below gn.load_model(settings). {restart}"
     if stale := packages.stale_versions():
         found = "; ".join(f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items())
         return "problem", found, restart
-    return "ok", "what is loaded is what is installed, and nothing came before unsloth"
+    order = f"{problem}, which matters only on a GPU" if problem else "nothing came before unsloth"
+    return "ok", f"what is loaded is what is installed, and {order}"
 
 
 def cpu_row(reason: str) -> Finding:

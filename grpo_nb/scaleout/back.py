@@ -147,7 +147,7 @@ def _trained_with(place: Path, recorded: Mapping[str, Any], there: Mapping[str, 
     """The settings of a training, which may not be those that were written: run.yaml and `--set` change them."""
     settings, fields = dict(recorded["settings"]), {field.name for field in dataclasses.fields(Settings)}
     changed = {name: value for name, value in there.items() if recorded["trainer"].get(name) != value}
-    trained = {name: changed[name] for name in changed.keys() & (fields - {"model", "run_root", "extra"})}
+    trained = {name: changed[name] for name in changed.keys() & (fields - {"model", "run_root", "extra", "num_train_epochs"})}
     extra = {name: value for name, value in changed.items() if name not in fields}
     # Where the model and the runs are is this machine's, not the folder's, to say.
     own = {"model": str(place / "base") if settings["model"] == "base" else settings["model"], "run_root": "runs"}

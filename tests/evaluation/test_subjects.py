@@ -8,7 +8,6 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
@@ -60,7 +59,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
         (lambda: gn.evaluate("base", task), ValueError, "'base' is the model that a run started from"),
         (lambda: gn.evaluate(tmp_path, task), FileNotFoundError, "is no model folder"),
         (lambda: gn.evaluate("nowhere.gguf", task), FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (lambda: gn.compare(tiny_run, "my-modle"), LocalEntryNotFoundError, ""),
+        (lambda: gn.compare(tiny_run, "my-modle"), FileNotFoundError, "'my-modle' is no folder here .*that the Hub gives"),
         (lambda: gn.compare(asked, task), ValueError, "alone is no run"),
         (lambda: gn.evaluate(asked), ValueError, "which questions"),
     ):

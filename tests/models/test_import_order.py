@@ -16,8 +16,7 @@ from grpo_nb.settings.presets import GPUS
 from tests.conftest import ROOT
 
 _TRAINING = """
-import hashlib, sys, warnings
-warnings.simplefilter("error", UserWarning)
+import hashlib, sys
 import grpo_nb as gn
 {early}
 from tests.support.tiny import SMALL, load_tiny
@@ -40,6 +39,7 @@ def adapter_of(order: str, model: Path, folder: Path) -> str:
     command = [sys.executable, "-c", code, str(model), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert "ADAPTER" in done.stdout, done.stderr[-2000:]
+    assert "should be imported before" not in done.stderr
     return done.stdout.split("ADAPTER")[1].strip()
 
 

@@ -232,3 +232,20 @@ def test_plan_shows_the_steps_of_the_epochs() -> None:
     plan = gn.plan(gn.preset("cpu", num_train_epochs=3), task, machine="cpu")
     assert plan.settings.max_steps == 30
     assert "num_train_epochs=3 over 20 questions" in repr(plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, 13),
+        ({"gradient_accumulation_steps": 3}, 4),
+        ({"extra": {"generation_batch_size": 16}}, 12),
+        ({"gradient_accumulation_steps": 4, "extra": {"steps_per_generation": 2}}, 3),
+        ({"extra": {"num_iterations": 2}}, 26),
+    ],
+)
+def test_epoch_of_27_questions_has_steps_of_the_batch(changes: dict[str, Any], steps: int) -> None:
+    """By the length of TRL's sampler; tests/training/test_epochs.py asks a trainer."""
+    small = {"num_generations": 4, "per_device_train_batch_size": 8, "warmup_steps": 0}
+    settings = gn.preset("cpu", num_train_epochs=1, **small, **changes)
+    assert settings.for_questions(27).max_steps == steps

@@ -91,7 +91,7 @@ plain = returning(0.0, "plain")
         ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"), ([plain], {"keep": "best"}, "needs held-out scores"),
         *(([plain], {"extra": {name: value}}, told) for name, value, told in [
             ("save_strategy", "nope", "save_strategy"), ("eval_strategy", "steps", "eval"), ("report_to", ["wandbb"], "wandbb"),
-            ("hub_strategy", "sometimes", "sometimes"), ("unsloth_num_chunks", 4, "unsloth_num_chunks"),
+            ("hub_strategy", "sometimes", "hub_strategy"), ("unsloth_num_chunks", 4, "unsloth_num_chunks"),
         ]),
     ],
 )  # fmt: skip
