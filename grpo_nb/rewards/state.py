@@ -6,6 +6,8 @@ arguments of a `functools.partial`. Values that are no data, such as a client or
 hold is not the same in two processes. Global variables are not looked at.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import datetime
 import enum
@@ -17,9 +19,10 @@ import pathlib
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy
+if TYPE_CHECKING:
+    import numpy
 
 SCHEME = 1
 """Version of what the hash covers. Only hashes of one scheme can be compared."""
@@ -75,6 +78,8 @@ class _Describer:
             holders: The ids of the objects around it, so that a circle ends.
             is_reward: Whether the value is the reward itself, which is looked into whatever it is.
         """
+        import numpy
+
         name = _name_of(type(value))
         is_plain = isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)
         if value is None or is_plain:
