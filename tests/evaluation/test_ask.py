@@ -185,7 +185,9 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run:
 def test_who_says_what_is_right_is_always_named(run: gn.runs.Run) -> None:
     """The run's only reward for the answer, with its parameters, from its folder too; who names another has that one."""
     paid_by_the_kit = [gn.rewards.correctness(), gn.rewards.xml_tags()]
-    records = [{"name": reward.__name__, "weight": 1.0, **record_of(reward)} for reward in paid_by_the_kit]
+    records = []
+    for reward in paid_by_the_kit:
+        records.append({"name": reward.__name__, "weight": 1.0, "call": repr(reward), **record_of(reward)})
     (run.path / "run.json").write_text(json.dumps(run.info | {"rewards": records}))
     plain, near = "Right is what correctness() pays in full.", "Right is what correctness(tolerance=0.5) pays in full."
     own = gn.compare(run).sentence

@@ -10,6 +10,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import load_file
 
 import grpo_nb as gn
+from grpo_nb.evaluation.subjects import started_from_trained_adapter
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.run_folders import untimed
@@ -65,6 +66,12 @@ def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.
     assert are_equal(adapter(second, "reference"), adapter(first))
     assert [run.info["reference"] for run in whole] == ["the base model", "the adapter it started from"]
     assert [run.rows[0]["kl"] for run in whole] == pytest.approx([0, 0], abs=1e-6) and first.rows[-1]["kl"] > 1e-4
+
+
+def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> None:
+    first, second = whole
+    assert not started_from_trained_adapter(first)
+    assert started_from_trained_adapter(second)
 
 
 def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(whole: list[gn.runs.Run]) -> None:
