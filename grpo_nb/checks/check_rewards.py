@@ -61,6 +61,8 @@ class RewardResult:
     """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
     is_episode_reward: bool
     """True if the reward scores environments of played episodes, which no probe has."""
+    is_stopped: bool
+    """True if some probes were not tried, because the reward is slow."""
     limits: list[str]
     """Parts of the check that were not possible, with the reason."""
 
@@ -68,6 +70,12 @@ class RewardResult:
     def name(self) -> str:
         """Name of the reward."""
         return self.reward.name
+
+    @property
+    def is_known(self) -> bool:
+        """True if the scores show what the reward follows, or that it follows nothing."""
+        follows_nothing = self.reward.behaviour.role == classifying.OTHER
+        return self.is_judged and not (self.is_stopped and follows_nothing)
 
     @property
     def role(self) -> str:
@@ -139,7 +147,7 @@ def check_rewards(
     # 3. Judge the weighted total, if the scores of all rewards are known. Rewards for episodes do
     # not count: a probe is no episode, so they add nothing to its total.
     scored_results = [result for result in results if not result.is_episode_reward]
-    is_total_known = not judge_rewards and all(result.is_judged for result in scored_results)
+    is_total_known = not judge_rewards and all(result.is_known for result in scored_results)
     if scored_results and is_total_known:
         scored_rewards = [result.reward for result in scored_results]
         findings += total.judge_total(scored_rewards, weights, rows)
@@ -153,7 +161,7 @@ def check_rewards(
             "about a thousand times. Measure the judge with gn.checks.agreement"
         )
     elif scored_results and not is_total_known:
-        limits.append("the weighted total: fix each reward first")
+        limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
         limits.append(
             "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
@@ -248,6 +256,7 @@ def _try_reward(
         completions=caller.completions,
         is_judged=is_judged,
         is_episode_reward=is_episode_reward,
+        is_stopped=is_stopped,
         limits=limits,
     )
 

@@ -26,7 +26,9 @@ def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     for row in sorted(margin_rows):
         layout = answer_rewards[0].layout.name
         best_right = best_score(totals, "right", row, layout)
-        if best_right > best_score(totals, "wrong", row, layout):
+        best_wrong = best_score(totals, "wrong", row, layout)
+        # TRL adds up scores that are missing as 0.
+        if best_right > (0.0 if math.isnan(best_wrong) else best_wrong):
             right_rows.append(row)
     if len(right_rows) > len(margin_rows) / 2:
         return _find_heavy_format(rewards, answer_rewards, weights, row=right_rows[0])
