@@ -51,7 +51,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
             f"{', '.join(columns)}: its right answers may be others than the gold answers"
         )
         return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
-    if lone is not None and not is_answer_dependent and not lone.behaviour.role == ANSWER:
+    if lone is not None and not is_answer_dependent and lone.behaviour.role != ANSWER:
         if lone.behaviour.role == FORM:
             what = "the only reward is for the format, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
@@ -64,8 +64,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
-        "the gold answer has no higher total than a wrong answer in the same words and format; "
-        f"look first at {look_at}"
+        f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
     )
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
 
