@@ -57,10 +57,25 @@ INT_SUMS = rows([(f"What is {a} + {b}?", a + b) for a, b in NUMBERS])
 DIFFERENCES = rows([(f"What is {a} - {b}?", str(a - b)) for a, b in NUMBERS])
 LARGE = rows([(f"What is {a} * {b}?", f"{a * b * 7:,}" if a % 2 else str(a * b % 97)) for a, b in NUMBERS])
 DECIMALS = rows([(f"Price {i}?", price) for i, price in enumerate(("3.75", "12.40", "0.85", "7.20", "19.95"))])
-FEELINGS = ["positive", "negative", "neutral", "positive", "negative", "positive", "neutral", "positive"]
+FEELINGS = [
+    "positive",
+    "negative",
+    "neutral",
+    "positive",
+    "negative",
+    "positive",
+    "neutral",
+    "positive",
+]
 LABELS = rows([(f"Feeling of review {i}?", label) for i, label in enumerate(FEELINGS * 4)])
 CHOICES = rows([(f"Question {i}? A, B, C or D", letter) for i, letter in enumerate("BDACBADC")])
-CAPITAL_PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Peru", "Lima"), ("Cuba", "Havana"), ("Egypt", "Cairo")]
+CAPITAL_PAIRS = [
+    ("France", "Paris"),
+    ("Italy", "Rome"),
+    ("Peru", "Lima"),
+    ("Cuba", "Havana"),
+    ("Egypt", "Cairo"),
+]
 CAPITALS = rows([(f"Capital of {land}?", city) for land, city in CAPITAL_PAIRS])
 ALIASES = rows(
     [
@@ -70,9 +85,20 @@ ALIASES = rows(
         ("First man on the moon?", ["Neil Armstrong", "Armstrong"]),
     ]
 )
-PEOPLE = [{"name": "Ida", "age": 31}, {"name": "Karl", "age": 52}, {"name": "Uma", "age": 78}, {"name": "Bo", "age": 9}]
+PEOPLE = [
+    {"name": "Ida", "age": 31},
+    {"name": "Karl", "age": 52},
+    {"name": "Uma", "age": 78},
+    {"name": "Bo", "age": 9},
+]
 RECORDS = rows([(f"Extract person {i}.", json.dumps(person)) for i, person in enumerate(PEOPLE)])
-GAMES = [([44, 19, 35], 98), ([63, 95, 94], 64), ([95, 11, 56], 28), ([75, 38, 18], 55), ([7, 8, 3], 53)]
+GAMES = [
+    ([44, 19, 35], 98),
+    ([63, 95, 94], 64),
+    ([95, 11, 56], 28),
+    ([75, 38, 18], 55),
+    ([7, 8, 3], 53),
+]
 COUNTDOWN = rows(
     [(f"Make {target} of {numbers}.", None) for numbers, target in GAMES],
     nums=[numbers for numbers, _ in GAMES],
@@ -90,7 +116,10 @@ INSTRUCTIONS = rows(
     order=ORDERS,
 )
 MIXED = rows(
-    [*((f"What is {a} + {b}?", str(a + b)) for a, b in NUMBERS[:5]), *((f"Capital of {c}?", t) for c, t in CAPITAL_PAIRS)],
+    [
+        *((f"What is {a} + {b}?", str(a + b)) for a, b in NUMBERS[:5]),
+        *((f"Capital of {c}?", t) for c, t in CAPITAL_PAIRS),
+    ],
     kind=["sum"] * 5 + ["city"] * 5,
 )
 
@@ -259,7 +288,10 @@ def unlike_others(completions, **kwargs):
 
 def slow_format(completions, **kwargs):
     time.sleep(0.12 * len(completions))
-    return [float(bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S))) for c in completions]
+    return [
+        float(bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S)))
+        for c in completions
+    ]
 
 
 def slow_right(completions, answer, **kwargs):
@@ -274,7 +306,10 @@ def late_weight(completions, answer, trainer_state=None, **kwargs):
 
 
 def any_alias(completions, answer, **kwargs):
-    return [float((slot(c) or "").lower() in [a.lower() for a in golds]) for c, golds in zip(completions, answer, strict=True)]
+    return [
+        float((slot(c) or "").lower() in [a.lower() for a in golds])
+        for c, golds in zip(completions, answer, strict=True)
+    ]
 
 
 @each
@@ -302,7 +337,7 @@ def think_then_text(completions, **kwargs):
 
 @each
 def after_think(completion, gold):
-    head, closed, tail = text(completion).partition("</think>")
+    _head, closed, tail = text(completion).partition("</think>")
     return float(bool(closed) and "</think>" not in tail and tail.strip() == gold)
 
 
@@ -313,7 +348,10 @@ def gsm8k(completion, gold):
 
 
 def xml_formed(completions, **kwargs):
-    return [0.5 * bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S)) for c in completions]
+    return [
+        0.5 * bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S))
+        for c in completions
+    ]
 
 
 def brief(completions, **kwargs):
@@ -605,7 +643,9 @@ def greedy_tags(completion):
 
 @alone
 def newline_at_end(completion):
-    return float(bool(re.fullmatch(r"<reasoning>\n.*\n</reasoning>\n<answer>\n.*\n</answer>\n", text(completion), re.S)))
+    return float(
+        bool(re.fullmatch(r"<reasoning>\n.*\n</reasoning>\n<answer>\n.*\n</answer>\n", text(completion), re.S))
+    )
 
 
 @each
@@ -779,7 +819,15 @@ def sound(make, task, format=XML, *, name="", true=(), may_warn=False, **options
 def faulty(make, task, faults, format=XML, *, name="", true=(), **options):
     reward = make if name == "" else None
     name = name or getattr(make, "__name__", type(make).__name__)
-    return Case(name, (lambda: reward) if reward else make, task, format, tuple(faults), tuple(true), options)
+    return Case(
+        name,
+        (lambda: reward) if reward else make,
+        task,
+        format,
+        tuple(faults),
+        tuple(true),
+        options,
+    )
 
 
 SOUND = [
@@ -809,7 +857,9 @@ SOUND = [
     sound(fields, RECORDS, true=("part credit",)),
     sound(format_and_answer, SUMS),
     sound(think_then_text, SUMS, THINK),
-    sound(lambda: [after_think, think_then_text], SUMS, BARE, name="think, then the answer alone"),  # first tried with THINK
+    sound(
+        lambda: [after_think, think_then_text], SUMS, BARE, name="think, then the answer alone"
+    ),  # first tried with THINK
     sound(gsm8k, LARGE, HASHES),
     sound(lambda: [exact, xml_formed, brief], SUMS, name="answer, format and length"),
     sound(lambda: Cached(), SUMS, name="cached"),
@@ -819,13 +869,19 @@ SOUND = [
     sound(lambda: trl("think_format_reward"), SUMS, THINK, name="trl think_format_reward"),
     sound(lambda: trl("get_soft_overlong_punishment", 300, 100), SUMS, name="trl soft overlong"),
     sound(lambda: trl("get_repetition_penalty_reward", 3, -1.0), SUMS, name="trl repetition penalty"),
-]  # fmt: skip
+]
 
 FAULTY = [
     faulty(always_positive, LABELS, NO_ANSWER),
     faulty(lambda: make_favourite("negative"), LABELS, NO_ANSWER, name="favourite in a closure"),
     faulty(lambda: Favourite("neutral"), LABELS, NO_ANSWER, name="favourite in a class"),
-    faulty(lambda: functools.partial(says_label, label="positive"), LABELS, NO_ANSWER, name="favourite in a partial", true=("more pays",)),
+    faulty(
+        lambda: functools.partial(says_label, label="positive"),
+        LABELS,
+        NO_ANSWER,
+        name="favourite in a partial",
+        true=("more pays",),
+    ),
     faulty(likes_positive_most, LABELS, NO_ANSWER),
     faulty(lambda: [always_positive, xml_formed], LABELS, NO_ANSWER, name="one label and format"),
     faulty(valid_label, LABELS, NO_ANSWER),
@@ -860,7 +916,12 @@ FAULTY = [
     faulty(lambda: Fading(), SUMS, STATE, name="fading"),
     faulty(make_novel, SUMS, STATE, name="novel"),
     faulty(make_warming, SUMS, STATE, name="warming"),
-    faulty(divided_by_best, SUMS, ("unsteady", "depends on its group"), true=("length pays", "more pays")),
+    faulty(
+        divided_by_best,
+        SUMS,
+        ("unsteady", "depends on its group"),
+        true=("length pays", "more pays"),
+    ),
     faulty(right_and_long, SUMS, ("more pays", "length pays")),
     faulty(reasons_counted, SUMS, ("more pays", "phrase pays")),
     faulty(praised, SUMS, ("phrase pays",)),
@@ -877,20 +938,62 @@ FAULTY = [
     faulty(log_of_zero, SUMS, ("no score", *NO_ANSWER)),
     faulty(lambda: make_wrapped(0.8), SUMS, ("never measured",), name="judge in a closure"),
     faulty(lambda: Panel(), SUMS, ("never measured",), name="judge in an attribute"),
-    faulty(countdown_any, COUNTDOWN, ("other numbers", "paid for nothing", "near miss", "several answers"), answer=solve, true=LAX),
-    faulty(countdown_eval, COUNTDOWN, ("runs the answer as code",), answer=solve, true=("hangs", "raises", *LAX)),
-    faulty(keyword_only, INSTRUCTIONS, ("more pays", "near miss", "every candidate"), BARE, answer=obey, true=LAX),
+    faulty(
+        countdown_any,
+        COUNTDOWN,
+        ("other numbers", "paid for nothing", "near miss", "several answers"),
+        answer=solve,
+        true=LAX,
+    ),
+    faulty(
+        countdown_eval,
+        COUNTDOWN,
+        ("runs the answer as code",),
+        answer=solve,
+        true=("hangs", "raises", *LAX),
+    ),
+    faulty(
+        keyword_only,
+        INSTRUCTIONS,
+        ("more pays", "near miss", "every candidate"),
+        BARE,
+        answer=obey,
+        true=LAX,
+    ),
     faulty(same_for_all, INSTRUCTIONS, NO_ANSWER, BARE, answer=obey),
     faulty(longer_wins, SUMS, ("more pays", *NO_ANSWER)),
-    faulty(lambda: [exact, relative(longest_first)], SUMS, ("more pays", "length pays"), name="ranks the longest first"),
+    faulty(
+        lambda: [exact, relative(longest_first)],
+        SUMS,
+        ("more pays", "length pays"),
+        name="ranks the longest first",
+    ),
     faulty(lambda: [exact, relative(shuffled_ranks)], SUMS, STATE, name="ranks by chance"),
     faulty(overlong_upside_down, SUMS, ("more pays", *NO_ANSWER)),
     faulty(cosine_unclamped, SUMS, ("length pays", "paid for nothing", "more pays")),
     faulty(sums_and_nothing, MIXED, ("not on every row",)),
-    faulty(lambda: [exact, xml_formed], SUMS, ("form outweighs being right", "nothing tells right from wrong"), name="format is heavier", weights={"exact": 0.3}),
-    faulty(lambda: [exact, xml_formed], SUMS, NO_ANSWER, name="the answer weighs nothing", weights={"exact": 0.0}),
-    faulty(lambda: [exact, xml_formed], SUMS, NO_ANSWER, name="the answer weighs less than nothing", weights={"exact": -1.0}),
-]  # fmt: skip
+    faulty(
+        lambda: [exact, xml_formed],
+        SUMS,
+        ("form outweighs being right", "nothing tells right from wrong"),
+        name="format is heavier",
+        weights={"exact": 0.3},
+    ),
+    faulty(
+        lambda: [exact, xml_formed],
+        SUMS,
+        NO_ANSWER,
+        name="the answer weighs nothing",
+        weights={"exact": 0.0},
+    ),
+    faulty(
+        lambda: [exact, xml_formed],
+        SUMS,
+        NO_ANSWER,
+        name="the answer weighs less than nothing",
+        weights={"exact": -1.0},
+    ),
+]
 CASES = [*SOUND, *FAULTY]
 CLOSED = frozenset(
     [
@@ -946,7 +1049,10 @@ def main() -> None:
     parser.add_argument("--half", choices=("open", "closed"))
     parser.add_argument("--counts-only", action="store_true")
     chosen = parser.parse_args()
-    lines = ["| reward | half | sound | found | of another kind |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| reward | half | sound | found | of another kind |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     counts: dict[str, dict[str, int]] = {}
     for place, case in enumerate(CASES):
         half = "closed" if place in CLOSED else "open"

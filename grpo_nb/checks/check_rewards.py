@@ -62,6 +62,8 @@ class RewardResult:
     """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
     is_episode_reward: bool
     """True if the reward scores environments of played episodes, which no probe has."""
+    is_stopped: bool
+    """True if some probes were not tried, because the reward is slow."""
     limits: list[str]
     """Parts of the check that were not possible, with the reason."""
 
@@ -69,6 +71,12 @@ class RewardResult:
     def name(self) -> str:
         """Name of the reward."""
         return self.reward.name
+
+    @property
+    def is_known(self) -> bool:
+        """True if the scores show what the reward follows, or that it follows nothing."""
+        follows_nothing = self.reward.behaviour.role == classifying.OTHER
+        return self.is_judged and not (self.is_stopped and follows_nothing)
 
     @property
     def role(self) -> str:
@@ -141,7 +149,7 @@ def check_rewards(
     # 3. Judge the weighted total, if the scores of all rewards are known. Rewards for episodes do
     # not count: a probe is no episode, so they add nothing to its total.
     scored_results = [result for result in results if not result.is_episode_reward]
-    is_total_known = not judge_rewards and all(result.is_judged for result in scored_results)
+    is_total_known = not judge_rewards and all(result.is_known for result in scored_results)
     if scored_results and is_total_known:
         scored_rewards = [result.reward for result in scored_results]
         findings += total.judge_total(scored_rewards, weights, rows)
@@ -155,11 +163,9 @@ def check_rewards(
             "about a thousand times. Measure the judge with gn.checks.agreement"
         )
     elif scored_results and not is_total_known:
-        limits.append("the weighted total: fix each reward first")
+        limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
-        limits.append(
-            "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
-        )
+        limits.append("token counts: without tokenizer=, rewards that read completion_ids saw words and marks")
 
     roles = {result.name: result.role for result in results}
     for reward in judge_rewards:
@@ -250,6 +256,7 @@ def _try_reward(
         completions=caller.completions,
         is_judged=is_judged,
         is_episode_reward=is_episode_reward,
+        is_stopped=is_stopped,
         limits=limits,
     )
 
@@ -306,9 +313,7 @@ def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
     return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
 
 
-def _choose_steady_probes(
-    runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]
-) -> list[Probe]:
+def _choose_steady_probes(runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]) -> list[Probe]:
     """Return one right and one wrong answer per row that got a score, in the layout read."""
     indexes = [row.index for row in detail_rows]
     chosen: dict[tuple[int, str], Probe] = {}
@@ -331,9 +336,7 @@ def _write_probes(
     is_format_reward = behaviour.role == classifying.FORM
     for row in detail_rows:
         written += probes.write_harmless(row, behaviour.layout, is_format_reward=is_format_reward)
-        written += probes.write_cheats(
-            row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function
-        )
+        written += probes.write_cheats(row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function)
         if row is detail_rows[0]:
             written += probes.write_growing(row, behaviour.layout, phrases_in(reward))
     return written
@@ -348,9 +351,7 @@ def _find_unmeasured_judges(reward: base.RewardFunction) -> list[Finding]:
     return findings
 
 
-def _describe(
-    results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]
-) -> str:
+def _describe(results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]) -> str:
     """Return what was checked, in one or two sentences with counts."""
     sentences = []
     if rows is not None:

@@ -175,8 +175,7 @@ def _find_ignored_gold(reward: TriedReward) -> Finding | None:
     if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
         return None
     what = (
-        "another answer in the same words changes the score, "
-        "but most gold answers score no higher than wrong answers"
+        "another answer in the same words changes the score, but most gold answers score no higher than wrong answers"
     )
     lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
     return reward.finding("ignores the gold answer", what, [lowest])
@@ -192,10 +191,7 @@ def _find_lost_rows(reward: TriedReward) -> Finding | None:
             lost.append(probe)
     if not lost or reward.behaviour.role != ANSWER:
         return None
-    what = (
-        f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: "
-        f"{_quoted(lost)}"
-    )
+    what = f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: {_quoted(lost)}"
     return reward.finding("not on every row", what, lost)
 
 

@@ -26,7 +26,9 @@ def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
     for row in sorted(margin_rows):
         layout = answer_rewards[0].layout.name
         best_right = best_score(totals, "right", row, layout)
-        if best_right > best_score(totals, "wrong", row, layout):
+        best_wrong = best_score(totals, "wrong", row, layout)
+        # TRL adds up scores that are missing as 0.
+        if best_right > (0.0 if math.isnan(best_wrong) else best_wrong):
             right_rows.append(row)
     if len(right_rows) > len(margin_rows) / 2:
         return _find_heavy_format(rewards, answer_rewards, weights, row=right_rows[0])
@@ -49,7 +51,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
             f"{', '.join(columns)}: its right answers may be others than the gold answers"
         )
         return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
-    if lone is not None and not is_answer_dependent and not lone.behaviour.role == ANSWER:
+    if lone is not None and not is_answer_dependent and lone.behaviour.role != ANSWER:
         if lone.behaviour.role == FORM:
             what = "the only reward is for the format, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
@@ -62,8 +64,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = (
-        "the gold answer has no higher total than a wrong answer in the same words and format; "
-        f"look first at {look_at}"
+        f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
     )
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
 

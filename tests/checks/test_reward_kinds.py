@@ -276,7 +276,7 @@ def test_partial_credit_alone_is_not_called_format() -> None:
 
 def test_think_then_answer_is_a_format() -> None:
     def thinks(completions, **_):
-        return [float(bool(re.fullmatch(r"<think>.+</think>\s*\S+", completion_text(c), re.S))) for c in completions]
+        return [float(bool(re.fullmatch(r"<think>.+</think>\s*\S.*", completion_text(c), re.S))) for c in completions]
 
     def after(completions, answer, **_):
         tails = [completion_text(c).partition("</think>")[2].strip() for c in completions]
