@@ -32,6 +32,7 @@ from grpo_nb.core.processes import SPIN_COUNT, SPIN_VARIABLE, WAIT_POLICY
 
 _LOG = logging.getLogger(__name__)
 _STAT = Path("/proc/stat")
+_MAPS = Path("/proc/self/maps")
 # Time between two looks. A look takes 0.1 ms.
 _LOOK_SECONDS = 0.5
 # Cores' worth of time that others may use before the threads stop spinning, and before they go on.
@@ -63,20 +64,28 @@ def has_own_policy(environment: MutableMapping[str, str]) -> bool:
 
 def load_libgomp() -> ctypes.CDLL | None:
     """Return the libgomp that torch has loaded, or None: another system, or another OpenMP."""
-    folder = Path(getattr(sys.modules.get("torch"), "__file__", None) or "/").parent
-    file = folder / "lib" / "libgomp.so.1"
-    try:
-        # RTLD_NOLOAD: a second copy would have threads of its own.
-        library = ctypes.CDLL(str(file), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        library.GOMP_parallel.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_uint,
-            ctypes.c_uint,
-        )
-    except (OSError, AttributeError):
+    file = find_libgomp()
+    if file is None:
         return None
+    library = ctypes.CDLL(file)  # it is loaded already, so this is a second handle of the same
+    pointer = ctypes.c_void_p
+    library.GOMP_parallel.argtypes = (pointer, pointer, ctypes.c_uint, ctypes.c_uint)
     return library
+
+
+def find_libgomp() -> str | None:
+    """Return the file of torch's libgomp among those that this process has loaded.
+
+    A wheel of torch brings one in its own folder, under different names; a conda environment has one
+    for all. Other wheels bring copies that torch does not use, in folders that end in `.libs`.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not _MAPS.is_file():
+        return None
+    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "/libgomp" in line}
+    own = [path for path in paths if path.startswith(str(Path(torch.__file__).parent))]
+    shared = [path for path in paths if ".libs/" not in path]
+    return next(iter(own or shared), None)
 
 
 class IdleThreads:

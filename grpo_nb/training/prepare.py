@@ -16,6 +16,7 @@ from typing import Any
 from grpo_nb.generation.episodes import Playing, tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import hand_copies, has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
@@ -125,6 +126,8 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
     if has_engine(prepared.model):
         hand_copies()  # also where the model was not loaded by the kit
     drop_leftovers(prepared.model)
+    if find_gpu() is None:
+        yield_cores()
     base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
     # transformers makes the folder that it is to write to, so it is one that goes away again.
     with explained(prepared.settings), kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:

@@ -6,13 +6,16 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 import torch
 
 from grpo_nb.core import processes
 from grpo_nb.machine import spinning
+from scripts import run_notebook
 
 NEEDS_LIBGOMP = pytest.mark.skipif(
     spinning.load_libgomp() is None, reason="torch has no libgomp on this system"
@@ -86,6 +89,28 @@ def test_import_of_unsloth_sets_the_spin_count() -> None:
     assert done.stdout.split()[-1] == "20000"
 
 
+def test_kernel_of_the_runner_gets_the_spin_count(tmp_path: Path, monkeypatch) -> None:
+    """A cell may import torch before the kit."""
+    seen: list[str | None] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None:
+            self.title = ""
+
+        def execute(self) -> None:
+            seen.append(os.environ.get("GOMP_SPINCOUNT"))
+
+    notebook = tmp_path / "empty.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), notebook)
+    monkeypatch.setattr(run_notebook, "Client", Client)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3")
+    run_notebook.run(notebook, tmp_path, [])
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    run_notebook.run(notebook, tmp_path, [])
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3")  # taken back afterwards
+    assert seen == ["3", "20000"]
+
+
 SPINNING = """
 import sys, time, torch
 from grpo_nb.machine.spinning import IdleThreads, load_libgomp
@@ -137,6 +162,29 @@ def test_idle_threads_change_no_number() -> None:
     idle.end()
     torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
+
+
+MAPS = """7f00-7f01 r-xp 0 00:1 1 /env/site-packages/sentencepiece.libs/libgomp-6a29.so.1
+7f02-7f03 r-xp 0 00:1 2 {torch}
+"""
+
+
+@pytest.mark.parametrize(
+    "path", ["/env/site-packages/torch/lib/libgomp-a34b.so.1", "/env/lib/libgomp.so.1.0.0"]
+)
+def test_libgomp_of_torch_is_found_among_others(path, tmp_path, monkeypatch) -> None:
+    """In a wheel's own folder, or a conda environment's."""
+    maps = tmp_path / "maps"
+    maps.write_text(MAPS.format(torch=path))
+    monkeypatch.setattr(spinning, "_MAPS", maps)
+    torch_there = SimpleNamespace(__file__="/env/site-packages/torch/__init__.py")
+    monkeypatch.setitem(sys.modules, "torch", torch_there)
+    assert spinning.find_libgomp() == path
+
+
+def test_system_without_libgomp_has_nothing_to_watch(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(spinning, "_MAPS", tmp_path / "none")
+    assert spinning.load_libgomp() is None
 
 
 class Clock:
