@@ -111,10 +111,11 @@ class IdleThreads:
 
 def read_busy_seconds() -> float:
     """Return the processor time that all programs have used since the machine started."""
-    fields = [int(field) for field in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
-    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = fields
-    ticks = user + nice + system + interrupts + soft_interrupts + stolen
-    return ticks / os.sysconf("SC_CLK_TCK")
+    first_line = _STAT.read_text().split("\n", 1)[0]
+    # user, nice, system, idle, waiting, interrupts, soft interrupts, stolen; time of guests, which
+    # follows, is counted in user as well. Some systems have fewer fields.
+    fields = [int(field) for field in first_line.split()[1:9]]
+    return (sum(fields) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 class Watcher:
@@ -168,10 +169,16 @@ def yield_cores() -> None:
         return
     import torch
 
-    library = load_libgomp()
     threads = torch.get_num_threads()
-    if library is None or threads < 2 or not _STAT.is_file() or has_own_policy(os.environ):
+    if threads < 2 or has_own_policy(os.environ):
         return
-    watcher = Watcher(library, library.omp_get_num_procs() - threads)
+    library = load_libgomp()
+    if library is None:
+        return
+    try:
+        watcher = Watcher(library, library.omp_get_num_procs() - threads)
+    except (OSError, ValueError) as error:
+        _LOG.debug("%s does not show what other programs use: %s", _STAT, error)
+        return
     _watching = threading.Thread(target=watcher.run, name="grpo_nb-watcher", daemon=True)
     _watching.start()

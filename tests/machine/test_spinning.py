@@ -238,6 +238,29 @@ def test_processor_time_of_the_machine_grows_with_work() -> None:
     assert spinning.read_busy_seconds() - before >= 0.08
 
 
+@pytest.mark.parametrize(
+    ("line", "ticks"),
+    [("cpu  10 20 30 9999 9999 4 5 6 7 8", 75), ("cpu 10 20 30 9999", 60), ("cpu", 0)],
+)
+def test_processor_time_is_read_without_idle_and_guests(line, ticks, tmp_path, monkeypatch) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(f"{line}\ncpu0 1 1 1 1\n")
+    monkeypatch.setattr(spinning, "_STAT", stat)
+    assert spinning.read_busy_seconds() == ticks / os.sysconf("SC_CLK_TCK")
+
+
+@NEEDS_LIBGOMP
+@pytest.mark.parametrize("text", [None, "cpu of another kind\n"])
+def test_system_that_hides_the_times_does_not_stop_a_training(text, tmp_path, monkeypatch) -> None:
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(spinning, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(spinning, "_watching", None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    spinning.yield_cores()
+    assert spinning._watching is None
+
+
 WATCHED = """
 import threading, torch
 from grpo_nb.machine.spinning import yield_cores
