@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import signal
 import statistics
@@ -176,9 +177,13 @@ def main() -> int:
         quiet[side], ratio[side] = medians[0], medians[1] / medians[0]
         counts = f"{len(times[0])} + {len(times[1])} of {len(listed)}"
         print(f"| {side} | {medians[0]:.2f} | {medians[1]:.2f} | {ratio[side]:.1f} | {counts} |")
-    if "kit" not in quiet:
+    kit_sides = [side for side in options.sides if side != "stock"]
+    if "kit" not in kit_sides:
         return 0
-    best = min(seconds for side, seconds in quiet.items() if side != "stock" and seconds > 0)
+    if any(math.isnan(quiet[side] + ratio["kit"]) for side in kit_sides):
+        print("\nOther programs used the machine: no verdict. Run it again when nothing else runs.")
+        return 2
+    best = min(quiet[side] for side in kit_sides)
     same = len(set().union(*(found for side, found in weights.items() if side != "stock"))) == 1
     holds = quiet["kit"] <= QUIET_MOST * best and ratio["kit"] <= BUSY_MOST and same
     print(

@@ -32,6 +32,7 @@ from grpo_nb.core.processes import SPIN_COUNT, SPIN_VARIABLE, WAIT_POLICY
 
 _LOG = logging.getLogger(__name__)
 _STAT = Path("/proc/stat")
+_MAPS = Path("/proc/self/maps")
 # Time between two looks. A look takes 0.1 ms.
 _LOOK_SECONDS = 0.5
 # Cores' worth of time that others may use before the threads stop spinning, and before they go on.
@@ -63,20 +64,28 @@ def has_own_policy(environment: MutableMapping[str, str]) -> bool:
 
 def load_libgomp() -> ctypes.CDLL | None:
     """Return the libgomp that torch has loaded, or None: another system, or another OpenMP."""
-    folder = Path(getattr(sys.modules.get("torch"), "__file__", None) or "/").parent
-    file = folder / "lib" / "libgomp.so.1"
-    try:
-        # RTLD_NOLOAD: a second copy would have threads of its own.
-        library = ctypes.CDLL(str(file), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        library.GOMP_parallel.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_uint,
-            ctypes.c_uint,
-        )
-    except (OSError, AttributeError):
+    file = find_libgomp()
+    if file is None:
         return None
+    library = ctypes.CDLL(file)  # it is loaded already, so this is a second handle of the same
+    pointer = ctypes.c_void_p
+    library.GOMP_parallel.argtypes = (pointer, pointer, ctypes.c_uint, ctypes.c_uint)
     return library
+
+
+def find_libgomp() -> str | None:
+    """Return the file of torch's libgomp among those that this process has loaded.
+
+    A wheel of torch brings one in its own folder, under different names; a conda environment has one
+    for all. Other wheels bring copies that torch does not use, in folders that end in `.libs`.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not _MAPS.is_file():
+        return None
+    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "/libgomp" in line}
+    own = [path for path in paths if path.startswith(str(Path(torch.__file__).parent))]
+    shared = [path for path in paths if ".libs/" not in path]
+    return next(iter(own or shared), None)
 
 
 class IdleThreads:
@@ -102,10 +111,11 @@ class IdleThreads:
 
 def read_busy_seconds() -> float:
     """Return the processor time that all programs have used since the machine started."""
-    fields = [int(field) for field in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
-    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = fields
-    ticks = user + nice + system + interrupts + soft_interrupts + stolen
-    return ticks / os.sysconf("SC_CLK_TCK")
+    first_line = _STAT.read_text().split("\n", 1)[0]
+    # user, nice, system, idle, waiting, interrupts, soft interrupts, stolen; time of guests, which
+    # follows, is counted in user as well. Some systems have fewer fields.
+    fields = [int(field) for field in first_line.split()[1:9]]
+    return (sum(fields) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 class Watcher:
@@ -159,10 +169,16 @@ def yield_cores() -> None:
         return
     import torch
 
-    library = load_libgomp()
     threads = torch.get_num_threads()
-    if library is None or threads < 2 or not _STAT.is_file() or has_own_policy(os.environ):
+    if threads < 2 or has_own_policy(os.environ):
         return
-    watcher = Watcher(library, library.omp_get_num_procs() - threads)
+    library = load_libgomp()
+    if library is None:
+        return
+    try:
+        watcher = Watcher(library, library.omp_get_num_procs() - threads)
+    except (OSError, ValueError) as error:
+        _LOG.debug("%s does not show what other programs use: %s", _STAT, error)
+        return
     _watching = threading.Thread(target=watcher.run, name="grpo_nb-watcher", daemon=True)
     _watching.start()

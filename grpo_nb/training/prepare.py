@@ -15,6 +15,7 @@ from typing import Any
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
@@ -131,6 +132,8 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
     if has_engine(prepared.model):
         hand_copies_to_vllm()  # also where the model was not loaded by the kit
     drop_leftovers(prepared.model)
+    if find_gpu() is None:
+        yield_cores()
     engine = None if prepared.obstacle else CpuEngine(prepared.model)
     # transformers makes the folder that it is to write to, so it is one that goes away again.
     with explained(prepared.settings), kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:

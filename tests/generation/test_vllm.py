@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
+from grpo_nb.training import prepare
 from grpo_nb.training.prepare import build_trainer
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
@@ -214,6 +215,16 @@ def build_a_trainer(model) -> None:
     """As far as sampling goes: it would sample from the same engine."""
     with pytest.raises(AttributeError):  # there are no settings
         build_trainer(types.SimpleNamespace(model=model, obstacle=None))
+
+
+def test_training_and_sampling_on_a_cpu_watch_for_other_programs(monkeypatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(prepare, "yield_cores", lambda: started.append("training"))
+    monkeypatch.setattr(sampling, "yield_cores", lambda: started.append("sampling"))
+    model = lora_model()
+    build_a_trainer(model)
+    sampling.sample(model, [PROMPTS[0]], config(do_sample=False))
+    assert started == ["training", "sampling"]
 
 
 def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:

@@ -6,13 +6,16 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 import torch
 
 from grpo_nb.core import processes
 from grpo_nb.machine import spinning
+from scripts import run_notebook
 
 NEEDS_LIBGOMP = pytest.mark.skipif(
     spinning.load_libgomp() is None, reason="torch has no libgomp on this system"
@@ -86,6 +89,28 @@ def test_import_of_unsloth_sets_the_spin_count() -> None:
     assert done.stdout.split()[-1] == "20000"
 
 
+def test_kernel_of_the_runner_gets_the_spin_count(tmp_path: Path, monkeypatch) -> None:
+    """A cell may import torch before the kit."""
+    seen: list[str | None] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None:
+            self.title = ""
+
+        def execute(self) -> None:
+            seen.append(os.environ.get("GOMP_SPINCOUNT"))
+
+    notebook = tmp_path / "empty.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), notebook)
+    monkeypatch.setattr(run_notebook, "Client", Client)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3")
+    run_notebook.run(notebook, tmp_path, [])
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    run_notebook.run(notebook, tmp_path, [])
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3")  # taken back afterwards
+    assert seen == ["3", "20000"]
+
+
 SPINNING = """
 import sys, time, torch
 from grpo_nb.machine.spinning import IdleThreads, load_libgomp
@@ -139,6 +164,29 @@ def test_idle_threads_change_no_number() -> None:
     assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
 
 
+MAPS = """7f00-7f01 r-xp 0 00:1 1 /env/site-packages/sentencepiece.libs/libgomp-6a29.so.1
+7f02-7f03 r-xp 0 00:1 2 {torch}
+"""
+
+
+@pytest.mark.parametrize(
+    "path", ["/env/site-packages/torch/lib/libgomp-a34b.so.1", "/env/lib/libgomp.so.1.0.0"]
+)
+def test_libgomp_of_torch_is_found_among_others(path, tmp_path, monkeypatch) -> None:
+    """In a wheel's own folder, or a conda environment's."""
+    maps = tmp_path / "maps"
+    maps.write_text(MAPS.format(torch=path))
+    monkeypatch.setattr(spinning, "_MAPS", maps)
+    torch_there = SimpleNamespace(__file__="/env/site-packages/torch/__init__.py")
+    monkeypatch.setitem(sys.modules, "torch", torch_there)
+    assert spinning.find_libgomp() == path
+
+
+def test_system_without_libgomp_has_nothing_to_watch(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(spinning, "_MAPS", tmp_path / "none")
+    assert spinning.load_libgomp() is None
+
+
 class Clock:
     """Processor and wall time that a test moves."""
 
@@ -188,6 +236,29 @@ def test_processor_time_of_the_machine_grows_with_work() -> None:
     while spinning.time.process_time() < end:
         pass
     assert spinning.read_busy_seconds() - before >= 0.08
+
+
+@pytest.mark.parametrize(
+    ("line", "ticks"),
+    [("cpu  10 20 30 9999 9999 4 5 6 7 8", 75), ("cpu 10 20 30 9999", 60), ("cpu", 0)],
+)
+def test_processor_time_is_read_without_idle_and_guests(line, ticks, tmp_path, monkeypatch) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(f"{line}\ncpu0 1 1 1 1\n")
+    monkeypatch.setattr(spinning, "_STAT", stat)
+    assert spinning.read_busy_seconds() == ticks / os.sysconf("SC_CLK_TCK")
+
+
+@NEEDS_LIBGOMP
+@pytest.mark.parametrize("text", [None, "cpu of another kind\n"])
+def test_system_that_hides_the_times_does_not_stop_a_training(text, tmp_path, monkeypatch) -> None:
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(spinning, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(spinning, "_watching", None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    spinning.yield_cores()
+    assert spinning._watching is None
 
 
 WATCHED = """
