@@ -211,20 +211,17 @@ if has_learnt:
 # %% [markdown]
 # ## Did it work?
 #
-# Two things the kit promises, whatever was learnt: the run came to its end, and the export is the trained model. Whether the model
-# got better is said by the held-out questions, and whether the reward rose by a test over all steps, not by a look at two of
-# them. A model that had nothing left to learn is told so, and that is no failure.
+# The two asserts hold whatever the model learned: the run came to its end, and the export is the trained model. *It worked* then
+# takes two measurements that agree: the held-out answers are better by a test, and the reward rose by a test over all steps. If one
+# of them is missing, the sentence says which one. A model that could already answer the questions had nothing left to learn.
 
 # %%
 assert run.status == "finished", run.status_sentence
 assert not has_learnt or exported.verification["passed"], f"Not the trained model: {exported.verification}"
-if comparison.verdict == "better":
-    print(f"It worked. {run.rise().sentence}")
-elif not choice.has_room:
-    print(f"All ran, and the model could do it before. {choice.sentence}")
-else:
-    print(f"All ran, and the model did not get better. {run.rise().sentence}")
-print(f"Held-out: {comparison.sentence}")
+outcome = run.outcome(comparison)
+if not outcome.worked and not choice.has_room:
+    print(f"The model could already do this before the training. {choice.sentence}")
+print(outcome.sentence)
 
 # %% [markdown]
 # ## If something went wrong

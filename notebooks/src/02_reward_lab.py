@@ -251,7 +251,9 @@ assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
 assert mended.ok, mended.summary
 assert any("outweighs" in finding.kind for finding in weighed.findings), "the weights were not noticed"
-print("It worked." if luck < 0.01 else f"All ran, and the example made no clear difference (p = {luck:.2f}).")
+print("The loophole was found and closed, and the weights that reward format more than being right were noticed.")
+clear = "more groups have a learning signal" if luck < 0.01 else "no clear difference is shown"
+print(f"With the example turn {clear} (p = {luck:.2g}).")
 print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")
 
 # %% [markdown]

@@ -182,7 +182,9 @@ assert provoked.status == "stopped", "a run without any signal was not stopped"
 assert any(alert.rule == "no_spread" for alert in provoked.alerts), "nobody said that no group has spread"
 assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
 assert [r.status for r in kept] == ["finished", "finished"], "a stage did not finish"
-print("It worked: a hopeless run ended by itself, an interrupted one was resumed, two stages were trained.")
+print(f"The run without a learning signal stopped at step {len(provoked.rows)}, and the interrupted run was resumed.")
+for stage in kept:
+    print(f"Stage {stage.name}: {stage.rise().sentence}")
 
 # %% [markdown]
 # ## If something went wrong

@@ -184,7 +184,7 @@ except ValueError as error:
 assert comparison.contamination.count == 0, comparison.contamination.sentence
 assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), "more tries cannot hurt"
 assert refused, "a question that was trained on was let through"
-print("It worked." if comparison.verdict == "better" else "All ran.", comparison.sentence)
+print(run.outcome(comparison).sentence)
 
 # %% [markdown]
 # ## If something went wrong

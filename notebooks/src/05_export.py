@@ -186,7 +186,7 @@ else:
 assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
 assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
 assert not gn.export.push_problems(merged), "the folder is not fit for the Hub"
-print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}.")
+print(f"The merged model and the adapter are verified. GGUF file: {'verified and served' if gguf else 'not made'}.")
 
 # %% [markdown]
 # ## If something went wrong

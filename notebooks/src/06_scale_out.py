@@ -176,7 +176,7 @@ assert "The same numbers" in same, "two processes computed something else than t
 assert back.status == "finished" and len(back.rows) == STEPS, "the training in the folder did not come back whole"
 prompts = [one.completions(1)["prompt"].tolist() for one in (run, back)]
 assert prompts[0] == prompts[1], "the folder asks other questions than the run"
-print("It worked: the same numbers in one process and in two, and a run that came back.")
+print("One process and two processes computed the same numbers, and the training in the folder came back as a run.")
 
 # %% [markdown]
 # ## If something went wrong

@@ -258,7 +258,7 @@ assert all(len(found) == 10 for found in reused.scores.values()), "not every set
 assert all(abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2 for name, now in live.items()), (
     "another result"
 )
-print(f"It worked. {length.sentence} {difficulty.sentence} {reused.sentence}")
+print(length.sentence, difficulty.sentence, reused.sentence)
 
 # %% [markdown]
 # ## If something went wrong

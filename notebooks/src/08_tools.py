@@ -246,8 +246,7 @@ three
 last = run.rows[-1]
 assert run.status == "finished", run.status_sentence
 assert last["tools/failure_frequency"] < 1, "every call failed: read run.step(1)"
-print("It worked." if comparison.verdict == "better" else "All ran, and the model did not get better.")
-print(f"Held-out: {comparison.sentence}")
+print(run.outcome(comparison).sentence)
 print(f"Chains of three: {three.sentence}")
 
 # %% [markdown]

@@ -235,7 +235,7 @@ assert of_plain.verdict == "may pay", of_plain.sentence
 assert kinds == {"small_model": "refused by its measure", "funny": "never measured"}, kinds
 assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), run.status_sentence
 assert table.notna().all().all(), "an answer got no score"
-print(f"It worked.\n{of_small.sentence}\n{of_plain.sentence}")
+print(of_small.sentence, of_plain.sentence, f"The training: {run.rise().sentence}", sep="\n")
 
 # %% [markdown]
 # ## If something went wrong

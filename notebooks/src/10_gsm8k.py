@@ -155,8 +155,8 @@ exported
 # %%
 assert run.status == "finished", run.status_sentence
 assert not has_learnt or exported.verification["passed"], f"Not the trained model: {exported.verification}"
-print("It worked." if comparison.verdict == "better" else "All ran.", run.rise().sentence)
-print(f"{test.name}, {len(test.holdout)} questions of the test part: {comparison.sentence}")
+print(f"{test.name}, {len(test.holdout)} questions of the test part.")
+print(run.outcome(comparison).sentence)
 
 # %% [markdown]
 # ## If something went wrong
