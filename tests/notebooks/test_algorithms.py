@@ -42,8 +42,8 @@ def test_each_lesson_shows_its_figure_and_what_is_trained_again_does_as_the_stor
     told = printed(cell_with(notebook, "live = {"))
     pair = ["grpo"] if size == "small" else ["grpo", "dapo"]
     assert told.count(" stored; ") == len(pair) and all(f"{name}: held-out" in told for name in pair)
-    last = printed(cell_with(notebook, "It worked"))
-    assert last.startswith("It worked. Letters of wrong answers; lower than grpo: dapo.")
+    last = printed(cell_with(notebook, "print(length.sentence, difficulty"))
+    assert last.startswith("Letters of wrong answers; lower than grpo: dapo.")
 
 
 def test_the_estimators_are_right_on_average_where_they_should_be(course: tuple[ModuleType, ModuleType]) -> None:

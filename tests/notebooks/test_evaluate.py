@@ -24,6 +24,7 @@ def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.runs.Ru
     table = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
     assert ("gained" in table) is (size != "small") and table.count("<tr") == 1 + min(20, len(run.holdout))
     assert "1 held-out question is also in the training part" in printed(cell_with(notebook, "refused = False"))
-    last = printed(cell_with(notebook, "It worked"))
-    assert last.startswith(f"{'All ran.' if size == 'small' else 'It worked.'} {verdict}")
+    last = printed(cell_with(notebook, "run.outcome("))
+    assert last.startswith("No gain is shown: " if size == "small" else "It worked.")
+    assert f"Held-out: {verdict}" in last
     assert (run.path / "comparison" / "transcripts.parquet").is_file()

@@ -29,6 +29,6 @@ def test_the_export_notebook_makes_and_uses(export: Path) -> None:
     assert text_of(problems).strip() == "[]"
     assert printed(cell_with(notebook, "gn.export.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
     assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
-    assert "It worked: merged and adapter verified, GGUF verified and served" in printed(
-        cell_with(notebook, "It worked")
+    assert "GGUF file: verified and served" in printed(
+        cell_with(notebook, "The merged model and the adapter are verified")
     )

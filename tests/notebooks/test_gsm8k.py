@@ -20,8 +20,9 @@ def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) ->
     task = text_of(cell_with(notebook, "task = gn.load_task("))
     assert re.search(r"answers +number", task) and "before them is the column solution" in task
     assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
-    said = printed(cell_with(notebook, "run.rise()")).splitlines()[-1]
-    assert said.startswith("test, 12 questions of the test part: ") and "Correct: " in said
+    said = printed(cell_with(notebook, "run.outcome("))
+    assert said.startswith("test, 12 questions of the test part.\n")
+    assert "Correct: " in said
     assert text_of(cell_with(notebook, "report = gn.check_rewards(")).startswith("Nothing found.")
 
 

@@ -31,7 +31,7 @@ def test_it_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None:
     assert "Better: " in page and "The answers themselves: " in page
     assert page.count("<pre style='margin:0;white-space:pre-wrap'>What is") == 3
     assert "<answer>" in printed(cell_with(notebook, "pipeline("))
-    assert printed(cell_with(notebook, "run.rise()")).startswith("It worked.")
+    assert printed(cell_with(notebook, "run.outcome(")).startswith("It worked.")
 
 
 def test_no_cell_warns_or_shows_an_error(quickstart: tuple[Path, gn.runs.Run]) -> None:
@@ -45,7 +45,7 @@ def test_the_curves_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[
     verdict = run.comparison.verdict.capitalize()
     assert verdict in text_of(cell_with(notebook, "gn.compare("), "text/html")
     assert "What is" in printed(cell_with(notebook, "pipeline("))
-    assert f"Held-out: {verdict}" in printed(cell_with(notebook, "run.rise()"))
+    assert f"Held-out: {verdict}" in printed(cell_with(notebook, "run.outcome("))
 
 
 def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Path, gn.runs.Run], size: str) -> None:

@@ -52,4 +52,5 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
         rf"({weak}signal|form only): in {differing} of {groups} groups of {each} the totals differ", with_example
     )
     assert int(re.search(rf"read +(\d+) of {each * groups}", with_example)[1]) > 3 * (size != "small")
-    assert ("With it: " if size == "small" else "It worked.") in printed(cell_with(notebook, "It worked."))
+    last = printed(cell_with(notebook, "The loophole was found"))
+    assert ("With it: " if size == "small" else "more groups have a learning signal") in last

@@ -27,4 +27,4 @@ def test_two_processes_compute_what_the_run_did_and_bring_theirs_back(scale_out:
     assert json.loads((folder / "replay" / "finished.json").read_text())["processes"] == (1 if size == "small" else 2)
     back = gn.scaleout.open(folder).run
     assert len(back.rows) == 3 and "2 processes" in back.info["rollout"]
-    assert "It worked" in printed(cell_with(notebook, "It worked"))
+    assert "came back as a run" in printed(cell_with(notebook, "came back as a run"))

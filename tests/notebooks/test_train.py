@@ -32,4 +32,6 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str)
     # The tiny model learns no tag from an example either.
     shown = f"{int(size == 'small')} of 1 groups without spread"
     assert shown in text_of(viewer, "text/html"), "what a page without a kernel shows"
-    assert printed(cell_with(notebook, "It worked")).startswith("It worked: a hopeless run ended by itself")
+    last = printed(cell_with(notebook, "for stage in kept"))
+    assert last.startswith("The run without a learning signal stopped at step 20")
+    assert "Stage form: " in last

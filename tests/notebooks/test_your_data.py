@@ -32,15 +32,15 @@ def test_a_run_of_two_steps_is_trained_and_compared_and_claims_nothing(your_data
     assert "2 of 2" in text_of(cell_with(notebook, "gn.runs.list("))
     comparison = text_of(cell_with(notebook, "gn.compare("))
     assert "Always answering 'positive' would get 35.7%" in comparison
-    said = printed(cell_with(notebook, "rise = run.rise()"))
-    assert said.startswith("All ran, and no gain is shown. ") and "train at least 5." in said
+    said = printed(cell_with(notebook, "run.outcome("))
+    assert said.startswith("No gain is shown: ") and "train at least 5." in said
 
 
 @only_published
 def test_the_run_is_better_and_is_held_against_the_floor(your_data: Path) -> None:
     notebook = nbformat.read(your_data, as_version=4)
     assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("signal")
-    said = printed(cell_with(notebook, "rise = run.rise()"))
-    assert said.startswith("It worked.") and "Held-out: better" in said
+    said = printed(cell_with(notebook, "run.outcome("))
+    assert said.startswith("It worked.") and "Held-out: Better" in said
     assert "Always answering 'positive' would get 35.7%: 'after' with " in said and "that floor." in said
     assert "12 of 12" in text_of(cell_with(notebook, "gn.runs.list("))
