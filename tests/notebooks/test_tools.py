@@ -32,4 +32,4 @@ def test_it_learns_to_go_on_until_it_knows(tools: Path) -> None:
     run, notebook = gn.open_run(folder.parent), nbformat.read(tools, as_version=4)
     assert run.comparison.verdict == "better" and "→" in printed(cell_with(notebook, "run.step(run.steps[-1])"))
     last = printed(cell_with(notebook, "Chains of three: {"))
-    assert last.startswith("It worked.") and "Chains of three: better" in last
+    assert last.startswith("It worked.") and "Chains of three: Better" in last
