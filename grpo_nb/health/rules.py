@@ -212,7 +212,10 @@ def _is_signal_lost(history: RunHistory) -> bool:
     has_signal = history.mean(SILENT_SHARE, LONG_WINDOW) < 1
     lowest = history.lowest["reward"]
     highest = lowest + FAILING_POSITION * (history.highest["reward"] - lowest)
-    may_start = has_signal and history.mean("reward", LONG_WINDOW) <= highest
+    # Rows of many steps lie close together, so the possible range counts as well where it is known.
+    is_low = history.mean("reward", LONG_WINDOW) <= highest
+    is_low |= reward_position(history, None) <= FAILING_POSITION
+    may_start = has_signal and is_low
     return is_truncated or not may_start
 
 

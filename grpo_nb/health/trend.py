@@ -160,6 +160,9 @@ def reward_position(history: RunHistory, reward: str | None) -> float:
     metric = f"rewards/{reward}" if reward else "reward"
     level = history.mean(metric, LONG_WINDOW)
     scores = reward_range(history, reward) if reward else total_range(history)
+    if reward is None and scores is not None and not history.weights:
+        # Without weights nobody knows the range of the total, but that of each reward.
+        return fmean(reward_position(history, name) for name in history.rewards)
     if scores is None or scores[0] == scores[1]:
         return 0.0 if level <= 0 else math.nan
     return (level - scores[0]) / (scores[1] - scores[0])

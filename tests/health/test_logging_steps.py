@@ -187,3 +187,11 @@ def test_not_finite_single_infinite_kl_is_no_critical() -> None:
     for row in flat(60, kl=lambda i, r: INFINITE if i % 10 == 5 else 0.01):
         monitor.update(row)
     assert monitor.should_stop
+
+
+def test_no_spread_at_the_top_without_weights_is_silent() -> None:
+    """The weights of two rewards are not known, so the range of the total is not either."""
+    rows = healthy_log(200, 0, size=4, right=lambda at: 0.5 + 0.49 * min(1.0, 2 * at), form=lambda at: 0.6 + 0.4 * at)
+    rows = [row | {"reward": row["rewards/right/mean"] + 0.5 * row["rewards/form/mean"]} for row in rows]
+    rows = [row | {"frac_reward_zero_std": 0.9} if row["step"] > 100 else row for row in rows]
+    assert check_health(rows).ok
