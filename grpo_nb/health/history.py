@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from grpo_nb.health.rank_test import LIKELY_Z, mann_whitney_z
+from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.settings.settings import Settings
+
+CLEAR_Z = 3.0
+"""z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2
+would be reached by accident in most runs."""
+
+LIKELY_Z = 2.3
+"""z-score of a rise that makes alerts milder. It is lower than `CLEAR_Z`, because a run that
+probably learns should be left alone."""
 
 LONG_WINDOW = 50
 """Steps that a rule looks back at most."""

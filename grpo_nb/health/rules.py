@@ -13,7 +13,10 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.health.history import (
+    CLEAR_Z,
+    LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_OF_CRITICAL,
     MIN_ROWS_OF_TEST,
@@ -23,7 +26,6 @@ from grpo_nb.health.history import (
     ZERO_UPDATE,
     RunHistory,
 )
-from grpo_nb.health.rank_test import CLEAR_Z, LIKELY_Z, mann_whitney_z
 from grpo_nb.health.trend import (
     RewardTrend,
     main_reward,

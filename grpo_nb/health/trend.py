@@ -6,14 +6,16 @@ import math
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
+from grpo_nb.core.statistics import kendall_z, mann_whitney_z
 from grpo_nb.health.history import (
+    CLEAR_Z,
+    LIKELY_Z,
     LONG_WINDOW,
     MIN_ROWS_OF_CRITICAL,
     MIN_ROWS_OF_TEST,
     RECENT_STEPS,
     RunHistory,
 )
-from grpo_nb.health.rank_test import CLEAR_Z, LIKELY_Z, kendall_z, mann_whitney_z
 
 HALF_OF_GAIN = 0.5
 """Largest part of its gain that a total keeps if half of the gain counts as lost."""
