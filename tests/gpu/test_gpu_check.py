@@ -1,6 +1,7 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
 import dataclasses
+import itertools
 import json
 import math
 import shutil
@@ -144,6 +145,24 @@ def first_kl(kl: float) -> Row:
 )
 def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: Row) -> None:
     assert row.ok is ok, row
+
+
+class Runner:
+    pass
+
+
+Runner.__module__ = "vllm.v1.worker.gpu.model_runner"
+
+
+def test_model_runner_of_an_engine_has_a_row(monkeypatch, tmp_path: Path) -> None:
+    """Which of vLLM's two ran says what the other rows prove."""
+    worker = SimpleNamespace(model_runner=Runner())
+    engine = SimpleNamespace(collective_rpc=lambda function: [function(worker)])
+    model = SimpleNamespace(vllm_engine=SimpleNamespace(llm_engine=engine))
+    monkeypatch.setattr(gn, "load_model", lambda settings: (model, None))
+    rows = itertools.islice(gpu_check.loaded(Request(str(tmp_path)), gn.preset("cpu")), 3)
+    expected = Row("model runner", "measured", "vllm.v1.worker.gpu.model_runner.Runner (V2)")
+    assert list(rows)[-1] == expected
 
 
 def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
