@@ -101,7 +101,9 @@ def check_steadiness(runner: ProbeRunner, probes: Sequence[Probe], *, is_relativ
     place = _first_difference(together[0], together[1])
     if place is not None:
         scores = f"{together[0][place]:.4g} and then {together[1][place]:.4g}"
-        return unsteady(f"the same completion in the same call gets {scores}", place)
+        # In a call of its own, a reward that ranks completions has nothing to rank.
+        what = f"the same completion in the same call gets {scores}"
+        return unsteady(what, place, is_sound_alone=not is_relative)
     place = _first_difference(together[0], together[2])
     if place is not None:
         scores = f"{together[0][place]:.4g}, and {together[2][place]:.4g} in reverse order"

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 
 import pytest
+import sympy
 
 from grpo_nb.checks.findings import KINDS
 from tests.checks.test_check_rewards import BROKEN, OF_THE_SET
@@ -27,6 +28,12 @@ TODAY = {
 }
 # Nothing tries sums of other numbers than the row's: too few rewards ask for them.
 FOUND = [fault for fault in study.FAULTS if fault.kind != "other numbers"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _load_sympy() -> None:
+    """Load sympy before any time limit runs: its first use in a process takes seconds on a busy machine."""
+    sympy.sympify("1 + 1")
 
 
 @pytest.mark.parametrize("names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join)

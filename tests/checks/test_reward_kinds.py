@@ -2,6 +2,7 @@
 
 import functools
 import math
+import random
 import re
 import time
 
@@ -220,6 +221,16 @@ def test_relative_reward_for_long_texts_is_found() -> None:
         return [lengths.index(len(completion_text(c))) / len(lengths) for c in completions]
 
     assert kinds(check_rewards([right, gn.rewards.relative(longest)], SUMS)) == {"more pays"}
+
+
+def test_relative_reward_with_random_ranks_is_unsteady_only() -> None:
+    generator = random.Random(0)
+
+    def by_chance(completions, **_):
+        return [generator.random() for _ in completions]
+
+    report = check_rewards([right, gn.rewards.relative(by_chance)], SUMS)
+    assert kinds(report) == {"unsteady"}
 
 
 def test_relative_marks_a_bound_method_by_a_partial() -> None:
