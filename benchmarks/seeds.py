@@ -190,7 +190,7 @@ def by_seed(
     opened = [open_run(run) for run in runs]
     # In `extra` of one run, and in another left at its default: that one is of the group "default".
     if not callable(by) and not any(by in _told(run) for run in opened):
-        raise ValueError(f"by = {by!r} is no setting that any of these runs has: gn.runs.compare names what differs.")
+        raise ValueError(f"by = {by!r} is no setting that any of these runs has: gn.runs.side_by_side names what differs.")
     are_compared = all(run.comparison for run in opened)
     tasks = {run.info.get("task", {}).get("name") for run in opened}
     scores: dict[str, dict[Any, float]] = {}

@@ -1,6 +1,7 @@
 """What `gn.` offers: at most thirty names. The loader, `dir(gn)` and editors read this list."""
 
 from . import checks as checks
+from . import config as config
 from . import evaluation as evaluation
 from . import export as export
 from . import health as health
@@ -8,11 +9,13 @@ from . import machine as machine
 from . import rewards as rewards
 from . import runs as runs
 from . import scaleout as scaleout
-from . import settings as settings
 from . import tasks as tasks
 from . import training as training
 from .checks.baseline import baseline as baseline
 from .checks.check_rewards import check_rewards as check_rewards
+from .config.planning import plan as plan
+from .config.presets import preset as preset
+from .config.settings import Settings as Settings
 from .evaluation.ask import ask as ask
 from .evaluation.ask import compare as compare
 from .evaluation.ask import evaluate as evaluate
@@ -21,12 +24,9 @@ from .export.merged import export_merged as export_merged
 from .lab.reward_lab import RewardLab as RewardLab
 from .machine.checks import check_environment as check_environment
 from .models.load import load_model as load_model
-from .rewards.scores import score as score
 from .runs.run_folder import open_run as open_run
 from .runs.viewer import RunViewer as RunViewer
-from .settings.planning import plan as plan
-from .settings.presets import preset as preset
-from .settings.settings import Settings as Settings
+from .scoring.scores import score as score
 from .tasks.load import load_task as load_task
 from .training.dry_run import dry_run as dry_run
 from .training.train import train as train

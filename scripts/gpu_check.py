@@ -141,9 +141,9 @@ def rewards() -> list[Any]:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield what generates for it and how it is packed, and return it with what the phases do with it."""
+    from grpo_nb.config.number_types import number_type
     from grpo_nb.generation.vllm import model_runner_name
     from grpo_nb.models.load import generation_of, has_engine
-    from grpo_nb.settings.number_types import number_type
 
     begun, gpu = time.perf_counter(), gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
@@ -397,7 +397,7 @@ def main() -> int:
 
 def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     """Run all phases, on a GPU each in a process of its own, and return the rows of each."""
-    from grpo_nb.settings.vllm_obstacle import vllm_obstacle
+    from grpo_nb.config.vllm_obstacle import vllm_obstacle
 
     obstacle = vllm_obstacle(request.settings(), gpu)
     report = {"all": [Row("vLLM", "measured", "planned" if obstacle is None else f"not used: {obstacle}")]}

@@ -29,9 +29,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.settings.settings import Settings
 
 Row = dict[str, Any]
 Curve = Callable[[float], float]

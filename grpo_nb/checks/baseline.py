@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
+from grpo_nb.config.presets import preset
+from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
@@ -24,10 +26,8 @@ from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
-from grpo_nb.rewards.right_by import answer_reward, judge_in_words, right_by
-from grpo_nb.rewards.scores import Scores, score
-from grpo_nb.settings.presets import preset
-from grpo_nb.settings.settings import Settings, refuse_keywords
+from grpo_nb.scoring.right_by import answer_reward, judge_in_words, right_by
+from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
 

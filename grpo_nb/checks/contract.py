@@ -14,7 +14,7 @@ from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.findings import Finding, make_finding
 from grpo_nb.checks.probes import Probe
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.rewards.calls import Batch
+from grpo_nb.scoring.calls import Batch
 
 TRL_ARGUMENTS = (
     "prompts",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.checks.baseline import Baseline, baseline
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import RewardFunction
-from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 
 MASTERED = 2 / 3

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any
 
 _OWN_CLASSES = {
-    "grpo_nb.settings.settings.Settings": "settings",
+    "grpo_nb.config.settings.Settings": "settings",
     "grpo_nb.tasks.task.Task": "task",
     "grpo_nb.runs.run_folder.Run": "run",
     "grpo_nb.evaluation.results.Comparison": "comparison",

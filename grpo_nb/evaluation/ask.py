@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
@@ -28,8 +29,11 @@ from grpo_nb.evaluation.subjects import (
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import SlotReward, correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
-from grpo_nb.rewards.record import rebuilt
-from grpo_nb.rewards.right_by import (
+from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.rows import read_rows
+from grpo_nb.runs.run_folder import Run, open_run, trained_questions
+from grpo_nb.scoring.record import rebuilt
+from grpo_nb.scoring.right_by import (
     FunctionJudge,
     Judge,
     anywhere_in_words,
@@ -37,11 +41,7 @@ from grpo_nb.rewards.right_by import (
     function_judge,
     judge_in_words,
 )
-from grpo_nb.rewards.scores import score
-from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.rows import read_rows
-from grpo_nb.runs.run_folder import Run, open_run, trained_questions
-from grpo_nb.settings.settings import Settings, refuse_keywords
+from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import with_prompts
@@ -92,7 +92,7 @@ def evaluate(
         allow_contaminated: Go on when held-out questions were trained on. The result says how many.
         correct: A reward function that decides which answers are correct, in place of all of these: those that it gives its
             full score. That is the upper end of its attribute `range`; without one, its best score for a gold answer in the
-            format (`grpo_nb.rewards.right_by.function_judge`). The result shows the score.
+            format (`grpo_nb.scoring.right_by.function_judge`). The result shows the score.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or numbers that cannot work.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.rewards.right_by import Judge, right_anywhere, right_by
+from grpo_nb.scoring.right_by import Judge, right_anywhere, right_by
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
 from grpo_nb.tasks.formats import AnswerFormat
@@ -89,13 +89,13 @@ def read_answers(
 
     `is_correct`: the answer is right where the format has it, as the last word. `is_formatted`: the completion is exactly in
     the format. `is_anywhere`: the right answer is the last candidate in the text, in the format or not
-    (`grpo_nb.rewards.candidates`); None where the judge does not say where it reads the answer.
+    (`grpo_nb.scoring.candidates`); None where the judge does not say where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: The format in which the questions were asked.
-        reward: The judge of what is correct (`rewards.right_by.choose_judge`); `correctness()` if not given.
+        reward: The judge of what is correct (`scoring.right_by.choose_judge`); `correctness()` if not given.
     """
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
@@ -14,7 +15,6 @@ from grpo_nb.export.result import RECORD, Export, ExportError, Report, open_expo
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.settings.settings import Settings
 
 # What rounding to it may cost: the least and the most of the training's effect, nats from the merged model, and share of places
 # with the same likeliest word. From classic failures and sound exports: docs/evidence/export.md.

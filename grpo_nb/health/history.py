@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import mann_whitney_z
-from grpo_nb.settings.settings import Settings
 
 CLEAR_Z = 3.0
 """z-score of a shift that causes an alert. The rules test after every step, so a z-score of 2

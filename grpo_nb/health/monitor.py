@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.history import (
     MIN_ROWS_OF_ALERT,
@@ -24,7 +25,6 @@ from grpo_nb.health.rules import CHANGES, EARLY_RULES, RULES, Finding
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.settings.settings import Settings
 
 STEPS_TO_WITHDRAW = RECENT_STEPS
 """Steps without a finding after which an alert is withdrawn, or becomes milder."""

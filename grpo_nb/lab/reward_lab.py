@@ -19,6 +19,7 @@ from grpo_nb.checks.agreement import agreement
 from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.rows import rows_of
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.files import write_text
@@ -30,8 +31,7 @@ from grpo_nb.lab.numbers import example_completions, prompt_text, sample_group
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.judge_model import judge
-from grpo_nb.rewards.scores import Scores, reweight, score
-from grpo_nb.settings.settings import Settings
+from grpo_nb.scoring.scores import Scores, reweight, score
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.task import Task

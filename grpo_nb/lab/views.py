@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from grpo_nb.core.pages import errors_view as any_errors_view
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
-from grpo_nb.rewards.calls import RewardError
-from grpo_nb.rewards.marks import WHOLE_TEXT, Span, spans
-from grpo_nb.rewards.scores import Scores
+from grpo_nb.scoring.calls import RewardError
+from grpo_nb.scoring.marks import WHOLE_TEXT, Span, spans
+from grpo_nb.scoring.scores import Scores
 
 
 def push(advantage: float) -> str:

@@ -1,6 +1,6 @@
 """Errors of a GPU and of what drives it, recognised by their words, with what to do.
 
-Where memory is short, `grpo_nb.settings.out_of_memory` says more.
+Where memory is short, `grpo_nb.config.out_of_memory` says more.
 
 The texts that each is recognised by are collected, with the thread each was found in, in tests/data/gpu_errors.json.
 """

@@ -10,14 +10,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from grpo_nb.config.effective_table import SHARED_SCORING
+from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
+from grpo_nb.config.number_types import VARIABLE
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.machine.spinning import set_spin_count
-from grpo_nb.settings.effective_table import SHARED_SCORING
-from grpo_nb.settings.memory import STANDBY, STANDBY_OF_KIT
-from grpo_nb.settings.number_types import VARIABLE
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
 _BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded

@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.memory import is_standby
+from grpo_nb.config.number_types import number_type
+from grpo_nb.config.out_of_memory import memory_advice
+from grpo_nb.config.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, refuse_keywords
+from grpo_nb.config.vllm_obstacle import VllmObstacle, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
@@ -16,11 +21,6 @@ from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE, require_trained_on, weights_here, with_template_of
 from grpo_nb.models.import_unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.models.match import SHAPE, note_settings
-from grpo_nb.settings.memory import is_standby
-from grpo_nb.settings.number_types import number_type
-from grpo_nb.settings.out_of_memory import memory_advice
-from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, refuse_keywords
-from grpo_nb.settings.vllm_obstacle import VllmObstacle, vllm_obstacle
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 

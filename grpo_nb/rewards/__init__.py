@@ -6,7 +6,6 @@ Calling them as TRL does, and scores outside a trainer, are here too; whether a 
 
 from grpo_nb.rewards.answers import SlotReward, correctness, exact_text, json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.base import Reward, completion_text, reward_name, weights_by_name
-from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.fitting import check_rows, rewards_for
 from grpo_nb.rewards.grouping import relative
@@ -14,6 +13,4 @@ from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.rewards.judge_model import judge
 from grpo_nb.rewards.length import length
 from grpo_nb.rewards.maths import maths
-from grpo_nb.rewards.record import rebuilt, record_of
-from grpo_nb.rewards.scores import Scores, group_advantages, reweight, score
 from grpo_nb.rewards.xml_format import incremental_format, xml_format, xml_tags

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from grpo_nb.core.words import EnvironmentProblem, in_line, require_number
+from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import Completion, Reward, completion_text, per_row
-from grpo_nb.rewards.calls import awaited, is_async
 
 Messages = list[dict[str, str]]
 Ask = Callable[[Messages], str | Awaitable[str]]
@@ -225,7 +225,7 @@ class _Desk:
             told = f"the judge's budget of {self.budget} calls is spent: judge(..., budget=...) allows more"
             raise KeyboardInterrupt(told) if is_training else RuntimeError(f"{told}.")
         self.last = len(asked) if is_training else 0
-        failed = awaited(self._ask_all(new)) if new else {}
+        failed = run_coroutine(self._ask_all(new)) if new else {}
         if failed and (len(failed) == len(new) > 1 or len(failed) == len(dict(asked))):
             error = next(iter(failed.values()))
             raise EnvironmentProblem(

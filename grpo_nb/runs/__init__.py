@@ -5,5 +5,5 @@ Nothing here trains or loads a model, and nothing judges: what is wrong with a r
 
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.side_by_side import compare_runs as compare
-from grpo_nb.runs.side_by_side import list_runs as list
+from grpo_nb.runs.several import list_runs as list
+from grpo_nb.runs.several import side_by_side

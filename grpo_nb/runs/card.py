@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.settings.settings import EMBEDDED_MODEL
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:

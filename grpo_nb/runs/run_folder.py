@@ -30,6 +30,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import (
     free_path,
@@ -52,7 +53,6 @@ from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, ju
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
 from grpo_nb.runs.run_info import EXPORT_FIELDS, check_comparison, check_fields, check_row, read_run_info
-from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 

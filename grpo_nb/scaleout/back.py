@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
@@ -18,7 +19,6 @@ from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import Field, check_fields
-from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 FORM = 2
 # All that is read of a folder.

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
+from grpo_nb.config.arguments import is_publishing
+from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
 from grpo_nb.models.load import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.rewards.calls import make_batch
-from grpo_nb.rewards.record import rebuilt, record_of
 from grpo_nb.runs.card import public, published_name, shareable
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.back import FORM, Project, link, open_project
 from grpo_nb.scaleout.code import KIT, ROOT, CannotLeave, KitFiles, RewardsCode
-from grpo_nb.settings.arguments import is_publishing
-from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.scoring.calls import make_batch
+from grpo_nb.scoring.record import rebuilt, record_of
 
 TRL = "1.16.0"
 """The release that train.py is for: the first whose plain trainer takes a step on a CPU (1.15 asks for Triton there)."""

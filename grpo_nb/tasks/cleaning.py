@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import did_you_mean, displayable, shorten
-from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import Kind, is_same_answer
 from grpo_nb.tasks.numbers import read_number
 from grpo_nb.tasks.options import (

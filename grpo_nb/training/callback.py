@@ -16,6 +16,7 @@ from typing import Any
 import pandas
 from tqdm import tqdm
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.health.monitor import HealthMonitor
@@ -29,7 +30,6 @@ from grpo_nb.runs.groups import played
 from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.settings.settings import Settings
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()

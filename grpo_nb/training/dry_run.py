@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.upstream.trl import last_generation

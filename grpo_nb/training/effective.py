@@ -5,15 +5,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.effective_table import Effect, EffectiveSettings, compared, requested_arguments
+from grpo_nb.config.number_types import number_type, number_type_of
+from grpo_nb.config.settings import Settings, require_settings
+from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import SHAPE, as_loaded
-from grpo_nb.settings.effective_table import Effect, EffectiveSettings, compared, requested_arguments
-from grpo_nb.settings.number_types import number_type, number_type_of
-from grpo_nb.settings.settings import Settings, require_settings
-from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.out_of_memory import memory_advice
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
+from grpo_nb.rewards.async_rewards import is_async
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name, with_last_word
-from grpo_nb.rewards.calls import RewardError, is_async, to_floats
-from grpo_nb.rewards.scores import score
 from grpo_nb.runs.checkpoints import is_disk_full
-from grpo_nb.settings.out_of_memory import memory_advice
-from grpo_nb.settings.settings import Settings
+from grpo_nb.scoring.calls import RewardError, to_floats
+from grpo_nb.scoring.scores import score
 
 # What a reward raised may tell of memory or GPU; the words of other errors may be those of a completion.
 _OF_THE_MACHINE = (RuntimeError, MemoryError)

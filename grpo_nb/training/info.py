@@ -8,13 +8,13 @@ import time
 import warnings
 from typing import Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import process_identity
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.rewards.base import RewardFunction, range_of
-from grpo_nb.rewards.record import record_of
-from grpo_nb.settings.settings import Settings
+from grpo_nb.scoring.record import record_of
 
 # What the KL of a run is measured to.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"

@@ -5,7 +5,7 @@ from typing import Any
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.rewards.right_by import choose_judge
+from grpo_nb.scoring.right_by import choose_judge
 
 
 class HoldoutScore:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.effective_table import requested_arguments
+from grpo_nb.config.number_types import number_type, number_type_of
+from grpo_nb.config.settings import Settings
+from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
@@ -19,14 +23,11 @@ from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
+from grpo_nb.rewards.async_rewards import event_loop
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
-from grpo_nb.rewards.calls import call_reward, event_loop, make_batch
 from grpo_nb.rewards.fitting import check_rows
 from grpo_nb.runs.groups import OWN_COLUMNS
-from grpo_nb.settings.effective_table import requested_arguments
-from grpo_nb.settings.number_types import number_type, number_type_of
-from grpo_nb.settings.settings import Settings
-from grpo_nb.settings.vllm_obstacle import vllm_obstacle
+from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explained, guarded
 from grpo_nb.upstream.trl import share_event_loop

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grpo_nb.config.out_of_memory import replacing
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
-from grpo_nb.rewards.record import differences
 from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
 from grpo_nb.runs.run_folder import Run, completions_step, open_run, seconds_since_written
-from grpo_nb.settings.out_of_memory import replacing
-from grpo_nb.settings.settings import Settings
+from grpo_nb.scoring.record import differences
 
 # What the next step does not depend on, or only in how long there are next steps.
 MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",

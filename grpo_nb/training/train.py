@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb.config.number_types import number_type_of
+from grpo_nb.config.planning import plan
+from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder, writing_here
 from grpo_nb.core.progress import is_notebook
@@ -23,9 +26,6 @@ from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import ACCURACY, best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
-from grpo_nb.settings.number_types import number_type_of
-from grpo_nb.settings.planning import plan
-from grpo_nb.settings.settings import Settings, refuse_keywords
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.beginning import keep_beginning, keep_generation

@@ -192,7 +192,7 @@ comparison
 # ## Runs side by side
 #
 # Change a setting, train again, and look at both: what differs between them stands in the list.
-# `gn.runs.compare("<one>", "<other>")` draws them in one figure.
+# `gn.runs.side_by_side("<one>", "<other>")` draws them in one figure.
 
 # %%
 gn.runs.list(settings.run_root)

@@ -199,7 +199,7 @@ mended
 
 # %%
 formal = {"correctness": 0.5, "xml_format": 2.0}
-for name, scored in (("as above", scores), ("formal", gn.rewards.reweight(scores, formal))):
+for name, scored in (("as above", scores), ("formal", gn.scoring.reweight(scores, formal))):
     advantages = [round(advantage, 2) for advantage in scored.advantages()]
     print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
 weighed = gn.check_rewards(rewards, task, tokenizer=tokenizer, weights=formal)

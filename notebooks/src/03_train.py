@@ -170,7 +170,7 @@ for name, paid in (("form", form), ("answer", rewards)):
     if kept[-1].status != "finished":
         break
 
-gn.runs.compare(*kept)
+gn.runs.side_by_side(*kept)
 
 # %% [markdown]
 # ## Did it work?

@@ -150,7 +150,7 @@ back = gn.scaleout.open(FOLDER).run
 back
 
 # %%
-gn.runs.compare(run, back)
+gn.runs.side_by_side(run, back)
 
 # %%
 back.step(1)

@@ -172,7 +172,7 @@ algorithms.scores(lines, ["grpo", "dapo", "grpo unscaled", "dr_grpo"])
 # %%
 for right in (1, 2, 4, 7):
     totals = [1.0] * right + [0.0] * (8 - right)
-    pushes = [sum(map(abs, gn.rewards.group_advantages(totals, 8, scale_rewards=how))) for how in ("group", "none")]
+    pushes = [sum(map(abs, gn.scoring.group_advantages(totals, 8, scale_rewards=how))) for how in ("group", "none")]
     print(f"{right} of 8 right: {pushes[0]:.1f} divided by the spread, {pushes[1]:.1f} not divided")
 
 # %% [markdown]

@@ -14,7 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.webelement import WebElement
 
 import grpo_nb as gn
-from grpo_nb.rewards.scores import Scores
+from grpo_nb.scoring.scores import Scores
 from tests.support.lab_page import ROOT, Jupyter, LabPage, needs_browser, write_notebook
 
 pytestmark = [pytest.mark.begins(70), needs_browser]

@@ -10,7 +10,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Comparison, Evaluation
-from grpo_nb.rewards.record import record_of
+from grpo_nb.scoring.record import record_of
 from tests.conftest import brevity
 
 

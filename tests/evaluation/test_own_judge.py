@@ -7,8 +7,8 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.generation.samples import Completion
-from grpo_nb.rewards.record import record_of
 from grpo_nb.runs.rows import best_row
+from grpo_nb.scoring.record import record_of
 from grpo_nb.training.observers import HoldoutScore
 from tests.conftest import brevity
 

@@ -63,7 +63,7 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded model is its published one's only nearly: in 4 bit, dequantised. The tiny one stands for it."""
-    here, name = Path(tiny_run.settings.model), gn.settings.EMBEDDED_MODEL
+    here, name = Path(tiny_run.settings.model), gn.config.EMBEDDED_MODEL
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.health.history import RunHistory
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.health.rules import group_size
-from grpo_nb.settings.settings import Settings
 from tests.support.faulty_runs import Made, by_tens
 from tests.support.health_logs import INFINITE, Rows, changed, cut, flat, healthy_log, of, severest
 

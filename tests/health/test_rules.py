@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import (
     INFINITE,
     NAN,

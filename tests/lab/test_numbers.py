@@ -38,7 +38,7 @@ def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any
     assert lab._sample_button.description == "Sample a group" and "Sampled 6 completions for row 0" in lab._status.value
     assert len(lab.completions) == len(lab.scores) == 6 and len(set(lab.completions)) > 1
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
-    assert lab.scores.totals == expected.totals and lab.advantages == gn.rewards.group_advantages(expected.totals, 6)
+    assert lab.scores.totals == expected.totals and lab.advantages == gn.scoring.group_advantages(expected.totals, 6)
 
 
 def test_a_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ import pynvml
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.config import vllm_obstacle
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import checks, gpu, host, packages
 from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
 from grpo_nb.machine.packages import TorchBuild
-from grpo_nb.settings import vllm_obstacle
 
 L4 = GpuState(Gpu("NVIDIA L4", 22.0, (8, 9)), 21.5, "580.95.05", (13, 0))
 T4 = GpuState(Gpu("Tesla T4", 15.0, (7, 5)), 14.7, "580.82.07", (13, 0))

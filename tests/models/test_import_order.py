@@ -9,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from grpo_nb.config.presets import GPUS
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.models import import_unsloth
-from grpo_nb.settings.presets import GPUS
 from tests.conftest import ROOT
 
 _TRAINING = """

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_nb as gn
+from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import load
-from grpo_nb.settings import memory
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 

@@ -15,8 +15,8 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.config.presets import PRESETS
 from grpo_nb.machine.installer import CLONE
-from grpo_nb.settings.presets import PRESETS
 from scripts import build_notebooks
 from tests.support.notebooks import assert_nothing_went_wrong
 

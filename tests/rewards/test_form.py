@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from grpo_nb.rewards import correctness, incremental_format, length, xml_format, xml_tags
-from grpo_nb.rewards.marks import spans
+from grpo_nb.scoring.marks import spans
 from grpo_nb.tasks import formats
 from tests.rewards.cases import CASES, KINDS
 

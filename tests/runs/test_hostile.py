@@ -76,7 +76,7 @@ def test_hostile_texts_stay_texts_in_every_view(tmp_path: Path, text: str) -> No
     assert_shown(alert)
     run.plot().canvas.draw()
     assert_shown(gn.runs.list(tmp_path / "runs"))
-    assert_shown(gn.runs.compare(run, tmp_path / "runs" / "mine"))
+    assert_shown(gn.runs.side_by_side(run, tmp_path / "runs" / "mine"))
     assert_shown(check_health(run))
     card = model_card(run)
     card.encode("utf-8")
@@ -96,13 +96,13 @@ def test_hostile_folder_names_stay_texts_in_every_view(tmp_path: Path, name: str
     assert_shown(listed)
     assert len(listed) == 2
     assert len(listed.unreadable) == 1
-    assert_shown(gn.runs.compare(run, mine))
-    gn.runs.compare(run, mine).plot().canvas.draw()
+    assert_shown(gn.runs.side_by_side(run, mine))
+    gn.runs.side_by_side(run, mine).plot().canvas.draw()
     assert "\x1b" not in model_card(run)
 
 
 def test_legend_names_a_run_that_begins_with_an_underscore(tmp_path: Path) -> None:
     """Matplotlib leaves labels out that begin with one."""
     runs = [write_run(tmp_path / "runs" / name) for name in ("_first", "second")]
-    figure = gn.runs.compare(*runs).plot()
+    figure = gn.runs.side_by_side(*runs).plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_first", "second"]

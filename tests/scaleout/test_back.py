@@ -38,7 +38,7 @@ def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn
     assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
     # Settings may be changed there, and two runs of one name are still two.
     assert came.settings.learning_rate == 0.1 and came.settings.extra == {"epsilon": 0.3}
-    assert list(gn.runs.compare(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
+    assert list(gn.runs.side_by_side(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
 
 
 def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.Project, tmp_path: Path) -> None:

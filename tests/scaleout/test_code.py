@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.rewards.record import record_of
 from grpo_nb.scaleout.code import CannotLeave, KitFiles, RewardsCode
 from grpo_nb.scaleout.project import _Plan, _write_rewards
+from grpo_nb.scoring.record import record_of
 from tests.support import tiny
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)

@@ -97,7 +97,7 @@ def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         told = {str(n): [{"role": "user", "content": f"Say something about {n}."}] for n in range(9)}
         asked = [{"prompt": prompt, "answer": answer} for answer, prompt in told.items()]
         run = trained(
-            gn.settings.EMBEDDED_MODEL, root / "runs", kind, steps=2, task=gn.load_task(asked, holdout=1),
+            gn.config.EMBEDDED_MODEL, root / "runs", kind, steps=2, task=gn.load_task(asked, holdout=1),
             in_float64=kind == "float64", per_device_train_batch_size=4, num_generations=2,
             learning_rate=0.01, beta=0.04, loss_type="bnpo",
         )  # fmt: skip

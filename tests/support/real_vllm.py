@@ -16,7 +16,7 @@ MISSING = "vLLM is not importable here: `make test-vllm` makes an environment, f
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=MISSING)
 
 
-def load_with_engine(settings: gn.settings.Settings) -> tuple[Any, Any]:
+def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
     """What `gn.load_model` gives on a GPU with vLLM: the engine is started inside the kit's own loader.
 
     Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU; and in Unsloth's

@@ -38,7 +38,7 @@ def write_run(
     folder: Path, *, task: gn.tasks.Task | None = None, rewards: list[Any] | None = None, **changes: Any
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
-    from grpo_nb.settings.number_types import number_type
+    from grpo_nb.config.number_types import number_type
     from grpo_nb.training.info import run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)

@@ -106,8 +106,8 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     """`found`, a case's first updates with what the kit hands over on a T4; `told`, what a run records of the written class."""
     from trl import GRPOConfig
 
-    from grpo_nb.settings.effective_table import compared, requested_arguments
-    from grpo_nb.settings.presets import GPUS
+    from grpo_nb.config.effective_table import compared, requested_arguments
+    from grpo_nb.config.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")
     handed = requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings import presets as config
+from grpo_nb.config import presets as config
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.begins(160)

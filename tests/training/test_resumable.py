@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb.core.locks import FolderLockedError, locked
-from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
+from grpo_nb.scoring.calls import RewardError
 from grpo_nb.training import prepare
 from grpo_nb.training.callback import Recorder
 from grpo_nb.training.observers import HoldoutScore

@@ -9,7 +9,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.words import prompt_lengths
-from grpo_nb.rewards.calls import RewardError
+from grpo_nb.scoring.calls import RewardError
 from grpo_nb.training import prepare
 from tests.conftest import brevity
 from tests.support.adapters import way_back
@@ -125,7 +125,7 @@ def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_sett
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 1.5e8)
+    monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
         gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()

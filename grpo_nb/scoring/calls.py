@@ -1,30 +1,24 @@
 """One call of one reward function, exactly as trl 1.15 makes it, from rows and completions that no trainer holds.
 
-What `grpo_nb.rewards.scores` and `grpo_nb.checks` share: the batch, the call, and how TRL reads what comes back.
+What `grpo_nb.scoring.scores` and `grpo_nb.checks` share: the batch, the call, and how TRL reads what comes back.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
-import functools
-import inspect
 import math
-import os
-import threading
 import types
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped, with_last_word
+from grpo_nb.rewards.async_rewards import is_async, run_coroutine
+from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, with_last_word
 
 # What TRL does not hand on as a data column, because it passes its own.
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
 FLOAT32_MAX = 3.4028234663852886e38
-_THREAD = "async rewards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,47 +102,10 @@ class RewardError(Exception):
         self.__cause__ = cause
 
 
-def is_async(reward: Callable[..., Any]) -> bool:
-    """Say whether TRL awaits this reward: a coroutine function, or an object whose `__call__` is one."""
-    reward = unwrapped(reward)
-    return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(getattr(reward, "__call__", None))  # noqa: B004
-
-
-def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return what a coroutine gives, run in a thread that nothing waits for at the end; it raises here.
-
-    What is no longer waited for, as after a time limit, is cancelled.
-
-    Raises:
-        RuntimeError: Called by what runs in that thread itself, such as an async reward that calls a judge.
-    """
-    if threading.current_thread().name == _THREAD:
-        coroutine.close()
-        raise RuntimeError("an async reward that calls a judge would wait for itself: write def, not async def.")
-    future = asyncio.run_coroutine_threadsafe(coroutine, event_loop(os.getpid()))
-    try:
-        return future.result()
-    finally:
-        future.cancel()
-
-
-@functools.cache
-def event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """The one loop of a process for all that is async, trainings too: connections belong to the loop that they were made in.
-
-    By process, because a fork has the loop, and not the thread that runs it.
-    """
-    loop = asyncio.new_event_loop()
-    # asyncio's own pool has four threads more than there are cores, and a judge that is no coroutine takes one a call.
-    loop.set_default_executor(ThreadPoolExecutor(64))
-    threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
-    return loop
-
-
 def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     """Call a reward as TRL does and return what it gave for each completion, unconverted.
 
-    An async reward is run as `awaited` does it, because a notebook's thread has an event loop running.
+    An async reward runs in a thread of its own, because a notebook's thread has an event loop running.
 
     Raises:
         TypeError: It gave something that is no list.
@@ -164,7 +121,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
         trainer_state=state, log_extra=ignored, log_metric=ignored,
     )  # fmt: skip
     if is_async(reward):
-        output = awaited(output)
+        output = run_coroutine(output)
     if not isinstance(output, Iterable):
         raise TypeError(f"it returned {output!r:.60}; it must be a list of one float for each completion")
     return list(output)

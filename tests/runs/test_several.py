@@ -39,7 +39,7 @@ def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
 
 
 def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
-    compared = gn.runs.compare(root / "plain", gn.open_run(root / "other"))
+    compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
     assert set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]

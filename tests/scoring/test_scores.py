@@ -18,8 +18,8 @@ from trl.trainer.utils import is_async_callable
 
 import grpo_nb as gn
 from grpo_nb.rewards import correctness, xml_format, xml_tags
-from grpo_nb.rewards.calls import RewardError
-from grpo_nb.rewards.scores import group_advantages, reweight, score
+from grpo_nb.scoring.calls import RewardError
+from grpo_nb.scoring.scores import group_advantages, reweight, score
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent
 GOOD = "<reasoning>\n3 + 4\n</reasoning>\n<answer>\n7\n</answer>"

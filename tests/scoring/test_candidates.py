@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from grpo_nb.rewards import correctness, exact_text, json_answer, maths, multiple_choice, regex_answer
-from grpo_nb.rewards.candidates import kind_of, labels_of, last_candidate
-from grpo_nb.rewards.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
+from grpo_nb.scoring.candidates import kind_of, labels_of, last_candidate
+from grpo_nb.scoring.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"

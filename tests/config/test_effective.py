@@ -3,9 +3,9 @@
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.config.presets import GPUS
+from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.presets import GPUS
-from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 
 
 def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
@@ -40,8 +40,8 @@ def test_a_run_records_what_its_trainer_had(tiny_run: gn.runs.Run) -> None:
     ],
 )
 def test_four_cheap_reasons_against_vllm_then_it_is_tried(gpu, installed, said, reason, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.vllm_obstacle.installed_version", lambda name: installed)
-    monkeypatch.setattr("grpo_nb.settings.vllm_obstacle.vllm_problem", lambda: said)
+    monkeypatch.setattr("grpo_nb.config.vllm_obstacle.installed_version", lambda name: installed)
+    monkeypatch.setattr("grpo_nb.config.vllm_obstacle.vllm_problem", lambda: said)
     assert vllm_obstacle(gn.preset("t4", fast_inference=False), gpu).reason == "fast_inference is off"
     found = vllm_obstacle(gn.preset("t4"), gpu)
     assert found is None if reason is None else reason in found.reason and found.fix

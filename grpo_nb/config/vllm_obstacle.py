@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.packages import installed_version, vllm_problem
-from grpo_nb.settings.settings import Settings
 
 _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
 # An import that runs out of time has read most of vLLM's files, and the next one finds them in memory.

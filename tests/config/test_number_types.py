@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.settings.number_types import VARIABLE, cpu_number_type, number_type
-from grpo_nb.settings.presets import GPUS
+from grpo_nb.config.number_types import VARIABLE, cpu_number_type, number_type
+from grpo_nb.config.presets import GPUS
 from tests.conftest import brevity
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward, correctness, json_answer, regex_answer
 from grpo_nb.rewards.base import Reward, RewardFunction, kinds, range_of, reward_name, weights_by_name
-from grpo_nb.rewards.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.scores import score
+from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
@@ -201,7 +201,7 @@ def right_anywhere(
 ) -> list[bool] | None:
     """Return for each completion if the right answer is its last candidate, in the format or not; None if unknown.
 
-    The candidate of `grpo_nb.rewards.candidates` is compared by the same judge. An answer that is right where the format has
+    The candidate of `grpo_nb.scoring.candidates` is compared by the same judge. An answer that is right where the format has
     it is the last candidate of its completion. Nothing is known of a judge that does not compare with gold answers.
 
     Args:

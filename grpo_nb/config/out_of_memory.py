@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.memory import is_standby
+from grpo_nb.config.settings import Settings
 from grpo_nb.machine.faults import error_chain, is_out_of_memory
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.settings.memory import is_standby
-from grpo_nb.settings.settings import Settings
 
 # The ladder: what can be lowered, and why it helps; the cheapest first, for smaller passes train the same.
 _LADDER = {

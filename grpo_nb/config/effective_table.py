@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.settings import Settings
 
 _SAME_NAME = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_completion_length",

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.arguments import check_value
+from grpo_nb.config.counting import count_sizes
+from grpo_nb.config.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
+from grpo_nb.config.number_types import number_type, number_type_of
+from grpo_nb.config.out_of_memory import fitting_changes, replacing
+from grpo_nb.config.presets import find_machine
+from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.words import EnvironmentProblem, prompt_lengths
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
-from grpo_nb.settings.arguments import check_value
-from grpo_nb.settings.counting import count_sizes
-from grpo_nb.settings.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
-from grpo_nb.settings.number_types import number_type, number_type_of
-from grpo_nb.settings.out_of_memory import fitting_changes, replacing
-from grpo_nb.settings.presets import find_machine
-from grpo_nb.settings.settings import Settings, refuse_keywords
-from grpo_nb.settings.vllm_obstacle import vllm_obstacle
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

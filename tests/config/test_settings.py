@@ -13,9 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
+from grpo_nb.config import arguments
+from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings import arguments
-from grpo_nb.settings.presets import GPUS, PRESETS
 from tests.support.signatures import text_of
 
 
@@ -62,7 +62,7 @@ def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
 
 @pytest.mark.parametrize(("name", "gpu"), [("cpu", None), *GPUS.items(), ("a100", Gpu("A100 80GB", 79.2, (8, 0)))])
 def test_auto_takes_the_preset_of_the_gpu(name: str, gpu: Gpu | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.presets.find_gpu", lambda: gpu)
+    monkeypatch.setattr("grpo_nb.config.presets.find_gpu", lambda: gpu)
     assert gn.preset("auto", max_steps=7) == gn.preset(name, max_steps=7)
 
 
@@ -77,9 +77,9 @@ def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() 
     assert publishing == {name for name in known if "hub" in name or name.startswith("trackio_")}
     trainer = text_of("trl/trainer/grpo_trainer.py")
     compared = " ".join(re.findall(r"self\.loss_type (?:==|(?:not )?in) ([^:]*)", trainer))
-    assert set(re.findall(r'"(\w+)"', compared)) == set(gn.settings.LOSS_TYPES)
+    assert set(re.findall(r'"(\w+)"', compared)) == set(gn.config.LOSS_TYPES)
     levels = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', trainer))
-    assert levels == set(gn.settings.IMPORTANCE_SAMPLING_LEVELS)
+    assert levels == set(gn.config.IMPORTANCE_SAMPLING_LEVELS)
     assert gn.preset("t4", extra={"unsloth_num_chunks": 4}).extra, "settings for a GPU can be made anywhere"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
-from grpo_nb.rewards.right_by import choose_judge, function_judge, judge_in_words, main_function, right_by
+from grpo_nb.scoring.right_by import choose_judge, function_judge, judge_in_words, main_function, right_by
 from grpo_nb.tasks.formats import xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_nb.config.arguments import check_choice
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.settings.arguments import check_choice
-from grpo_nb.settings.settings import Settings
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points, not measured here: what published
 # guides use on such cards, with lengths and batches that `gn.plan` says fit, and the share of memory that Unsloth's own table

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings.arguments import IMPORTANCE_SAMPLING_LEVELS, LOSS_TYPES
+from grpo_nb.config.arguments import IMPORTANCE_SAMPLING_LEVELS, LOSS_TYPES
 from tests.support.adapters import way_back
 from tests.support.own_rewards import hashed
 

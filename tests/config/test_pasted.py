@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.settings.arguments import installed_arguments, is_publishing
+from grpo_nb.config.arguments import installed_arguments, is_publishing
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
 SAMPLING = SimpleNamespace(min_p=0.1, top_p=1.0, top_k=-1, temperature=1.0, repetition_penalty=1.0, stop=["</s>"])

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config import arguments
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.words import did_you_mean
-from grpo_nb.settings import arguments
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 

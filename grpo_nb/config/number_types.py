@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.settings import Settings
 
 VARIABLE = "UNSLOTH_CPU_BF16"
 """Unsloth's own switch (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 for bfloat16, 0 for float32."""

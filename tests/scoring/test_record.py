@@ -15,7 +15,7 @@ import pytest
 from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
-from grpo_nb.rewards.record import differences, rebuilt, record_of
+from grpo_nb.scoring.record import differences, rebuilt, record_of
 from tests.rewards.cases import KINDS
 
 LIMIT = 3
@@ -143,7 +143,7 @@ def test_how_two_rewards_differ(case: str) -> None:
 def test_state_is_the_same_in_every_process() -> None:
     program = (
         "import functools, numpy, trl.rewards\n"
-        "from grpo_nb.rewards.record import record_of\n"
+        "from grpo_nb.scoring.record import record_of\n"
         "punish = trl.rewards.get_soft_overlong_punishment(512, 128)\n"
         "held = {'words': {'a', 'b', 'c'}, 'numbers': numpy.arange(3.0), 'other': object()}\n"
         "print(record_of(functools.partial(punish, **held))['state'])\n"

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.settings.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -113,7 +113,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     return SideBySide(f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable)
 
 
-def compare_runs(*runs: Run | str | Path) -> SideBySide:
+def side_by_side(*runs: Run | str | Path) -> SideBySide:
     """Put runs side by side: one figure, and a table of the settings, rewards, data and versions that differ.
 
     Args:
@@ -122,7 +122,7 @@ def compare_runs(*runs: Run | str | Path) -> SideBySide:
     Raises:
         FileNotFoundError: There is no run at a path.
 
-    >>> list(gn.runs.compare(run).named)
+    >>> list(gn.runs.side_by_side(run).named)
     ['tiny']
     """
     opened = tuple(open_run(run) for run in runs)

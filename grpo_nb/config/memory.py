@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.settings import ALL_LINEAR, Settings
 
 STANDBY = "UNSLOTH_VLLM_STANDBY"
 """The variable of Unsloth, read when it is imported: vLLM gives its memory back while gradients are computed."""

@@ -1,0 +1,8 @@
+"""Call reward functions as TRL does: scores, advantages, and the identity of a reward.
+
+`gn.score` scores completions without a trainer. `checks` judges whether a reward is fit to train on.
+"""
+
+from grpo_nb.scoring.calls import RewardError
+from grpo_nb.scoring.record import rebuilt, record_of
+from grpo_nb.scoring.scores import Scores, group_advantages, reweight, score
