@@ -43,7 +43,9 @@ def ask(
         SystemExit: It failed; with what it wrote.
     """
     command = [str(python), file, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, **more)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **(env or {})}, **more
+    )
     told = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode != 0 or not told:
         raise SystemExit(
@@ -60,13 +62,18 @@ def peak_gb() -> float:
 def has_bfloat16_instructions() -> bool:
     """As Unsloth asks on an x86 processor (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`)."""
     listing = Path("/proc/cpuinfo")
-    return listing.is_file() and bool({"amx_bf16", "avx512_bf16"} & set(listing.read_text().split()))
+    return listing.is_file() and bool(
+        {"amx_bf16", "avx512_bf16"} & set(listing.read_text().split())
+    )
 
 
 def machine() -> str:
     """This machine in a few words, for the head of a table."""
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text().splitlines() if listing.is_file() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
     kind = "with" if has_bfloat16_instructions() else "without"
     return f"{name}, {os.cpu_count()} cores, {kind} bfloat16 instructions, {platform.system()}"

@@ -66,10 +66,17 @@ ALGORITHMS = ON_POLICY | {
 }
 # Is what was seen at eight uses the loss, or a learning rate that is too high for it?
 ALGORITHMS |= {
-    f"{name}, used 8 times, slowly": {**changes, "num_iterations": 8, "max_steps": 80, "learning_rate": 3e-4}
+    f"{name}, used 8 times, slowly": {
+        **changes,
+        "num_iterations": 8,
+        "max_steps": 80,
+        "learning_rate": 3e-4,
+    }
     for name, changes in CLIPS.items()
 }
-ALGORITHMS |= {f"{name}, 120 steps": {**ON_POLICY[name], "max_steps": 120} for name in ("grpo", "dapo")}
+ALGORITHMS |= {
+    f"{name}, 120 steps": {**ON_POLICY[name], "max_steps": 120} for name in ("grpo", "dapo")
+}
 """Name -> what differs from `BASE`: settings, arguments of TRL, and the two that are neither, `baseline` and `filtered`."""
 
 
@@ -87,9 +94,7 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     core = Tokenizer(models.WordLevel(number, unk_token="<pad>"))
     core.pre_tokenizer, core.decoder = pre_tokenizers.Split(Regex("."), "isolated"), decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
-    tokenizer.chat_template = (
-        "{% for turn in messages %}{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}{% endfor %}"
-    )
+    tokenizer.chat_template = "{% for turn in messages %}{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}{% endfor %}"
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -148,12 +153,17 @@ def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]
     """1 where the completion ends with the mark and the right answer, else 0."""
     texts = [turn if isinstance(turn, str) else turn[-1]["content"] for turn in completions]
     ends = [text.rpartition("#")[1:] for text in texts]  # without a mark: ("", text)
-    return [float(mark == "#" and end.strip() == gold) for (mark, end), gold in zip(ends, answer, strict=True)]
+    return [
+        float(mark == "#" and end.strip() == gold)
+        for (mark, end), gold in zip(ends, answer, strict=True)
+    ]
 
 
 def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
     """The settings of a training."""
-    changes = {key: value for key, value in ALGORITHMS[name].items() if key not in ("baseline", "filtered")}
+    changes = {
+        key: value for key, value in ALGORITHMS[name].items() if key not in ("baseline", "filtered")
+    }
     own = BASE | {key: changes.pop(key) for key in BASE if key in changes}
     return gn.preset("cpu", **own, model=str(MODEL), seed=seed, run_root=str(folder), extra=changes)
 
@@ -163,14 +173,27 @@ def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
 
 def train(name: str, seed: int) -> dict[str, Any]:
     """Train once, and return the line that is kept."""
-    filtered, baseline = ALGORITHMS[name].get("filtered", False), ALGORITHMS[name].get("baseline", True)
+    filtered, baseline = (
+        ALGORITHMS[name].get("filtered", False),
+        ALGORITHMS[name].get("baseline", True),
+    )
     whole = make_task()
-    with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if baseline else without_baseline():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.nullcontext() if baseline else without_baseline(),
+    ):
         settings = settings_of(name, seed, folder)
         model, tokenizer = gn.load_model(settings)
         before = held_out(model, tokenizer, whole, settings)
         started = time.perf_counter()
-        run = gn.train(model, tokenizer, make_task(0.1, 0.9) if filtered else whole, [is_right], settings, name="run")
+        run = gn.train(
+            model,
+            tokenizer,
+            make_task(0.1, 0.9) if filtered else whole,
+            [is_right],
+            settings,
+            name="run",
+        )
         seconds = time.perf_counter() - started
         after = held_out(model, tokenizer, whole, settings)
         rows, versions = run.rows, run.info["versions"]
@@ -197,13 +220,19 @@ def _tokens(table: Any) -> float | None:
     return round(float(table["completion"].str.len().mean()) + 1, 2) if len(table) else None
 
 
-def held_out(model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Settings) -> dict[str, float]:
+def held_out(
+    model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Settings
+) -> dict[str, float]:
     """The share of right answers to the held-out sums, four drawn of each with one seed: all, and by their first digit."""
-    asked = gn.evaluate((model, tokenizer), task, settings=settings, samples=4, temperature=1.0, seed=0)
+    asked = gn.evaluate(
+        (model, tokenizer), task, settings=settings, samples=4, temperature=1.0, seed=0
+    )
     found: dict[str, list[float]] = {"all": asked.shares}
     for group, share in zip(asked.groups, asked.shares, strict=True):
         rate = PASS_RATES[int(group[0]["question"][0])]
-        found.setdefault("easy" if rate > 0.7 else "middle" if rate > 0.15 else "hard", []).append(share)
+        found.setdefault("easy" if rate > 0.7 else "middle" if rate > 0.15 else "hard", []).append(
+            share
+        )
     return {part: round(sum(shares) / len(shares), 4) for part, shares in found.items()}
 
 
@@ -232,7 +261,11 @@ def without_baseline() -> Iterator[None]:
 def kept(file: Path = KEPT) -> list[dict[str, Any]]:
     """The lines that are there, of the settings as they are now."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    return [line for line in lines if line["base"] == BASE and ALGORITHMS.get(line["name"]) == line["changes"]]
+    return [
+        line
+        for line in lines
+        if line["base"] == BASE and ALGORITHMS.get(line["name"]) == line["changes"]
+    ]
 
 
 MEASURES = {
@@ -252,7 +285,10 @@ def _last(values: Sequence[float | None]) -> float:
 
 
 def scores(
-    lines: Sequence[dict[str, Any]], names: Sequence[str], measure: str = "held-out accuracy", curves: str = ""
+    lines: Sequence[dict[str, Any]],
+    names: Sequence[str],
+    measure: str = "held-out accuracy",
+    curves: str = "",
 ) -> SeedScores:
     """Some of the algorithms side by side; the others are compared with the first.
 
@@ -267,9 +303,14 @@ def scores(
     shared = names[0].partition(",")[2]
     is_shared = len(names) > 1 and all(name.partition(",")[2] == shared for name in names)
     labels = {name: name.partition(",")[0] if is_shared else name for name in names}
-    found = {labels[name]: {line["seed"]: read(line) for line in lines if line["name"] == name} for name in names}
+    found = {
+        labels[name]: {line["seed"]: read(line) for line in lines if line["name"] == name}
+        for name in names
+    }
     drawn = {
-        labels[name]: {line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name}
+        labels[name]: {
+            line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name
+        }
         for name in names
         if curves
     }
@@ -321,12 +362,19 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
         if not all(sum(line["name"] == name for line in lines) > 1 for name in names):
             continue
         said += [f"### {lesson}", ""]
-        said += ["| measure | algorithm | seeds | IQM, 95 % interval | difference in pairs | p | would have shown | |"]
+        said += [
+            "| measure | algorithm | seeds | IQM, 95 % interval | difference in pairs | p | would have shown | |"
+        ]
         said += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
         for measure in measures:
             found = scores(lines, names, measure)
             for name, (value, (low, high)) in found.means.items():
-                cells = [measure, name, len(found.scores[name]), f"{value:.3f} ({low:.3f} to {high:.3f})"]
+                cells = [
+                    measure,
+                    name,
+                    len(found.scores[name]),
+                    f"{value:.3f} ({low:.3f} to {high:.3f})",
+                ]
                 one = found.differences.get(name)
                 cells += ["", "", "", ""] if one is None else [
                     f"{one.value:+.3f} ({one.interval[0]:+.3f} to {one.interval[1]:+.3f})", f"{one.p_value:.3f}",
@@ -338,10 +386,16 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
-    parser.add_argument("--names", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS), metavar="NAME")
-    parser.add_argument("--make-model", action="store_true", help="pretrain the model again, and nothing else")
+    parser.add_argument(
+        "--names", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS), metavar="NAME"
+    )
+    parser.add_argument(
+        "--make-model", action="store_true", help="pretrain the model again, and nothing else"
+    )
     parser.add_argument("--table", action="store_true", help="only print what was measured")
     arguments = parser.parse_args()
     if arguments.make_model:
@@ -349,7 +403,12 @@ def main() -> None:
         return
     have = {(line["name"], line["seed"]) for line in kept()}
     # Whatever ends it early, what was trained with all seeds can be compared.
-    wanted = [(name, seed) for name in arguments.names for seed in arguments.seeds if (name, seed) not in have]
+    wanted = [
+        (name, seed)
+        for name in arguments.names
+        for seed in arguments.seeds
+        if (name, seed) not in have
+    ]
     for name, seed in () if arguments.table else wanted:
         line = train(name, seed)
         with KEPT.open("a") as file:

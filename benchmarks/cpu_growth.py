@@ -23,7 +23,9 @@ BASE = {"group": 8, "prompt": 128, "completion": 32}
 SIZES = {"group": (4, 8, 16, 32), "prompt": (32, 128, 512), "completion": (32, 128, 512)}
 
 
-def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str, Callable[[], None]]:
+def one_group(
+    model: Any, group: int, prompt: int, completion: int
+) -> dict[str, Callable[[], None]]:
     import torch
     from transformers import GenerationConfig
 
@@ -31,13 +33,22 @@ def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str,
     from grpo_nb.generation import sampling, shared_prompts
 
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1000, 40000, (1, prompt + completion), generator=generator).expand(group, -1).clone()
+    ids = (
+        torch.randint(1000, 40000, (1, prompt + completion), generator=generator)
+        .expand(group, -1)
+        .clone()
+    )
     ids[:, prompt:] = torch.randint(1000, 40000, (group, completion), generator=generator)
     mask = torch.ones_like(ids)
     prompts = ids[:, :prompt].tolist()
     # Without an end token every completion has the full length.
     config = GenerationConfig(
-        max_new_tokens=completion, do_sample=True, top_k=0, pad_token_id=0, eos_token_id=None, disable_compile=True
+        max_new_tokens=completion,
+        do_sample=True,
+        top_k=0,
+        pad_token_id=0,
+        eos_token_id=None,
+        disable_compile=True,
     )
     folded = FoldedLora(model)
 
@@ -46,18 +57,24 @@ def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str,
         with torch.no_grad(), model.disable_adapter():
             shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
         with folded.for_training():
-            log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
+            log_probs, _ = shared_prompts.shared_prompt_logps(
+                model, ids, mask, completion, pad_id=0
+            )
         log_probs.sum().backward()
 
     def stock_logps() -> Any:
         labels = ids.clone()
         labels[:, :prompt] = -100
-        return model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
+        return model(
+            input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True
+        ).log_probs
 
     def stock() -> None:
         model.eval()
         with torch.no_grad():
-            model.generate(input_ids=ids[:, :prompt], attention_mask=mask[:, :prompt], generation_config=config)
+            model.generate(
+                input_ids=ids[:, :prompt], attention_mask=mask[:, :prompt], generation_config=config
+            )
         model.train()
         with torch.no_grad(), model.disable_adapter():
             stock_logps()
@@ -79,7 +96,10 @@ def main() -> None:
     add_fused_lm_head(model.get_base_model(), outputs=("log_probs", "entropy"))
     one_group(model, **BASE)["shared"]()  # warms up
     rows: list[tuple[str, int, float, float]] = []
-    print("| size | tokens | stock, s | shared prompts, s | ratio |\n| --- | --- | --- | --- | --- |", flush=True)
+    print(
+        "| size | tokens | stock, s | shared prompts, s | ratio |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
     for size, values in SIZES.items():
         for value in values:
             paths = one_group(model, **{**BASE, size: value})
@@ -92,7 +112,10 @@ def main() -> None:
                     model.zero_grad()
             stock, shared = statistics.median(times["stock"]), statistics.median(times["shared"])
             rows.append((size, value, stock, shared))
-            print(f"| {size} | {value} | {stock:.1f} | {shared:.1f} | {shared / stock:.2f} |", flush=True)
+            print(
+                f"| {size} | {value} | {stock:.1f} | {shared:.1f} | {shared / stock:.2f} |",
+                flush=True,
+            )
     plot(rows, ROOT / "docs/evidence/cpu_growth.png")
 
 
@@ -101,14 +124,23 @@ def plot(rows: list[tuple[str, int, float, float]], file: Path) -> None:
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
-    labels = {"group": "completions in the group", "prompt": "prompt, tokens", "completion": "completion, tokens"}
+    labels = {
+        "group": "completions in the group",
+        "prompt": "prompt, tokens",
+        "completion": "completion, tokens",
+    }
     for ax, size in zip(axes, SIZES, strict=True):
         values = [value for name, value, _, _ in rows if name == size]
         ratios = [shared / stock for name, _, stock, shared in rows if name == size]
         ax.plot(values, ratios, marker="o", color="#1f5fa8")
         for value, ratio in zip(values, ratios, strict=True):
             ax.annotate(
-                f"{ratio:.2f}", (value, ratio), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=9
+                f"{ratio:.2f}",
+                (value, ratio),
+                textcoords="offset points",
+                xytext=(0, 7),
+                ha="center",
+                fontsize=9,
             )
         ax.axhline(1, color="#888", linestyle="--", linewidth=1)
         ax.set_xscale("log", base=2)
@@ -118,7 +150,9 @@ def plot(rows: list[tuple[str, int, float, float]], file: Path) -> None:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylim(0, 1.1)
     axes[0].set_ylabel("time, share of stock")
-    axes[0].annotate("stock path", (values[0] / 8, 1.02), xycoords=("data", "data"), fontsize=8, color="#666")
+    axes[0].annotate(
+        "stock path", (values[0] / 8, 1.02), xycoords=("data", "data"), fontsize=8, color="#666"
+    )
     figure.savefig(file, dpi=150)
 
 

@@ -109,7 +109,11 @@ def by_hand(settings: Any, out: str, steps: list[dict[str, float]]) -> list[floa
     from trl import GRPOConfig, GRPOTrainer
 
     model, tokenizer = FastLanguageModel.from_pretrained(
-        folder, max_seq_length=304, load_in_4bit=False, load_in_16bit=True, use_gradient_checkpointing=False
+        folder,
+        max_seq_length=304,
+        load_in_4bit=False,
+        load_in_16bit=True,
+        use_gradient_checkpointing=False,
     )
     model = FastLanguageModel.get_peft_model(
         model, r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, random_state=settings.seed,
@@ -153,10 +157,22 @@ def main() -> None:
         for side, results in seen.items():
             # Unsloth's own switch: the one stock takes what the processor has; the kit is left to decide.
             switch = "" if side == KIT else "1" if "bfloat16" in side else "0"
-            results.append(ask(__file__, "--steps", arguments.steps, "--side", side, env={"UNSLOTH_CPU_BF16": switch}))
+            results.append(
+                ask(
+                    __file__,
+                    "--steps",
+                    arguments.steps,
+                    "--side",
+                    side,
+                    env={"UNSLOTH_CPU_BF16": switch},
+                )
+            )
             totals = [round(step["total"], 1) for step in results[-1]["steps"]]
             lengths = [round(length, 2) for length in results[-1]["lengths"]]
-            print(f"{side}: s per step {totals}, mean length {lengths}, peak {results[-1]['peak']:.2f} GB", flush=True)
+            print(
+                f"{side}: s per step {totals}, mean length {lengths}, peak {results[-1]['peak']:.2f} GB",
+                flush=True,
+            )
     # The first step of a process also pays for warming up, on all sides.
     medians = {
         side: {
@@ -166,7 +182,10 @@ def main() -> None:
         for side, runs in seen.items()
     }
     print(f"\n{machine()}")
-    better = min((side for side in sides if not side.startswith(KIT)), key=lambda side: medians[side]["total"])
+    better = min(
+        (side for side in sides if not side.startswith(KIT)),
+        key=lambda side: medians[side]["total"],
+    )
     print(
         f"\n| part | {', s | '.join(sides)}, s | kit / {better} |\n| {' | '.join('---' for _ in range(len(sides) + 2))} |"
     )
@@ -174,7 +193,9 @@ def main() -> None:
         cells = " | ".join(f"{medians[side][part]:.2f}" for side in sides)
         print(f"| {part} | {cells} | {medians[KIT][part] / medians[better][part]:.2f} |")
     peaks = {side: statistics.median(run["peak"] for run in seen[side]) for side in sides}
-    print(f"| peak memory, GB | {' | '.join(f'{peaks[s]:.2f}' for s in sides)} | {peaks[KIT] / peaks[better]:.2f} |")
+    print(
+        f"| peak memory, GB | {' | '.join(f'{peaks[s]:.2f}' for s in sides)} | {peaks[KIT] / peaks[better]:.2f} |"
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ from grpo_nb.models.import_unsloth import import_unsloth
 LIMIT = 48
 
 
-def plain_loop(model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: int) -> tuple[list[str], int]:
+def plain_loop(
+    model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: int
+) -> tuple[list[str], int]:
     """What a notebook does: the template, `generate`, decode. Returns texts and the tokens of the answers."""
     texts, tokens = [], 0
     for start in range(0, len(prompts), batch_size):
@@ -33,16 +35,22 @@ def plain_loop(model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: i
         inputs = tokenizer.apply_chat_template(
             batch, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
         )
-        rows = model.generate(**inputs, max_new_tokens=LIMIT, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        rows = model.generate(
+            **inputs, max_new_tokens=LIMIT, do_sample=False, pad_token_id=tokenizer.pad_token_id
+        )
         for row in rows[:, inputs["input_ids"].shape[1] :].tolist():
-            end = row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
+            end = (
+                row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
+            )
             texts.append(tokenizer.decode(row[:end], skip_special_tokens=True))
             tokens += end
     return texts, tokens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--questions", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
@@ -52,7 +60,9 @@ def main() -> None:
     folder = embedded_model_folder()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.clean_up_tokenization_spaces = False
-    tokenizer.padding_side = "left"  # as an argument of apply_chat_template it is ignored, and answers follow padding
+    tokenizer.padding_side = (
+        "left"  # as an argument of apply_chat_template it is ignored, and answers follow padding
+    )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()  # for both sides
     task = gn.load_task("arithmetic", train_size=8, holdout_size=arguments.questions)
     prompts = list(task.holdout["prompt"])
@@ -78,9 +88,13 @@ def main() -> None:
     print(
         f"{arguments.questions} questions, {arguments.rounds} rounds, at most {LIMIT} tokens each, SmolLM2-135M-Instruct.\n"
     )
-    print("| side | tokens a second | gn.evaluate is faster by | equal texts |\n| --- | --- | --- | --- |")
+    print(
+        "| side | tokens a second | gn.evaluate is faster by | equal texts |\n| --- | --- | --- | --- |"
+    )
     for name, median in medians.items():
-        equal = sum(a == b for a, b in zip(texts[name], texts["gn.evaluate"], strict=True)) / len(prompts)
+        equal = sum(a == b for a, b in zip(texts[name], texts["gn.evaluate"], strict=True)) / len(
+            prompts
+        )
         print(f"| {name} | {median:.0f} | {medians['gn.evaluate'] / median:.2f} | {equal:.0%} |")
 
 

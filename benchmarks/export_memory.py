@@ -83,21 +83,37 @@ def make_model(folder: Path, layers: int) -> None:
         place = f"model.layers.{layer}"
         write(
             {f"{place}.{name}.weight": drawn(*shape) for name, shape in shapes.items()}
-            | {f"{place}.{name}.weight": ones.clone() for name in ("input_layernorm", "post_attention_layernorm")},
+            | {
+                f"{place}.{name}.weight": ones.clone()
+                for name in ("input_layernorm", "post_attention_layernorm")
+            },
         )
         for name, (out, into) in shapes.items():
             start = f"base_model.model.{place}.{name}"
-            lora[f"{start}.lora_A.weight"] = torch.empty(16, into).normal_(std=0.02, generator=generator)
-            lora[f"{start}.lora_B.weight"] = torch.empty(out, 16).normal_(std=0.01, generator=generator)
+            lora[f"{start}.lora_A.weight"] = torch.empty(16, into).normal_(
+                std=0.02, generator=generator
+            )
+            lora[f"{start}.lora_B.weight"] = torch.empty(out, 16).normal_(
+                std=0.01, generator=generator
+            )
     head = drawn(VOCABULARY, HIDDEN)
     head[49152:] = 0  # words that the tokenizer does not have
     write({"lm_head.weight": head, "model.norm.weight": ones.clone()}, is_last=True)
-    (base / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (base / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": index})
+    )
     save_file(lora, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
     from peft import LoraConfig
 
-    settings = {"r": 16, "lora_alpha": 32, "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base)}
-    LoraConfig(target_modules=sorted({name.split(".")[1] for name in shapes}), **settings).save_pretrained(adapter)
+    settings = {
+        "r": 16,
+        "lora_alpha": 32,
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+    }
+    LoraConfig(
+        target_modules=sorted({name.split(".")[1] for name in shapes}), **settings
+    ).save_pretrained(adapter)
 
 
 def one(step: str, folder: Path, limit: float) -> None:
@@ -146,7 +162,9 @@ def merge_it(folder: Path) -> str:
 
     base, merged = folder / "base", folder / "merged"
     merged.mkdir()
-    found = merge(base, folder / "adapter", merged, dtype=os.environ["DTYPE"], report=lambda line: None)
+    found = merge(
+        base, folder / "adapter", merged, dtype=os.environ["DTYPE"], report=lambda line: None
+    )
     for file in (*base.glob("*token*"), base / "chat_template.jinja"):
         shutil.copy(file, merged)
     return f"{found['dtype']}, {found['retained_change']:.1%} kept"
@@ -158,8 +176,15 @@ def verify(folder: Path) -> str:
     from grpo_nb.export.merged import LIMITS, VERIFIED_PROMPTS, VERIFIED_TOKENS
 
     asked: dict = {name: str(folder / name) for name in ("base", "adapter", "merged")}
-    asked["prompts"] = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(VERIFIED_PROMPTS)]
-    asked |= {"max_new_tokens": VERIFIED_TOKENS, "chat_template": None, "chat_template_kwargs": {}, "is_plain": True}
+    asked["prompts"] = [
+        [{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(VERIFIED_PROMPTS)
+    ]
+    asked |= {
+        "max_new_tokens": VERIFIED_TOKENS,
+        "chat_template": None,
+        "chat_template_kwargs": {},
+        "is_plain": True,
+    }
     # Of this process, for its limit is not the machine's.
     free = int(float(os.environ["LIMIT"]) * 2**30) - psutil.Process().memory_info().rss
     found = verify_merged(asked | {"limits": LIMITS, "free_memory": free})
@@ -181,7 +206,9 @@ def llama_cpp(folder: Path) -> str:
     """One short answer of llama.cpp, in a process of its own: more take longer, and no more memory."""
     from grpo_nb.generation.llama_cpp import answer
 
-    (found,) = answer(folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2)
+    (found,) = answer(
+        folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2
+    )
     return f"{found.tokens} tokens"
 
 
@@ -205,7 +232,9 @@ def _bytes_read() -> int:
 def _group() -> Path | None:
     """The control group of this process that counts memory."""
     listing = Path("/proc/self/cgroup")
-    parts = [line.split(":") for line in listing.read_text().splitlines()] if listing.is_file() else []
+    parts = (
+        [line.split(":") for line in listing.read_text().splitlines()] if listing.is_file() else []
+    )
     return next((GROUPS / place.lstrip("/") for _, kind, place in parts if kind == "memory"), None)
 
 
@@ -225,7 +254,9 @@ def _limited(gib: float) -> Path | None:
 
 def main() -> None:
     """Measure each size, and print a row as soon as it is known."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 4, 14, 32])
     parser.add_argument("--dtype", default="auto", help="of the merged model")
     parser.add_argument("--limit", type=float, default=5.5, help="GiB")
@@ -248,7 +279,10 @@ def main() -> None:
                 for step in asked.steps:
                     env = {"LAYERS": str(layers), "DTYPE": asked.dtype, "LIMIT": str(asked.limit)}
                     told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
-                    size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
+                    size = (
+                        sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors"))
+                        / 1e9
+                    )
                     whole = "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}"
                     read = round(told["read"] / 1e9)
                     print(

@@ -84,7 +84,10 @@ def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
     chances, gradients, error = [], [], 0.0
     for number, question in enumerate(asked):
         turns = [{"role": "user", "content": f"What is the last digit of {question}?"}]
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) + "The last digit is "
+        text = (
+            tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            + "The last digit is "
+        )
         inputs = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
         log_chances = model(input_ids=inputs).logits[0, -1, ids].float().log_softmax(0)
         rows = []
@@ -97,12 +100,20 @@ def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
         if number == 0:
             # The same by autograd: the gradient of the expected reward, where the even digits are paid.
             paid = torch.tensor([1.0, 0.0] * 5)
-            exact = torch.cat([p.flatten() for p in torch.autograd.grad((log_chances.exp() * paid).sum(), parameters)])
+            exact = torch.cat(
+                [
+                    p.flatten()
+                    for p in torch.autograd.grad((log_chances.exp() * paid).sum(), parameters)
+                ]
+            )
             made = (chances[0] * paid) @ rows
             error = float((made - exact).norm() / exact.norm())
     rows = torch.cat(gradients).double()
     return Policies(
-        torch.stack(chances).double().numpy(), (rows @ rows.T).numpy(), sum(p.numel() for p in parameters), error
+        torch.stack(chances).double().numpy(),
+        (rows @ rows.T).numpy(),
+        sum(p.numel() for p in parameters),
+        error,
     )
 
 
@@ -114,7 +125,12 @@ def paid_digits(policies: Policies, rate: float) -> numpy.ndarray:
 
 
 def angles(
-    policies: Policies, rewards: numpy.ndarray, group: int, draws: int = 1_000, prompts: int = 4, seed: int = 0
+    policies: Policies,
+    rewards: numpy.ndarray,
+    group: int,
+    draws: int = 1_000,
+    prompts: int = 4,
+    seed: int = 0,
 ) -> dict[str, numpy.ndarray]:
     """Estimator -> angle to the exact gradient of the same prompts in degrees, of many batches; 90 where the estimate is zero.
 
@@ -156,12 +172,16 @@ def angles(
         numpy.add.at(weights, (numpy.arange(draws)[:, None], place), advantage.reshape(draws, -1))
         lengths = numpy.sqrt(numpy.maximum((weights @ policies.products * weights).sum(1), 0))
         with numpy.errstate(invalid="ignore", divide="ignore"):
-            cosines = numpy.where(lengths > 1e-12, (weights * toward).sum(1) / (lengths * length), 0.0)
+            cosines = numpy.where(
+                lengths > 1e-12, (weights * toward).sum(1) / (lengths * length), 0.0
+            )
         found[name] = numpy.degrees(numpy.arccos(numpy.clip(cosines, -1, 1)))
     return found
 
 
-def angle_table(policies: Policies, rates: Sequence[float] = PASS_RATES, groups: Sequence[int] = GROUPS) -> Any:
+def angle_table(
+    policies: Policies, rates: Sequence[float] = PASS_RATES, groups: Sequence[int] = GROUPS
+) -> Any:
     """One row for each estimator, pass rate and group size: the mean angle, and the range of nine batches in ten."""
     import pandas
 
@@ -190,7 +210,10 @@ def mixed_angles(policies: Policies, low: float = 0.05, high: float = 0.95, grou
 
     is_high = numpy.arange(policies.prompts)[:, None] % 2 == 1
     rewards = numpy.where(is_high, paid_digits(policies, high), paid_digits(policies, low))
-    return pandas.Series({name: found.mean() for name, found in angles(policies, rewards, group).items()}, name="angle")
+    return pandas.Series(
+        {name: found.mean() for name, found in angles(policies, rewards, group).items()},
+        name="angle",
+    )
 
 
 def draw_angles(table: Any, group: int = 8) -> Picture:
@@ -201,13 +224,20 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     axis = figure.add_subplot()
     part, ends = table[table["group"] == group], []
     # Leave-one-out has the direction of the group mean, and no line of its own.
-    styles = {"no baseline": (1, "-"), "batch mean": (2, "--"), "group mean": (0, "-"), "group mean and std": (4, ":")}
+    styles = {
+        "no baseline": (1, "-"),
+        "batch mean": (2, "--"),
+        "group mean": (0, "-"),
+        "group mean and std": (4, ":"),
+    }
     for name, (colour, style) in styles.items():
         colour = COLOURS[colour]
         rows = part[part["estimator"] == name]
         rates = 100 * rows["pass rate"]
         if name in ("no baseline", "group mean"):
-            axis.fill_between(rates, rows["low"], rows["high"], color=colour, alpha=0.12, linewidth=0)
+            axis.fill_between(
+                rates, rows["low"], rows["high"], color=colour, alpha=0.12, linewidth=0
+            )
         axis.plot(rates, rows["angle"], style, color=colour, linewidth=2)
         said = "group mean, leave-one-out" if name == "group mean" else name
         ends.append((float(rows["angle"].iloc[-1]), said, colour))
@@ -237,7 +267,9 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
         f"{at[name, highest]:.0f} at {highest:.0%}"
         for name in ("no baseline", "group mean")
     )
-    return Picture(figure, f"Angle to the exact gradient, {group} completions of each prompt: {words}.")
+    return Picture(
+        figure, f"Angle to the exact gradient, {group} completions of each prompt: {words}."
+    )
 
 
 # Lesson 2: which losses are one.
@@ -245,13 +277,22 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
     "grpo, clip-higher": {"loss_type": "grpo", "epsilon_high": 0.28},
-    "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+    "gspo": {
+        "loss_type": "grpo",
+        "importance_sampling_level": "sequence",
+        "epsilon": 3e-4,
+        "epsilon_high": 4e-4,
+    },
     "sapo": {"loss_type": "sapo"},
     "dapo": {"loss_type": "dapo"},
     "bnpo": {"loss_type": "bnpo"},
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "dr_grpo": {"loss_type": "dr_grpo"},
-    "sum, not scaled": {"loss_type": "luspo", "importance_sampling_level": "sequence", "scale_rewards": "none"},
+    "sum, not scaled": {
+        "loss_type": "luspo",
+        "importance_sampling_level": "sequence",
+        "scale_rewards": "none",
+    },
 }
 """The last one is GRPO's sum over tokens, with neither length nor spread divided out, under TRL's name `luspo`."""
 
@@ -281,15 +322,23 @@ def loss_gradients(
             return drawn["texts"]
 
     def gradient(trainer: Any) -> Any:
-        inputs = [row for row in list(task.train)[: settings.batch_size // settings.num_generations]]
+        inputs = [
+            row for row in list(task.train)[: settings.batch_size // settings.num_generations]
+        ]
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
-        batch = trainer._generate_and_score_completions([r for r in inputs for _ in range(settings.num_generations)])
+        batch = trainer._generate_and_score_completions(
+            [r for r in inputs for _ in range(settings.num_generations)]
+        )
         drawn["lengths"] = batch["completion_mask"].sum(1)
         drawn["advantages"] = batch["advantages"]
         trainer.model.zero_grad()
         trainer._compute_loss(trainer.model, batch).backward()
-        parts = [p.grad.flatten() for _, p in sorted(trainer.model.named_parameters()) if p.grad is not None]
+        parts = [
+            p.grad.flatten()
+            for _, p in sorted(trainer.model.named_parameters())
+            if p.grad is not None
+        ]
         return torch.cat(parts).double()
 
     found = {}
@@ -298,12 +347,25 @@ def loss_gradients(
         changed = settings.replace(loss_type=changes.pop("loss_type"), beta=0.0, extra=changes)
         prepared = prepare(model, tokenizer, task, rewards, changed)
         found[name] = gradient(build_trainer(prepared, SameCompletions))
-    found["rloo"] = gradient(_rloo(model, tokenizer, task, rewards, settings, lambda: drawn["texts"][0]))
-    shared = {"lengths": drawn["lengths"], "longest": settings.max_completion_length, "group": settings.num_generations}
+    found["rloo"] = gradient(
+        _rloo(model, tokenizer, task, rewards, settings, lambda: drawn["texts"][0])
+    )
+    shared = {
+        "lengths": drawn["lengths"],
+        "longest": settings.max_completion_length,
+        "group": settings.num_generations,
+    }
     return found, shared
 
 
-def _rloo(model: Any, tokenizer: Any, task: Any, rewards: list[Any], settings: gn.Settings, completions: Any) -> Any:
+def _rloo(
+    model: Any,
+    tokenizer: Any,
+    task: Any,
+    rewards: list[Any],
+    settings: gn.Settings,
+    completions: Any,
+) -> Any:
     """TRL's own trainer of RLOO, for these completions."""
     from trl import RLOOConfig, RLOOTrainer
 
@@ -318,7 +380,11 @@ def _rloo(model: Any, tokenizer: Any, task: Any, rewards: list[Any], settings: g
             report_to="none", use_cpu=True, bf16=False,
         )  # fmt: skip
         return GivenCompletions(
-            model=model, processing_class=tokenizer, reward_funcs=rewards, args=config, train_dataset=task.train
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=rewards,
+            args=config,
+            train_dataset=task.train,
         )
 
 
@@ -329,13 +395,24 @@ def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tupl
         return float((one - other).norm() / other.norm())
 
     lengths, group = shared["lengths"].double(), shared["group"]
-    said = [(f"{name} = grpo", apart(found[name], found["grpo"])) for name in ("grpo, clip-higher", "gspo", "sapo")]
+    said = [
+        (f"{name} = grpo", apart(found[name], found["grpo"]))
+        for name in ("grpo, clip-higher", "gspo", "sapo")
+    ]
     said += [(f"{name} = dapo", apart(found[name], found["dapo"])) for name in ("bnpo", "cispo")]
     share = float(lengths.mean()) / shared["longest"]
-    said.append((f"dr_grpo = dapo x {share:.3f}, mean length / limit", apart(found["dr_grpo"], found["dapo"] * share)))
+    said.append(
+        (
+            f"dr_grpo = dapo x {share:.3f}, mean length / limit",
+            apart(found["dr_grpo"], found["dapo"] * share),
+        )
+    )
     more = group / (group - 1)
     said.append(
-        (f"rloo = sum, not scaled x {group}/{group - 1}", apart(found["rloo"], found["sum, not scaled"] * more))
+        (
+            f"rloo = sum, not scaled x {group}/{group - 1}",
+            apart(found["rloo"], found["sum, not scaled"] * more),
+        )
     )
     said.append(("grpo = dapo (it is not)", apart(found["grpo"], found["dapo"])))
     return said
@@ -350,19 +427,28 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
     for at, (_, difference) in enumerate(said):
         is_equal = difference < 1e-4
         colour = COLOURS[0] if is_equal else COLOURS[1]
-        axis.plot([max(difference, 1e-9)], [at], "o" if is_equal else "D", color=colour, markersize=7)
+        axis.plot(
+            [max(difference, 1e-9)], [at], "o" if is_equal else "D", color=colour, markersize=7
+        )
         axis.annotate("0" if difference == 0 else f"{difference:.0e}", (max(difference, 1e-9), at), xytext=(8, 0),
                       textcoords="offset points", va="center", fontsize=9, color=colour)  # fmt: skip
     axis.set_xscale("log")
     axis.set_xlim(5e-10, 3)
     axis.set_ylim(len(said) - 0.5, -0.5)
     axis.set_yticks(range(len(said)), [name for name, _ in said], fontsize=9)
-    axis.set_title("relative difference of two gradients", loc="left", fontsize=10, fontweight="bold")
+    axis.set_title(
+        "relative difference of two gradients", loc="left", fontsize=10, fontweight="bold"
+    )
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x", color="#EEEEEE")
-    figure.subplots_adjust(0.36, 0.5 / (0.32 * len(said) + 0.9), 0.97, 1 - 0.3 / (0.32 * len(said) + 0.9))
-    return Picture(figure, "Relative differences: " + "; ".join(f"{name}: {value:.0e}" for name, value in said) + ".")
+    figure.subplots_adjust(
+        0.36, 0.5 / (0.32 * len(said) + 0.9), 0.97, 1 - 0.3 / (0.32 * len(said) + 0.9)
+    )
+    return Picture(
+        figure,
+        "Relative differences: " + "; ".join(f"{name}: {value:.0e}" for name, value in said) + ".",
+    )
 
 
 def main() -> None:
@@ -371,10 +457,18 @@ def main() -> None:
     policies = digit_policies(model, tokenizer)
     print(f"{policies.parameters} parameters; autograd and products differ by {policies.error:.1e}")
     table = angle_table(policies)
-    print(table.pivot_table(index=["group", "pass rate"], columns="estimator", values="angle").round(1).to_string())
+    print(
+        table.pivot_table(index=["group", "pass rate"], columns="estimator", values="angle")
+        .round(1)
+        .to_string()
+    )
     print(table[table["group"] == 8].round(1).to_string())
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+    rewards = [
+        gn.rewards.correctness(weight=2.0),
+        gn.rewards.xml_format(weight=1.0),
+        gn.rewards.xml_tags(weight=1.0),
+    ]
     for said, difference in identities(*loss_gradients(model, tokenizer, task, rewards, settings)):
         print(f"{said}: {difference:.1e}")
 

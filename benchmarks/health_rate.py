@@ -62,7 +62,9 @@ def measure_rldoctor(rows: list[dict[str, Any]], marks: list[int]) -> dict[int, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--log", choices=sorted(real_logs()), default=LOG)
     parser.add_argument("--steps", type=int, nargs="+", default=[100, 1000, 10_000])
     arguments = parser.parse_args()
@@ -78,7 +80,11 @@ def main() -> None:
         print(f"| {side} | " + " | ".join(f"{1000 * times[n]:.2f}" for n in arguments.steps) + " |")
     if len(measured) == 2:
         ours, theirs = measured.values()
-        print("| rldoctor / kit | " + " | ".join(f"{theirs[n] / ours[n]:.1f}" for n in arguments.steps) + " |")
+        print(
+            "| rldoctor / kit | "
+            + " | ".join(f"{theirs[n] / ours[n]:.1f}" for n in arguments.steps)
+            + " |"
+        )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ def main() -> None:
     pairs = [(seconds("pass"), seconds("import grpo_nb")) for _ in range(21)]
     empty = statistics.median(a for a, _ in pairs)
     extra = statistics.median(b - a for a, b in pairs)
-    print(f"empty interpreter {empty:.3f} s; import grpo_nb adds {extra:.3f} s (median of {len(pairs)} pairs)")
+    print(
+        f"empty interpreter {empty:.3f} s; import grpo_nb adds {extra:.3f} s (median of {len(pairs)} pairs)"
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ def by_hand(steps: int) -> list[float]:
     from trl import GRPOConfig, GRPOTrainer
 
     model, tokenizer = FastLanguageModel.from_pretrained(
-        folder, max_seq_length=304, load_in_4bit=False, load_in_16bit=True, use_gradient_checkpointing=False
+        folder,
+        max_seq_length=304,
+        load_in_4bit=False,
+        load_in_16bit=True,
+        use_gradient_checkpointing=False,
     )
     model = FastLanguageModel.get_peft_model(
         model, r=16, lora_alpha=32, lora_dropout=0.0, use_gradient_checkpointing=False, random_state=7,
@@ -76,7 +80,9 @@ def with_kit(steps: int, shared: bool) -> list[float]:
     from grpo_nb.training import callback, train
 
     with tempfile.TemporaryDirectory() as out:
-        settings = gn.preset("cpu", max_steps=steps, run_root=out, shared_prompts=shared, **SETTINGS)
+        settings = gn.preset(
+            "cpu", max_steps=steps, run_root=out, shared_prompts=shared, **SETTINGS
+        )
         model, tokenizer = gn.load_model(settings)
         task = gn.load_task("arithmetic", settings)
         rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
@@ -94,7 +100,9 @@ def with_kit(steps: int, shared: bool) -> list[float]:
 
         import IPython.display
 
-        IPython.display.display = lambda *args, **kwargs: Handle()  # drawn and encoded, shown to nobody
+        IPython.display.display = lambda *args, **kwargs: (
+            Handle()
+        )  # drawn and encoded, shown to nobody
         train.is_notebook = callback.is_notebook = lambda: True
         build = train.build_trainer
 
@@ -131,16 +139,30 @@ def main() -> None:
         return
     # A fixed threshold switches off glibc's growing one, which keeps freed blocks.
     environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {}
-    environment["UNSLOTH_CPU_BF16"] = "0"  # float32 on every side: by hand Unsloth would take what the processor has
+    environment["UNSLOTH_CPU_BF16"] = (
+        "0"  # float32 on every side: by hand Unsloth would take what the processor has
+    )
     seen: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(arguments.rounds):
         for side in SIDES:
-            seen[side].append(ask(__file__, "--steps", arguments.steps, "--side", side, env=environment))
-            print(side, [round(t, 2) for t in seen[side][-1]["times"]], round(seen[side][-1]["peak"], 2), flush=True)
+            seen[side].append(
+                ask(__file__, "--steps", arguments.steps, "--side", side, env=environment)
+            )
+            print(
+                side,
+                [round(t, 2) for t in seen[side][-1]["times"]],
+                round(seen[side][-1]["peak"], 2),
+                flush=True,
+            )
     # The first step of a process also pays for warming up, on every side.
-    step = {side: statistics.median(t for run in runs for t in run["times"][1:]) for side, runs in seen.items()}
+    step = {
+        side: statistics.median(t for run in runs for t in run["times"][1:])
+        for side, runs in seen.items()
+    }
     peak = {side: statistics.median(run["peak"] for run in runs) for side, runs in seen.items()}
-    print("| side | s per step | ratio | peak memory, GB | ratio |\n| --- | --- | --- | --- | --- |")
+    print(
+        "| side | s per step | ratio | peak memory, GB | ratio |\n| --- | --- | --- | --- | --- |"
+    )
     for side in SIDES:
         print(
             f"| {side} | {step[side]:.2f} | {step[side] / step['by hand']:.3f} | {peak[side]:.2f} | "

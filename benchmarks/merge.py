@@ -80,19 +80,33 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
-        request = {"base": base, "adapter": str(folder / "adapter"), "merged": str(target), "is_plain": True}
-        request |= {"prompts": chats, "max_new_tokens": 8, "chat_template": None, "chat_template_kwargs": {}}
+        request = {
+            "base": base,
+            "adapter": str(folder / "adapter"),
+            "merged": str(target),
+            "is_plain": True,
+        }
+        request |= {
+            "prompts": chats,
+            "max_new_tokens": 8,
+            "chat_template": None,
+            "chat_template_kwargs": {},
+        }
         found = verify_merged({**request, "limits": LIMITS, "free_memory": 10**11})
         assert all(passed for passed, _ in found.values()), found
     elif way == "peft":
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")
+        model = PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter"
+        )
         model.merge_and_unload().save_pretrained(target, max_shard_size=SHARD)
     elif way != "imports":
         dtype = "auto" if way == "file_auto" else "bfloat16"
         merge(folder / "base", folder / "adapter", target, dtype=dtype, report=lambda line: None)
     seconds, peak = time.perf_counter() - start, peak_gb() * 1e9
     digest = hashlib.sha256()
-    tensors = {name: t for file in target.glob("model*.safetensors") for name, t in load_file(file).items()}
+    tensors = {
+        name: t for file in target.glob("model*.safetensors") for name, t in load_file(file).items()
+    }
     for name in sorted(tensors):  # which file holds which is the base's order, or transformers' own
         digest.update(name.encode() + tensors[name].view(torch.uint8).numpy().tobytes())
     tell({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]})
@@ -100,7 +114,9 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
 
 def main() -> None:
     """Measure all ways in turn and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -110,7 +126,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        make = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import merge as m; "
+        make = (
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import merge as m; "
+        )
         make += f"m.make_model(m.Path({work!r}), {asked.layers})"
         subprocess.run([sys.executable, "-c", make], check=True, stdout=subprocess.DEVNULL)
         size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors"))
@@ -128,8 +146,12 @@ def main() -> None:
                 found[way].append(ask(__file__, "--one", way, work, target))
                 if way != "file":
                     shutil.rmtree(target)
-    print(f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n")
-    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | tensors |")
+    print(
+        f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n"
+    )
+    print(
+        "| way | peak memory | without the imports, as a share of the model | against peft | seconds | tensors |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     middle = {
         way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}

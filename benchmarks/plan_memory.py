@@ -34,7 +34,10 @@ CASES: dict[str, tuple[dict[str, int] | None, dict[str, object]]] = {
         {"shared_prompts": False},
     ),
     "embedded, quickstart": (None, {}),
-    "embedded, batch 8 of 4 groups": (None, {"num_generations": 4, "per_device_train_batch_size": 8}),
+    "embedded, batch 8 of 4 groups": (
+        None,
+        {"num_generations": 4, "per_device_train_batch_size": 8},
+    ),
 }
 
 
@@ -84,8 +87,16 @@ def measure(case: str, steps: int) -> dict[str, float]:
         task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
         predicted = gn.plan(settings, task, model=model, tokenizer=tokenizer).memory_gb
         run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="bench")
-        length = max(row["completions/mean_length"] for row in run.rows) / settings.max_completion_length
-    return {"imported": imported, "loaded": loaded, "peak": peak_gb(), "predicted": predicted, "length": length}
+        length = (
+            max(row["completions/mean_length"] for row in run.rows) / settings.max_completion_length
+        )
+    return {
+        "imported": imported,
+        "loaded": loaded,
+        "peak": peak_gb(),
+        "predicted": predicted,
+        "length": length,
+    }
 
 
 def main() -> None:

@@ -34,9 +34,21 @@ COLUMNS = (
 )  # fmt: skip
 
 
-MEASURES = {"correct": "correct", "format": "in the format", "anywhere": "correct anywhere in the text"}
+MEASURES = {
+    "correct": "correct",
+    "format": "in the format",
+    "anywhere": "correct anywhere in the text",
+}
 """The three held-out measures, by their names in `Comparison.results`."""
-MEASURE_COLUMNS = ("seed", "number type", "measure", "before", "after", "difference, 95 % interval", "p")
+MEASURE_COLUMNS = (
+    "seed",
+    "number type",
+    "measure",
+    "before",
+    "after",
+    "difference, 95 % interval",
+    "p",
+)
 
 
 def measured(comparison: Any) -> dict[str, Any]:
@@ -117,8 +129,13 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def measures_table(results: list[dict[str, Any]]) -> str:
     """Return the three held-out measures of each training as Markdown."""
-    lines = [f"| {' | '.join(MEASURE_COLUMNS)} |", f"| {' | '.join('---' for _ in MEASURE_COLUMNS)} |"]
-    for result in sorted(results, key=lambda result: (result["number type"] != "float32", result["seed"])):
+    lines = [
+        f"| {' | '.join(MEASURE_COLUMNS)} |",
+        f"| {' | '.join('---' for _ in MEASURE_COLUMNS)} |",
+    ]
+    for result in sorted(
+        results, key=lambda result: (result["number type"] != "float32", result["seed"])
+    ):
         for measure, name in MEASURES.items():
             numbers = result["measures"][measure]
             low, high = numbers["interval"]
@@ -149,11 +166,17 @@ def kept(changes: dict[str, object]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
     parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=("float32", "bfloat16"))
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, each with its share of the cores")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings to change")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="trainings at a time, each with its share of the cores"
+    )
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings to change"
+    )
     parser.add_argument("--table", action="store_true", help="only print what was measured")
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -166,14 +189,26 @@ def main() -> None:
 
     def one(seed: int, dtype: str) -> None:
         threads = str(max((os.cpu_count() or 1) // arguments.jobs, 1))
-        found = ask(__file__, "--only", seed, dtype, "--set", *arguments.set, env={"OMP_NUM_THREADS": threads})
+        found = ask(
+            __file__,
+            "--only",
+            seed,
+            dtype,
+            "--set",
+            *arguments.set,
+            env={"OMP_NUM_THREADS": threads},
+        )
         with KEPT.open("a") as file:
             file.write(json.dumps(found) + "\n")
         print(table([found]).splitlines()[2], flush=True)
 
     if not arguments.table:
         have = {(r["seed"], r["number type"]) for r in kept(changes) if "measures" in r}
-        wanted = [pair for pair in itertools.product(arguments.seeds, arguments.dtypes) if pair not in have]
+        wanted = [
+            pair
+            for pair in itertools.product(arguments.seeds, arguments.dtypes)
+            if pair not in have
+        ]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(one, *zip(*wanted, strict=True)) if wanted else ())
     print("\n" + table(kept(changes)))

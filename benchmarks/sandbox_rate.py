@@ -38,7 +38,9 @@ def seconds(what: Callable[[], object]) -> float:
 
 
 def run(candidates: list[Candidate]) -> None:
-    outcomes = run_untrusted_batch([[candidate] for candidate in candidates], limits=Limits(cpu_seconds=LIMIT))
+    outcomes = run_untrusted_batch(
+        [[candidate] for candidate in candidates], limits=Limits(cpu_seconds=LIMIT)
+    )
     wanted = ["limit" if candidate is LOOP else "ok" for candidate in candidates]
     assert [outcome.status for (outcome,) in outcomes] == wanted, outcomes
 
@@ -46,7 +48,9 @@ def run(candidates: list[Candidate]) -> None:
 def new_interpreter() -> None:
     """What people write without a sandbox: a fresh interpreter for each candidate, with no isolation at all."""
     program = CODE + "print([most_common(['b', 'a', 'b'])] * 3)"
-    subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def main() -> None:

@@ -92,8 +92,13 @@ class SeedScores(Shown):
     def means(self) -> dict[str, tuple[float, tuple[float, float]]]:
         """Group -> its interquartile mean, and the interval of that."""
         columns = {name: _column(scores, list(scores)) for name, scores in self.scores.items()}
-        drawn = {name: _iqm(values[_resampled(list(self.scores[name]))]) for name, values in columns.items()}
-        return {name: (float(_iqm(values)), _middle(drawn[name])) for name, values in columns.items()}
+        drawn = {
+            name: _iqm(values[_resampled(list(self.scores[name]))])
+            for name, values in columns.items()
+        }
+        return {
+            name: (float(_iqm(values)), _middle(drawn[name])) for name, values in columns.items()
+        }
 
     @functools.cached_property
     def differences(self) -> dict[str, Difference]:
@@ -105,7 +110,9 @@ class SeedScores(Shown):
         for rank, name in enumerate(sorted(raw, key=lambda name: raw[name].p_value)):
             worst = max(worst, min(1.0, (len(raw) - rank) * raw[name].p_value))
             corrected[name] = worst
-        return {name: dataclasses.replace(one, p_value=corrected[name]) for name, one in raw.items()}
+        return {
+            name: dataclasses.replace(one, p_value=corrected[name]) for name, one in raw.items()
+        }
 
     def _difference(self, first: str, second: str) -> Difference:
         keys = [key for key in self.scores[first] if key in self.scores[second]]
@@ -129,7 +136,13 @@ class SeedScores(Shown):
         """One row a group: seeds, IQM with interval, difference to the first with interval, p, smallest to be seen, verdict."""
         rows = []
         for name, (value, (low, high)) in self.means.items():
-            row = {"group": name, "seeds": len(self.scores[name]), "mean": value, "low": low, "high": high}
+            row = {
+                "group": name,
+                "seeds": len(self.scores[name]),
+                "mean": value,
+                "low": low,
+                "high": high,
+            }
             if (one := self.differences.get(name)) is not None:
                 row |= {
                     "difference": one.value, "from": one.interval[0], "to": one.interval[1], "p": one.p_value,
@@ -145,28 +158,54 @@ class SeedScores(Shown):
         for name, one in self.differences.items():
             told.setdefault(one.verdict, []).append(name)
         words = {"higher": "than", "lower": "than", "not told apart": "from"}
-        parts = [f"{said} {word} {first}: {', '.join(told[said])}" for said, word in words.items() if said in told]
-        return f"{self.measure[:1].upper()}{self.measure[1:]}; " + "; ".join(parts or ["one group"]) + "."
+        parts = [
+            f"{said} {word} {first}: {', '.join(told[said])}"
+            for said, word in words.items()
+            if said in told
+        ]
+        return (
+            f"{self.measure[:1].upper()}{self.measure[1:]}; "
+            + "; ".join(parts or ["one group"])
+            + "."
+        )
 
     def plot(self) -> Figure:
         """Every seed as a dot and the means with intervals, beside the differences by pairs; above them the curves, if any."""
-        window = max(1, min((len(one) for curves in self.curves.values() for one in curves.values()), default=1) // 8)
+        window = max(
+            1,
+            min((len(one) for curves in self.curves.values() for one in curves.values()), default=1)
+            // 8,
+        )
         bands = {name: _band(curves, window) for name, curves in self.curves.items()}
         curve = f"{self.curve}, mean of the last {window} steps" if window > 1 else self.curve
         return seeds_figure(self.scores, self.means, self.differences, self.measure, bands, curve)
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
-        yield drawn(self.plot(), "plot() draws every seed, the means with their intervals, and the differences.")
+        yield drawn(
+            self.plot(),
+            "plot() draws every seed, the means with their intervals, and the differences.",
+        )
         rows = []
         for name, (value, (low, high)) in self.means.items():
             row = [name, len(self.scores[name]), f"{value:.3g} ({low:.3g} to {high:.3g})"]
             if (one := self.differences.get(name)) is not None:
-                row += [f"{one.value:+.2g} ({one.interval[0]:+.2g} to {one.interval[1]:+.2g})", f"{one.p_value:.2g}"]
+                row += [
+                    f"{one.value:+.2g} ({one.interval[0]:+.2g} to {one.interval[1]:+.2g})",
+                    f"{one.p_value:.2g}",
+                ]
                 row += [f"{one.smallest:.2g}", one.verdict]
             rows.append(row + [""] * (7 - len(row)))
         first = next(iter(self.scores))
-        head = ["group", "seeds", f"{self.measure}, IQM", f"minus {first}, in pairs", "p", "would have shown", ""]
+        head = [
+            "group",
+            "seeds",
+            f"{self.measure}, IQM",
+            f"minus {first}, in pairs",
+            "p",
+            "would have shown",
+            "",
+        ]
         yield Table(rows, head=head, right=(1, 4, 5), narrow=(0, 1, 2, 3, 4, 5))
 
 
@@ -190,7 +229,9 @@ def by_seed(
     opened = [open_run(run) for run in runs]
     # In `extra` of one run, and in another left at its default: that one is of the group "default".
     if not callable(by) and not any(by in _told(run) for run in opened):
-        raise ValueError(f"by = {by!r} is no setting that any of these runs has: gn.runs.side_by_side names what differs.")
+        raise ValueError(
+            f"by = {by!r} is no setting that any of these runs has: gn.runs.side_by_side names what differs."
+        )
     are_compared = all(run.comparison for run in opened)
     tasks = {run.info.get("task", {}).get("name") for run in opened}
     scores: dict[str, dict[Any, float]] = {}
@@ -205,13 +246,17 @@ def by_seed(
                 'as by that tells them apart: by=lambda run: f"{run.settings.loss_type} {run.settings.beta}".'
             )
         rewards = series(run.rows, "reward")
-        scores[group][key] = run.comparison.after.accuracy if are_compared else mean(rewards[-_LAST:])
+        scores[group][key] = (
+            run.comparison.after.accuracy if are_compared else mean(rewards[-_LAST:])
+        )
         curves.setdefault(group, {})[key] = rewards
     if first is not None and first not in scores:
         raise ValueError(f"first = {in_line(first)} is none of the groups: {', '.join(scores)}.")
     ordered = sorted(scores, key=lambda name: name != first) if first is not None else list(scores)
     measure = "held-out accuracy" if are_compared else f"mean reward of the last {_LAST} steps"
-    return SeedScores({name: scores[name] for name in ordered}, measure, {name: curves[name] for name in ordered})
+    return SeedScores(
+        {name: scores[name] for name in ordered}, measure, {name: curves[name] for name in ordered}
+    )
 
 
 def _group_of(run: Run, by: str | Callable[[Run], Any]) -> str:
@@ -234,7 +279,10 @@ def _iqm(values: Any) -> Any:
 
 def _resampled(keys: Sequence[Any]) -> Any:
     """Places of `keys`, drawn again and again with repetition, within each task: (resamples, keys)."""
-    draw, task = numpy.random.default_rng(0), [key[0] if isinstance(key, tuple) else None for key in keys]
+    draw, task = (
+        numpy.random.default_rng(0),
+        [key[0] if isinstance(key, tuple) else None for key in keys],
+    )
     parts = []
     for stratum in dict.fromkeys(task):
         places = numpy.asarray([i for i, one in enumerate(task) if one == stratum])
@@ -256,7 +304,9 @@ def _sign_flips(change: Any) -> float:
     return min(float(found.pvalue), 1.0)
 
 
-def _band(curves: Mapping[Any, Sequence[float]], window: int) -> tuple[list[float], list[float], list[float]]:
+def _band(
+    curves: Mapping[Any, Sequence[float]], window: int
+) -> tuple[list[float], list[float], list[float]]:
     """The interquartile mean of the trailing means at each step, and its interval: low, middle, high."""
     length = min(map(len, curves.values()))
     steps = pandas.DataFrame([list(curve)[:length] for curve in curves.values()]).T
@@ -288,14 +338,27 @@ def seeds_figure(
     bands = bands if len(bands) <= len(COLOURS) else {}
     rows, head = 0.34 * len(scores) + 1.25, 2.9 if bands else 0.0
     figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
-    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
+    grid = figure.add_gridspec(
+        2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None
+    )
     left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
-    names, beside = list(scores), {"xycoords": right.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
+    names, beside = (
+        list(scores),
+        {"xycoords": right.get_yaxis_transform(), "va": "center", "fontsize": 8.5},
+    )
     colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
     for at, name in enumerate(names):
         colour = colours.get(name, COLOURS[0])
         values, (middle, ends) = list(scores[name].values()), means[name]
-        left.plot(values, [at] * len(values), "o", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
+        left.plot(
+            values,
+            [at] * len(values),
+            "o",
+            color=colour,
+            alpha=0.3,
+            markersize=4,
+            markeredgewidth=0,
+        )
         left.plot(ends, [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
         left.plot([middle], [at], "D", color=colour, markersize=6)
         if (one := differences.get(name)) is None:
@@ -306,28 +369,43 @@ def seeds_figure(
         right.plot(one.interval, [at, at], color=line, linewidth=2.5, solid_capstyle="butt")
         right.plot([one.value], [at], "D", color=line, markerfacecolor=fill, markersize=6)
         right.annotate(
-            one.verdict, (1.0, at), (6, 0), textcoords="offset points", color=ink, annotation_clip=False, **beside
+            one.verdict,
+            (1.0, at),
+            (6, 0),
+            textcoords="offset points",
+            color=ink,
+            annotation_clip=False,
+            **beside,
         )
     right.axvline(0, color=_INK, linewidth=0.9)
     for axis, title in ((left, measure), (right, f"minus {names[0]}, in pairs")):
         _prepare(axis, title, grid="x")
         axis.set_ylim(len(names) - 0.5, -0.6)
         axis.tick_params(colors=_INK, labelsize=9, length=0)
-        axis.set_yticks(range(len(names)), [name for name in names] if axis is left else [], parse_math=False)
+        axis.set_yticks(
+            range(len(names)), [name for name in names] if axis is left else [], parse_math=False
+        )
     said = "Dots are seeds, diamonds interquartile means, bars and bands their 95 % intervals; grey is not told apart."
     figure.text(0.2, 0.02, said, fontsize=8.5, color=_SOFT)
     if bands:
         _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
-    figure.subplots_adjust(0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
+    figure.subplots_adjust(
+        0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35
+    )
     return figure
 
 
 def _draw_bands(
-    axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
+    axis: Axes,
+    curve: str,
+    bands: Mapping[str, Sequence[Sequence[float]]],
+    colours: Mapping[str, str],
 ) -> None:
     """The mean of each step with its interval."""
     _prepare(axis, curve, grid="y")
-    for (name, (low, middle, high)), style in zip(bands.items(), itertools.cycle(("-", "--", "-.", ":")), strict=False):
+    for (name, (low, middle, high)), style in zip(
+        bands.items(), itertools.cycle(("-", "--", "-.", ":")), strict=False
+    ):
         steps = range(1, len(middle) + 1)
         axis.fill_between(steps, low, high, color=colours[name], alpha=0.13, linewidth=0)
         axis.plot(steps, middle, color=colours[name], linewidth=2, linestyle=style, label=name)

@@ -62,7 +62,9 @@ def table(results: list[dict[str, Any]]) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
     better = (sum(r[f"{side}verdict"] == "better" for r in results) for side in ("", "three, "))
-    return "\n".join(lines) + "\n\nbetter on {} of {count}, on chains of three on {} of {count}.".format(
+    return "\n".join(
+        lines
+    ) + "\n\nbetter on {} of {count}, on chains of three on {} of {count}.".format(
         *better, count=len(results)
     )
 
@@ -73,7 +75,9 @@ def kept() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
     parser.add_argument("--table", action="store_true", help="only print what was measured")
     parser.add_argument("--only", type=int, help=argparse.SUPPRESS)

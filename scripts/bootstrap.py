@@ -24,14 +24,20 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 # What the environment takes.
-COSTS = {"cpu": "a few minutes and 4 GB of disk, more with CUDA", "gpu": "some minutes and 10 GB of disk or more"}
+COSTS = {
+    "cpu": "a few minutes and 4 GB of disk, more with CUDA",
+    "gpu": "some minutes and 10 GB of disk or more",
+}
 # As in grpo_nb.machine.packages, which an older Python could not read. 3.15 is where unsloth 2026.10.9 stops.
 OLDEST_PYTHON, TOO_NEW_PYTHON = (3, 11), (3, 15)
 
 
 def wanted_for(place: Path, device: str) -> str:
     """A hash of what the finished environment is made from: the requirements, its Python, the device, and where we are."""
-    parts = [file.read_bytes() for file in (*sorted(ROOT.glob("requirements*.txt")), place / "pyvenv.cfg")]
+    parts = [
+        file.read_bytes()
+        for file in (*sorted(ROOT.glob("requirements*.txt")), place / "pyvenv.cfg")
+    ]
     return hashlib.sha256(b"\0".join([*parts, device.encode(), str(ROOT).encode()])).hexdigest()
 
 
@@ -54,29 +60,40 @@ def fill(place: Path, device: str) -> None:
         installer.link(ROOT)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
-        installer.run_step([sys.executable, "-c", load], "checking that unsloth and trl load", print, note)
+        installer.run_step(
+            [sys.executable, "-c", load], "checking that unsloth and trl load", print, note
+        )
     (place / "complete").write_text(wanted_for(place, device))
 
 
 def main() -> None:
     if not OLDEST_PYTHON <= sys.version_info[:2] < TOO_NEW_PYTHON:
         named = f"Python {platform.python_version()} ({sys.executable})"
-        raise SystemExit(f"{named} is not supported; 3.11 to 3.14 are: make PYTHON=python3.12, for example.")
+        raise SystemExit(
+            f"{named} is not supported; 3.11 to 3.14 are: make PYTHON=python3.12, for example."
+        )
     from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine.gpu import driver_cuda
 
     place = Path(os.environ.get("GRPO_NB_VENV") or ROOT / ".venv").expanduser().absolute()
     # Asks the driver's own tool and not torch, which is not installed yet.
-    device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower() or ("gpu" if driver_cuda() else "cpu")
+    device = os.environ.get("GRPO_NB_DEVICE", "").strip().lower() or (
+        "gpu" if driver_cuda() else "cpu"
+    )
     if device not in COSTS:
-        raise SystemExit(f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. Unset it to let the machine decide.")
+        raise SystemExit(
+            f"GRPO_NB_DEVICE is {device!r}; it can be cpu or gpu. Unset it to let the machine decide."
+        )
     python, complete = place / "bin" / "python", place / "complete"
     # `exists` follows the link: an environment whose Python was uninstalled is not complete.
     if python.exists() and complete.exists() and complete.read_text() == wanted_for(place, device):
         print("environment is up to date")
         return
     if Path(sys.prefix) != place:
-        print(f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {COSTS[device]}).", flush=True)
+        print(
+            f"Setting up {os.path.relpath(place)} for {device.upper()} (once; {COSTS[device]}).",
+            flush=True,
+        )
         complete.unlink(missing_ok=True)
         # What an interruption left is gone over again; one whose Python was uninstalled is made from scratch.
         clear = ["--clear"] if (place / "pyvenv.cfg").exists() and not python.exists() else []
@@ -88,7 +105,9 @@ def main() -> None:
     try:
         fill(place, device)
     except EnvironmentProblem as problem:
-        raise SystemExit(f"\n{problem}\nThe whole log: {os.path.relpath(place / 'install.log')}") from None
+        raise SystemExit(
+            f"\n{problem}\nThe whole log: {os.path.relpath(place / 'install.log')}"
+        ) from None
     except KeyboardInterrupt:
         print("interrupted; run the same command again, it goes on from what is already installed")
         raise SystemExit(130) from None

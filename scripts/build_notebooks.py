@@ -27,14 +27,21 @@ SHARED = re.compile(r"^@CELLS (_\w+\.py)@$")
 
 def repository() -> str:
     """The address of the repository on GitHub, as pyproject.toml has it."""
-    return re.search(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)[1]
+    return re.search(
+        r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE
+    )[1]
 
 
 def follow_remote(remote: str) -> None:
     """Write the address of git's remote into pyproject.toml and README.md, if it is one on GitHub."""
     # Behind Colab's badge a slash follows `github`.
-    link = re.escape(repository()).replace("https://github\\.com/", r"(?<=/)(github(?:\.com)?)/") + r"\b"
-    if found := re.fullmatch(r"(?:https://|(?:ssh://)?git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", remote):
+    link = (
+        re.escape(repository()).replace("https://github\\.com/", r"(?<=/)(github(?:\.com)?)/")
+        + r"\b"
+    )
+    if found := re.fullmatch(
+        r"(?:https://|(?:ssh://)?git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", remote
+    ):
         for file in (ROOT / "pyproject.toml", ROOT / "README.md"):
             file.write_text(re.sub(link, rf"\1/{found[1]}", file.read_text("utf-8")), "utf-8")
 
@@ -53,10 +60,17 @@ def generate(source: Path, there: Path) -> str:
 
     Cell ids come from the content, so that inserting a cell leaves the others' ids, and the diff, as they were.
     """
-    old = {cell.id: cell for cell in nbformat.read(there, as_version=4).cells} if there.exists() else {}
+    old = (
+        {cell.id: cell for cell in nbformat.read(there, as_version=4).cells}
+        if there.exists()
+        else {}
+    )
     # What a source writes for the repository's address, and for the one under which Colab opens it.
     address = repository()
-    colab = address.replace("https://github.com/", "https://colab.research.google.com/github/") + "/blob/main"
+    colab = (
+        address.replace("https://github.com/", "https://colab.research.google.com/github/")
+        + "/blob/main"
+    )
     cells = {}
     for cell in cells_of(source):
         # Before the address: a copy with another one keeps ids and outputs.
@@ -71,21 +85,34 @@ def generate(source: Path, there: Path) -> str:
             cell.outputs, cell.execution_count = old[cell.id].outputs, old[cell.id].execution_count
         cells[cell.id] = cell
     # Colab reads in a source's header whether to offer a GPU.
-    header = {key: value for key, value in jupytext.read(source).metadata.items() if key == "accelerator"}
+    header = {
+        key: value for key, value in jupytext.read(source).metadata.items() if key == "accelerator"
+    }
     # In format 4.5, the first with cell ids.
     notebook = nbformat.v4.new_notebook(cells=list(cells.values()), metadata=METADATA | header)
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name the notebooks that differ")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit 1 and name the notebooks that differ",
+    )
     is_check, differ = parser.parse_args().check, 0
     if not is_check:
-        asked = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True)
+        asked = subprocess.run(
+            ["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True
+        )
         follow_remote(asked.stdout.strip())
     # Numbered files are notebooks; anything else in src/ may be shared by them.
-    targets = {source: ROOT / f"notebooks/{source.stem}.ipynb" for source in (ROOT / "notebooks/src").glob("[0-9]*.py")}
+    targets = {
+        source: ROOT / f"notebooks/{source.stem}.ipynb"
+        for source in (ROOT / "notebooks/src").glob("[0-9]*.py")
+    }
     for source, target in sorted(targets.items()):
         text = generate(source, target)
         if not target.exists() or target.read_text("utf-8") != text:

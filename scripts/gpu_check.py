@@ -86,13 +86,20 @@ class Request:
 
     @property
     def runs(self) -> Path:
-        return Path(self.folder, f"{'vllm' if self.use_vllm else 'plain'}-{4 if self.load_in_4bit else 16}bit")
+        return Path(
+            self.folder,
+            f"{'vllm' if self.use_vllm else 'plain'}-{4 if self.load_in_4bit else 16}bit",
+        )
 
     def settings(self, preset: str = "cpu", **changes: Any) -> gn.Settings:
         """The quickstart's settings loaded as a GPU loads, or those of the preset for this machine."""
         values = {"fast_inference": self.use_vllm, "run_root": str(self.runs)}
         if preset == "cpu":
-            values |= {"max_steps": 30, "load_in_4bit": self.load_in_4bit, "gpu_memory_utilization": 0.5}
+            values |= {
+                "max_steps": 30,
+                "load_in_4bit": self.load_in_4bit,
+                "gpu_memory_utilization": 0.5,
+            }
             # So that the difference between sampler and trainer is logged, which there is with vLLM alone.
             values["extra"] = {"vllm_importance_sampling_correction": True} if self.use_vllm else {}
         values |= {"model": self.model} if self.model else {}
@@ -112,18 +119,29 @@ def sampler_agrees(rows: Sequence[Mapping[str, float]]) -> Row:
 def numbers_hold(rows: Sequence[Mapping[str, float]], *, is_scaled: bool) -> Row:
     """Every number is finite, but for gradients of the first steps in float16, which loss scaling skips."""
     keys = ("reward", "kl", "loss", "grad_norm")
-    infinite = [(key, at) for key in keys for at, row in enumerate(rows) if not math.isfinite(row[key])]
+    infinite = [
+        (key, at) for key in keys for at, row in enumerate(rows) if not math.isfinite(row[key])
+    ]
     # torch begins with a loss scale of 65536, and skips a step and halves it where gradients overflow
     # (torch/amp/grad_scaler.py, GradScaler.update).
     bad = [(key, at) for key, at in infinite if not (is_scaled and key == "grad_norm" and at < 5)]
     told = "".join(f"; {key} of step {at + 1}" for key, at in bad[:5])
-    return at_most("numbers that are not finite", 0, len(bad), f"and {len(infinite) - len(bad)} skipped{told}")
+    return at_most(
+        "numbers that are not finite", 0, len(bad), f"and {len(infinite) - len(bad)} skipped{told}"
+    )
 
 
 def unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Row:
     """Two checksums of the same tensors."""
-    moved = sorted(tensor for tensor in before.keys() | after.keys() if before.get(tensor) != after.get(tensor))
-    return at_most(name, 0, len(moved) if before else math.nan, f"of {len(before)} tensors moved {' '.join(moved[:1])}")
+    moved = sorted(
+        tensor for tensor in before.keys() | after.keys() if before.get(tensor) != after.get(tensor)
+    )
+    return at_most(
+        name,
+        0,
+        len(moved) if before else math.nan,
+        f"of {len(before)} tensors moved {' '.join(moved[:1])}",
+    )
 
 
 def alike(name: str, before: Sequence[Any], after: Sequence[Any]) -> Row:
@@ -136,7 +154,11 @@ def alike(name: str, before: Sequence[Any], after: Sequence[Any]) -> Row:
 
 
 def rewards() -> list[Any]:
-    return [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    return [
+        gn.rewards.correctness(weight=2.0),
+        gn.rewards.xml_format(weight=1.0),
+        gn.rewards.xml_tags(weight=0.5),
+    ]
 
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
@@ -156,7 +178,9 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
         # A GPU uses V2 unless VLLM_USE_V2_MODEL_RUNNER=0; `make test-vllm` proves V1 on a CPU.
         yield Row("model runner", "measured", model_runner_name(model))
     is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
-    yield Row("weights as asked", is_packed == settings.load_in_4bit, "4 bit" if is_packed else "16 bit")
+    yield Row(
+        "weights as asked", is_packed == settings.load_in_4bit, "4 bit" if is_packed else "16 bit"
+    )
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, holdout_size=request.questions)
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
@@ -176,7 +200,9 @@ def digests(model: Any, *, is_base: bool = False) -> dict[str, str]:
     import torch
 
     return {
-        name: hashlib.sha256(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+        name: hashlib.sha256(
+            weight.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+        ).hexdigest()
         for name, weight in model.named_parameters()
         if not (is_base and "lora_" in name)
     }
@@ -227,7 +253,11 @@ def training(request: Request) -> Found:
     from grpo_nb.generation import sampling
 
     here = yield from loaded(request, request.settings())
-    base, before, loading = digests(here.model, is_base=True), answers(here, is_base=True), memory_gb()
+    base, before, loading = (
+        digests(here.model, is_base=True),
+        answers(here, is_base=True),
+        memory_gb(),
+    )
     run, memory = here.train(request.settings(), name="whole"), memory_gb()
     yield from trained(run, here.is_scaled)
     yield Row("reward rises", run.rise().is_clear, run.rise().sentence)
@@ -249,7 +279,9 @@ def training(request: Request) -> Found:
     told, seconds = answers(here), time.perf_counter() - begun
     moments, hits = random.Random(0), 0
     for _ in range(3 * _INTERRUPTS):
-        hits += hits < _INTERRUPTS and interrupted(functools.partial(answers, here), moments.uniform(0, seconds))
+        hits += hits < _INTERRUPTS and interrupted(
+            functools.partial(answers, here), moments.uniform(0, seconds)
+        )
     yield at_most("interrupts that came too late", 0, _INTERRUPTS - hits, f"of {_INTERRUPTS}")
     yield alike("answers after interrupts", told, answers(here))
     yield unchanged("weights after interrupts", whole, digests(here.model))
@@ -274,15 +306,24 @@ def resuming(request: Request) -> Found:
     goes_on = [int(row["step"]) for row in rows] == list(range(1, settings.max_steps + 1))
     yield Row("resume goes on at the next step", goes_on, f"{half} + {len(rows) - half} steps")
     # The trap: with the trained adapter lost, the first KL after resuming is exactly 0.
-    yield Row("resume has the trained adapter", rows[half]["kl"] > 0, f"KL {rows[half]['kl']:.2g}", "above 0")
+    yield Row(
+        "resume has the trained adapter",
+        rows[half]["kl"] > 0,
+        f"KL {rows[half]['kl']:.2g}",
+        "above 0",
+    )
 
 
-def done(name: str, do: Callable[[], Any], lacks: type[Exception] = gn.machine.EnvironmentProblem) -> Any:
+def done(
+    name: str, do: Callable[[], Any], lacks: type[Exception] = gn.machine.EnvironmentProblem
+) -> Any:
     """Yield whether something could be done, and return it; what this machine lacks says nothing of the kit."""
     try:
         made = do()
     except Exception as error:  # a result as well, and the others are wanted too
-        yield Row(name, None if isinstance(error, lacks) else False, f"{type(error).__name__}: {error}")
+        yield Row(
+            name, None if isinstance(error, lacks) else False, f"{type(error).__name__}: {error}"
+        )
     else:
         yield Row(name, True, getattr(made, "sentence", ""))
         return made
@@ -291,10 +332,14 @@ def done(name: str, do: Callable[[], Any], lacks: type[Exception] = gn.machine.E
 def exporting(request: Request) -> Found:
     """The run that was trained, merged, as an adapter and as GGUF; each is verified where it is made."""
     run, folder = gn.open_run(request.runs / "whole"), Path(request.folder, "exports")
-    merged = yield from done("merged model verifies", lambda: gn.export_merged(run, folder / "merged"))
+    merged = yield from done(
+        "merged model verifies", lambda: gn.export_merged(run, folder / "merged")
+    )
     yield from done("adapter verifies", lambda: gn.export.export_adapter(run, folder / "adapter"))
     if merged is not None:
-        yield from done("GGUF verifies through llama.cpp", lambda: gn.export_gguf(merged, folder / "gguf"))
+        yield from done(
+            "GGUF verifies through llama.cpp", lambda: gn.export_gguf(merged, folder / "gguf")
+        )
         # In 16 bit, beside the model in training, in 4 bit where that is; `training` has kept its score.
         own, score = run.comparison.after, gn.evaluate(merged.path, run=run).accuracy
         told = f"below the run's interval; {score:.1%}, the run's {own.accuracy:.1%}"
@@ -307,25 +352,47 @@ def of_the_preset(request: Request) -> Found:
 
     settings = request.settings("auto", max_steps=4)
     # What the Hub does not give says nothing of the kit.
-    if (yield from done("the model is to be had", lambda: resolve_model(settings.model), OSError)) is not None:
+    if (
+        yield from done("the model is to be had", lambda: resolve_model(settings.model), OSError)
+    ) is not None:
         here = yield from loaded(request, settings)
         yield from trained(here.train(settings, name="preset"), here.is_scaled)
 
 
 def quickstart_notebook(request: Request) -> Found:
     """The quickstart with the embedded model and a CPU's settings, loaded as a GPU loads."""
-    settings, asked = request.settings(), ("model", "load_in_4bit", "fast_inference", "gpu_memory_utilization")
+    settings, asked = (
+        request.settings(),
+        ("model", "load_in_4bit", "fast_inference", "gpu_memory_utilization"),
+    )
     changes = {name: getattr(settings, name) for name in (*asked, *request.changes)}
-    command = [sys.executable, ROOT / "scripts/run_notebook.py", ROOT / "notebooks/00_quickstart.ipynb"]
-    command += ["--cwd", request.folder, "--set", "PRESET='cpu'", "RUN_NAME='quickstart'", f"CHANGES={changes!r}"]
+    command = [
+        sys.executable,
+        ROOT / "scripts/run_notebook.py",
+        ROOT / "notebooks/00_quickstart.ipynb",
+    ]
+    command += [
+        "--cwd",
+        request.folder,
+        "--set",
+        "PRESET='cpu'",
+        "RUN_NAME='quickstart'",
+        f"CHANGES={changes!r}",
+    ]
     # Ended in time to say why.
-    if (yield from done("ends well", lambda: run_command(command, seconds=SECONDS - 60, on_line=say))) is not None:
+    if (
+        yield from done(
+            "ends well", lambda: run_command(command, seconds=SECONDS - 60, on_line=say)
+        )
+    ) is not None:
         run = gn.open_run(Path(request.folder, "runs", "quickstart"))
         # The level is chosen by measuring; a model that can do the hardest one has nothing to learn, and that is no fault.
         could = run.comparison.before.accuracy >= 2 / 3
         learnt = run.rise().is_clear and run.comparison.verdict == "better"
         told = f"{run.rise().sentence} Held-out: {run.comparison.sentence}"
-        yield Row("it learns", None if could else learnt, told, "the reward rises, and held-out is better")
+        yield Row(
+            "it learns", None if could else learnt, told, "the reward rises, and held-out is better"
+        )
 
 
 def add(a: int, b: int) -> int:
@@ -340,7 +407,9 @@ def add(a: int, b: int) -> int:
 
 def playing(request: Request) -> Found:
     """Sums with a tool that adds, shown once: episodes in training and held out, the engine woken in each round."""
-    settings = request.settings(max_steps=4, warmup_steps=0, max_prompt_length=640, max_completion_length=160)
+    settings = request.settings(
+        max_steps=4, warmup_steps=0, max_prompt_length=640, max_completion_length=160
+    )
     here = yield from loaded(request, settings)
     if "tools" not in here.tokenizer.chat_template:
         gn.models.give_tool_template(here.tokenizer)
@@ -353,8 +422,17 @@ def playing(request: Request) -> Found:
     # Sampler and trainer are compared on what the model wrote: a tool's tokens are far from what any sampler would write.
     yield from trained(run, here.is_scaled)
     called, failed = (run.metrics[f"tools/{name}_frequency"] for name in ("call", "failure"))
-    yield Row("the tool is called", bool(called.max() > 0) or None, f"{called.max():.2g} a completion at most")
-    yield Row("calls are answered", bool(failed.min() < 1), f"{failed.min():.0%} failed at best", "some are not")
+    yield Row(
+        "the tool is called",
+        bool(called.max() > 0) or None,
+        f"{called.max():.2g} a completion at most",
+    )
+    yield Row(
+        "calls are answered",
+        bool(failed.min() < 1),
+        f"{failed.min():.0%} failed at best",
+        "some are not",
+    )
     yield from done("episodes held out", lambda: gn.compare(run, task))
 
 
@@ -373,9 +451,15 @@ def plan_of(has_vllm: bool) -> Iterator[tuple[str, Callable[[Request], Found], d
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="folder or Hub id; by default the embedded model")
-    parser.add_argument("--out", type=Path, help="the page; by default benchmarks/results/gpu_check_<card>.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", default="", help="folder or Hub id; by default the embedded model"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="the page; by default benchmarks/results/gpu_check_<card>.md"
+    )
     parser.add_argument("--phase", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.phase:
@@ -400,7 +484,9 @@ def check(request: Request, gpu: Any) -> dict[str, list[Row]]:
     from grpo_nb.config.vllm_obstacle import vllm_obstacle
 
     obstacle = vllm_obstacle(request.settings(), gpu)
-    report = {"all": [Row("vLLM", "measured", "planned" if obstacle is None else f"not used: {obstacle}")]}
+    report = {
+        "all": [Row("vLLM", "measured", "planned" if obstacle is None else f"not used: {obstacle}")]
+    }
     for name, function, changes in plan_of(obstacle is None):
         say(f"{name} ...")
         run, begun = run_phase if gpu is None else in_a_process, time.perf_counter()
@@ -427,7 +513,13 @@ def in_a_process(function: Callable[[Request], Found], request: Request) -> list
     """Run a phase apart; of one that dies or takes too long, what it had found is kept."""
     kept, died = Path(request.folder, "phase.json"), []
     write_json(kept, [])
-    command = [sys.executable, __file__, "--phase", function.__name__, json.dumps(dataclasses.asdict(request))]
+    command = [
+        sys.executable,
+        __file__,
+        "--phase",
+        function.__name__,
+        json.dumps(dataclasses.asdict(request)),
+    ]
     try:
         run_command(command, seconds=SECONDS, on_line=say)
     except ChildError as error:
@@ -441,7 +533,9 @@ def page(report: dict[str, list[Row]]) -> str:
 
     found = [(phase, row) for phase, rows in report.items() for row in rows]
     verdicts = [row.ok for _, row in found]
-    counts = ", ".join(f"{verdicts.count(ok)} {word}" for ok, word in WORDS.items() if ok in verdicts)
+    counts = ", ".join(
+        f"{verdicts.count(ok)} {word}" for ok, word in WORDS.items() if ok in verdicts
+    )
     lines = [f"**gpu-check: {counts}** ({time.strftime('%Y-%m-%d')})", ""]
     lines += ["```", repr(gn.check_environment()), json.dumps(package_versions()), "```", ""]
     lines += ["| phase | check | verdict | found | bound |", "| --- | --- | --- | --- | --- |"]

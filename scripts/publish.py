@@ -38,7 +38,9 @@ def clean(notebook: nbformat.NotebookNode) -> None:
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         data = output.get("data", {})
         if "text/html" in data:
-            data.pop("application/vnd.jupyter.widget-view+json", None)  # the HTML is the same view, as it stood
+            data.pop(
+                "application/vnd.jupyter.widget-view+json", None
+            )  # the HTML is the same view, as it stood
             data["text/html"] = PICTURE.sub(lambda found: smaller(found[0]), data["text/html"])
         if "image/png" in data:
             data["image/png"] = smaller(data["image/png"])
@@ -48,7 +50,9 @@ def main() -> int:
     """Execute notebooks, put the outputs of each into its file, and return the worst exit status."""
     # The head of 10_gsm8k says that nobody has run it where it belongs.
     asked = [Path(name).absolute() for name in sys.argv[1:]]
-    files = asked or [f for f in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")) if f.stem != "10_gsm8k"]
+    files = asked or [
+        f for f in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")) if f.stem != "10_gsm8k"
+    ]
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     statuses = []
@@ -58,7 +62,9 @@ def main() -> int:
             executed = nbformat.read(FOLDER / "runs" / "notebooks" / file.name, as_version=4)
             clean(executed)
             nbformat.write(executed, file)
-            file.write_text(generate(ROOT / f"notebooks/src/{file.stem}.py", file), encoding="utf-8")
+            file.write_text(
+                generate(ROOT / f"notebooks/src/{file.stem}.py", file), encoding="utf-8"
+            )
     return max(statuses)
 
 

@@ -174,7 +174,9 @@ def folders() -> Iterator[tuple[str, list[Path]]]:
 
 def check() -> list[str]:
     """Return what is wrong: hard starts outside the exceptions, and exceptions no longer needed."""
-    exceptions = set(EXCEPTIONS.read_text(encoding="utf-8").split()) if EXCEPTIONS.exists() else set()
+    exceptions = (
+        set(EXCEPTIONS.read_text(encoding="utf-8").split()) if EXCEPTIONS.exists() else set()
+    )
     problems = []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = str(path.relative_to(ROOT))

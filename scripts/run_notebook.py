@@ -44,8 +44,14 @@ def training_steps(runs: Path) -> Iterator[None]:
             lines = file.read_bytes().rpartition(b"\n")[0].splitlines()
             for row in map(json.loads, lines[said.get(file, 0) :]):
                 if "reward" in row:
-                    shown = {name: format(row[key], form) for name, key, form in SHOWN if row.get(key) is not None}
-                    numbers = "".join(f"  {name} {shown.get(name, 'not measured')}" for name, *_ in SHOWN)
+                    shown = {
+                        name: format(row[key], form)
+                        for name, key, form in SHOWN
+                        if row.get(key) is not None
+                    }
+                    numbers = "".join(
+                        f"  {name} {shown.get(name, 'not measured')}" for name, *_ in SHOWN
+                    )
                     say(f"step {row['step']}/{row.get('max_steps', '?')}{numbers}", indent="  ")
             said[file] = len(lines)
         yield
@@ -62,10 +68,16 @@ class Client(NotebookClient):
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
         )  # fmt: skip
-        self.title, self.is_interrupted, self.training = "starting the kernel", False, training_steps(folder / "runs")
+        self.title, self.is_interrupted, self.training = (
+            "starting the kernel",
+            False,
+            training_steps(folder / "runs"),
+        )
         self.steps = sum(cell.cell_type == "code" for cell in notebook.cells)
 
-    async def async_execute_cell(self, cell: nbformat.NotebookNode, cell_index: int, **options: Any) -> Any:
+    async def async_execute_cell(
+        self, cell: nbformat.NotebookNode, cell_index: int, **options: Any
+    ) -> Any:
         if cell.cell_type != "code":
             headings = re.findall(r"^#{1,6} +(.+)$", cell.source, flags=re.MULTILINE)
             self.title = re.sub(r"[`*]", "", headings[-1]) if headings else self.title
@@ -81,9 +93,17 @@ class Client(NotebookClient):
             next(self.training)
             for output in cell.outputs:
                 data = output.get("data", {})
-                text = output.get("text") or data.get("text/plain", "") or "\n".join(output.get("traceback", []))
+                text = (
+                    output.get("text")
+                    or data.get("text/plain", "")
+                    or "\n".join(output.get("traceback", []))
+                )
                 # "<Figure size ...>" or "<IPython...HTML object>" describe what a terminal cannot show; so does a widget's.
-                if text and not text.startswith("<") and "application/vnd.jupyter.widget-view+json" not in data:
+                if (
+                    text
+                    and not text.startswith("<")
+                    and "application/vnd.jupyter.widget-view+json" not in data
+                ):
                     say(text, indent="    ")
 
     async def follow(self) -> None:
@@ -92,7 +112,10 @@ class Client(NotebookClient):
             await asyncio.sleep(0.5)
 
     def interrupt(self) -> None:
-        self.is_interrupted, self.interruption = True, asyncio.ensure_future(self.km.interrupt_kernel())
+        self.is_interrupted, self.interruption = (
+            True,
+            asyncio.ensure_future(self.km.interrupt_kernel()),
+        )
 
 
 def run(file: Path, folder: Path, values: list[str]) -> int:
@@ -110,9 +133,15 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
     for given in values:
         name, _, value = given.partition("=")
         line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
-        cells = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", []) and line.search(c.source)]
+        cells = [
+            c
+            for c in notebook.cells
+            if "parameters" in c.metadata.get("tags", []) and line.search(c.source)
+        ]
         if not cells or not value:
-            raise SystemExit(f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE.")
+            raise SystemExit(
+                f"--set {given}: no line {name} = ... in the settings cell. Set one as NAME=VALUE."
+            )
         cells[0].source = line.sub(lambda _, to=f"{name} = {value}": to, cells[0].source)
     # The kernel inherits them; a cell may import torch before the kit.
     os.environ.update(spin_default() | os.environ)
@@ -133,11 +162,19 @@ def run(file: Path, folder: Path, values: list[str]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it is not changed")
-    parser.add_argument("--cwd", type=Path, default=Path(), help="where runs/ and exports/ are written")
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], help="NAME=VALUE for a line of its settings cell"
+        "--cwd", type=Path, default=Path(), help="where runs/ and exports/ are written"
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="NAME=VALUE for a line of its settings cell",
     )
     arguments = parser.parse_args()
     return run(arguments.notebook.absolute(), arguments.cwd.absolute(), arguments.set)

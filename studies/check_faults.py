@@ -42,22 +42,50 @@ class Rows(NamedTuple):
     format: AnswerFormat = formats.xml()
 
 
-def _rows(pairs: list[tuple[str, str]], *, is_chat: bool = True, **columns: list[Any]) -> list[dict[str, Any]]:
+def _rows(
+    pairs: list[tuple[str, str]], *, is_chat: bool = True, **columns: list[Any]
+) -> list[dict[str, Any]]:
     """Rows with chat messages as prompt, or with plain text."""
     made = []
     for i, (question, answer) in enumerate(pairs):
         prompt = [{"role": "user", "content": question}] if is_chat else question
-        made.append({"prompt": prompt, "question": question, "answer": answer, **{k: v[i] for k, v in columns.items()}})
+        made.append(
+            {
+                "prompt": prompt,
+                "question": question,
+                "answer": answer,
+                **{k: v[i] for k, v in columns.items()},
+            }
+        )
     return made
 
 
-_SUMS = [(f"What is {a} + {b}?", str(a + b)) for a, b in ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (12, 13))]
+_SUMS = [
+    (f"What is {a} + {b}?", str(a + b))
+    for a, b in ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (12, 13))
+]
 SUMS = Rows(_rows(_SUMS))
 SUMS_THINK = Rows(_rows(_SUMS), formats.think_answer())
 SUMS_BOXED = Rows(_rows(_SUMS), formats.boxed())
-SUMS_HASHES = Rows(_rows([(q, str(1000 + 37 * int(a))) for q, a in _SUMS], is_chat=False), formats.hashes())
-PRICES = Rows(_rows([(f"Price of item {i}?", price) for i, price in enumerate(("3.75", "12.50", "0.80", "7.25"))]))
-CAPITALS = Rows(_rows([(f"Capital of {c}?", t) for c, t in (("France", "Paris"), ("Italy", "Rome"), ("Peru", "Lima"))]))
+SUMS_HASHES = Rows(
+    _rows([(q, str(1000 + 37 * int(a))) for q, a in _SUMS], is_chat=False), formats.hashes()
+)
+PRICES = Rows(
+    _rows(
+        [
+            (f"Price of item {i}?", price)
+            for i, price in enumerate(("3.75", "12.50", "0.80", "7.25"))
+        ]
+    )
+)
+CAPITALS = Rows(
+    _rows(
+        [
+            (f"Capital of {c}?", t)
+            for c, t in (("France", "Paris"), ("Italy", "Rome"), ("Peru", "Lima"))
+        ]
+    )
+)
 CHOICES = Rows(_rows([(f"Question {i}? A, B, C or D.", letter) for i, letter in enumerate("BDAC")]))
 RECORDS = Rows(
     _rows(
@@ -68,7 +96,12 @@ RECORDS = Rows(
     )
 )
 FACTORS = Rows(
-    _rows([(f"Prime factors of {n}?", f) for n, f in ((30, "2, 3, 5"), (21, "3, 7"), (22, "2, 11"), (45, "3, 3, 5"))])
+    _rows(
+        [
+            (f"Prime factors of {n}?", f)
+            for n, f in ((30, "2, 3, 5"), (21, "3, 7"), (22, "2, 11"), (45, "3, 3, 5"))
+        ]
+    )
 )
 COUNTDOWN = Rows(
     _rows(
@@ -78,10 +111,27 @@ COUNTDOWN = Rows(
     )
 )  # fmt: skip
 FUNCTIONS = Rows(
-    _rows([(f"Write f that adds {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8, 13)], is_chat=False)
+    _rows(
+        [(f"Write f that adds {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8, 13)],
+        is_chat=False,
+    )
 )
-MOODS = Rows(_rows([(f"Mood of text {i}?", m) for i, m in enumerate(("positive", "negative", "neutral", "positive"))]))
-DATES = Rows(_rows([(f"Date of event {i}?", d) for i, d in enumerate(("2024-05-17", "1999-12-31", "2011-02-03"))]))
+MOODS = Rows(
+    _rows(
+        [
+            (f"Mood of text {i}?", m)
+            for i, m in enumerate(("positive", "negative", "neutral", "positive"))
+        ]
+    )
+)
+DATES = Rows(
+    _rows(
+        [
+            (f"Date of event {i}?", d)
+            for i, d in enumerate(("2024-05-17", "1999-12-31", "2011-02-03"))
+        ]
+    )
+)
 
 
 # ---- Sound rewards -------------------------------------------------------------------------------------------------
@@ -139,7 +189,9 @@ class DecimalPrice:
     def __call__(self, completions, answer, **kwargs):
         prices = [self._parse(completion[0]["content"]) for completion in completions]
         golds, cent = map(decimal.Decimal, answer), decimal.Decimal("0.005")
-        return [float(p is not None and abs(p - g) < cent) for p, g in zip(prices, golds, strict=True)]
+        return [
+            float(p is not None and abs(p - g) < cent) for p, g in zip(prices, golds, strict=True)
+        ]
 
 
 def near_price(completions, answer, **kwargs):
@@ -205,7 +257,10 @@ def boxed_last(completions, answer, **_):
         return None
 
     boxes = [last_boxed(completion[0]["content"]) for completion in completions]
-    return [1.0 if box is not None and box == gold else 0.0 for box, gold in zip(boxes, answer, strict=True)]
+    return [
+        1.0 if box is not None and box == gold else 0.0
+        for box, gold in zip(boxes, answer, strict=True)
+    ]
 
 
 def hashes_number(completions, answer, **kwargs):
@@ -223,7 +278,9 @@ def think_strict_format(completions, **kwargs):
     contents = [completion[0]["content"] for completion in completions]
     tags = ("<think>", "</think>", "<answer>", "</answer>")
     return [
-        1.0 if re.match(pattern, text, re.DOTALL) and all(text.count(tag) == 1 for tag in tags) else 0.0
+        1.0
+        if re.match(pattern, text, re.DOTALL) and all(text.count(tag) == 1 for tag in tags)
+        else 0.0
         for text in contents
     ]
 
@@ -256,7 +313,11 @@ def json_record(completions, answer, **kwargs):
         if not isinstance(data, dict):
             return 0.0
         expected = json.loads(gold)
-        return 1.0 if data.get("name") == expected["name"] and data.get("age") == expected["age"] else 0.0
+        return (
+            1.0
+            if data.get("name") == expected["name"] and data.get("age") == expected["age"]
+            else 0.0
+        )
 
     return [score(c[0]["content"], gold) for c, gold in zip(completions, answer, strict=True)]
 
@@ -268,7 +329,11 @@ async def json_fields(completions, answer, **kwargs):
     for completion, gold in zip(completions, answer, strict=True):
         text, expected = completion[0]["content"], json.loads(gold)
         try:
-            body = text[text.index("<answer>") + 8 : text.index("</answer>")] if text.count("<answer>") == 1 else ""
+            body = (
+                text[text.index("<answer>") + 8 : text.index("</answer>")]
+                if text.count("<answer>") == 1
+                else ""
+            )
             given = json.loads(body)
         except (ValueError, RecursionError):
             given = None
@@ -276,7 +341,9 @@ async def json_fields(completions, answer, **kwargs):
             scores.append(0.0)
             continue
         fields = set(expected) | set(given)
-        right = sum(key in given and key in expected and given[key] == expected[key] for key in fields)
+        right = sum(
+            key in given and key in expected and given[key] == expected[key] for key in fields
+        )
         scores.append(right / len(fields))
     return scores
 
@@ -294,7 +361,12 @@ def factor_list(completions, answer, **kwargs):
     return scores
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def countdown(completions, target, numbers, **kwargs):
@@ -361,7 +433,10 @@ def iso_date(completions, answer, **kwargs):
             return None
 
     dates = (read(completion[0]["content"]) for completion in completions)
-    return [float(date == datetime.date.fromisoformat(gold)) for date, gold in zip(dates, answer, strict=True)]
+    return [
+        float(date == datetime.date.fromisoformat(gold))
+        for date, gold in zip(dates, answer, strict=True)
+    ]
 
 
 def make_soft_length(limit=200, room=100):
@@ -502,7 +577,13 @@ FAULTS: list[Fault] = [
         "zip(completions, answer, strict=True)",
         "zip(completions, [answer[0]] * len(completions))",
     ),
-    Fault("split_tags", "right answer refused", "no strip", '.split("</answer>")[0].strip()', '.split("</answer>")[0]'),
+    Fault(
+        "split_tags",
+        "right answer refused",
+        "no strip",
+        '.split("</answer>")[0].strip()',
+        '.split("</answer>")[0]',
+    ),
     Fault(
         "split_tags",
         "cannot be read",
@@ -517,10 +598,22 @@ FAULTS: list[Fault] = [
         "math.isclose(value, float(gold), rel_tol=1e-9)",
         "int(value) == int(gold)",
     ),
-    Fault("float_in_slot", "near miss", "five per cent off is right", "rel_tol=1e-9", "rel_tol=0.05"),
-    Fault("float_in_slot", "several answers", "any number of the slot", "[^<]*?)\\s*</answer>", "-?\\d+)"),
     Fault(
-        "decimal_price", "near miss", "half a unit off is right", 'decimal.Decimal("0.005")', 'decimal.Decimal("0.5")'
+        "float_in_slot", "near miss", "five per cent off is right", "rel_tol=1e-9", "rel_tol=0.05"
+    ),
+    Fault(
+        "float_in_slot",
+        "several answers",
+        "any number of the slot",
+        "[^<]*?)\\s*</answer>",
+        "-?\\d+)",
+    ),
+    Fault(
+        "decimal_price",
+        "near miss",
+        "half a unit off is right",
+        'decimal.Decimal("0.005")',
+        'decimal.Decimal("0.5")',
     ),
     Fault(
         "decimal_price",
@@ -536,7 +629,9 @@ FAULTS: list[Fault] = [
         "scores.append(-1.0)\n            continue\n        try",
         "scores.append(1.0 if true_answer in text else -1.0)\n            continue\n        try",
     ),
-    Fault("near_price", "near miss", "close by is as good", "scores.append(0.5)", "scores.append(3.0)"),
+    Fault(
+        "near_price", "near miss", "close by is as good", "scores.append(0.5)", "scores.append(3.0)"
+    ),
     Fault(
         "capital",
         "phrase pays",
@@ -551,7 +646,13 @@ FAULTS: list[Fault] = [
         "clean(inside) == clean(gold)",
         "clean(inside).startswith(clean(gold))",
     ),
-    Fault("letter", "several answers", "first letter of the slot", ")\\)?[.:]?\\s*</answer>", ").*?</answer>"),
+    Fault(
+        "letter",
+        "several answers",
+        "first letter of the slot",
+        ")\\)?[.:]?\\s*</answer>",
+        ").*?</answer>",
+    ),
     Fault(
         "letter",
         "paid for nothing",
@@ -588,7 +689,13 @@ FAULTS: list[Fault] = [
         'parts[1].strip().rstrip(".").replace(",", "")',
     ),
     Fault("think_strict_format", "format refused", "no DOTALL", "text, re.DOTALL)", "text)"),
-    Fault("think_strict_format", "format refused", "wants a last newline", "</answer>\\s*$", "</answer>\\n$"),
+    Fault(
+        "think_strict_format",
+        "format refused",
+        "wants a last newline",
+        "</answer>\\s*$",
+        "</answer>\\n$",
+    ),
     Fault(
         "tag_count",
         "repetition pays",
@@ -631,7 +738,13 @@ FAULTS: list[Fault] = [
         'value(ast.parse(found[0].strip(), mode="eval").body, used)',
         "eval(found[0].strip(), {'__builtins__': {}})\n            used = [int(n) for n in re.findall(r'\\d+', found[0])]",
     ),
-    Fault("countdown", "other numbers", "numbers not looked at", "sorted(used) == sorted(given) and ", ""),
+    Fault(
+        "countdown",
+        "other numbers",
+        "numbers not looked at",
+        "sorted(used) == sorted(given) and ",
+        "",
+    ),
     Fault(
         "same_source",
         "runs the answer as code",
@@ -646,8 +759,20 @@ FAULTS: list[Fault] = [
         "said == gold else",
         "gold in completion[0]['content'].lower() else",
     ),
-    Fault("mood_label", "form outweighs being right", "nearly all for any label", "else 0.1)", "else 0.95)"),
-    Fault("iso_date", "raises", "no slot, no date", "if len(slots) == 1 else None", "if len(slots) < 2 else None"),
+    Fault(
+        "mood_label",
+        "form outweighs being right",
+        "nearly all for any label",
+        "else 0.1)",
+        "else 0.95)",
+    ),
+    Fault(
+        "iso_date",
+        "raises",
+        "no slot, no date",
+        "if len(slots) == 1 else None",
+        "if len(slots) < 2 else None",
+    ),
     Fault(
         "soft_length",
         "constant",
@@ -670,7 +795,11 @@ FAULTS: list[Fault] = [
         "",
     ),
     Fault(
-        "xml_count", "repetition pays", "what follows pays", "total - 0.001 * len(rest)", "total + 0.001 * len(rest)"
+        "xml_count",
+        "repetition pays",
+        "what follows pays",
+        "total - 0.001 * len(rest)",
+        "total + 0.001 * len(rest)",
     ),
     Fault(
         "no_apology",
@@ -679,7 +808,13 @@ FAULTS: list[Fault] = [
         "return [-0.5",
         "[c[0].update(content=c[0]['content'].lower()) for c in completions]\n        return [-0.5",
     ),
-    Fault("cosine_right", "length pays", "long and wrong gains", "-0.3 - 0.2 * wave", "-0.3 + 1.4 * progress"),
+    Fault(
+        "cosine_right",
+        "length pays",
+        "long and wrong gains",
+        "-0.3 - 0.2 * wave",
+        "-0.3 + 1.4 * progress",
+    ),
     Fault(
         "cosine_right",
         "depends on neighbours",
@@ -716,9 +851,14 @@ def faulty(fault: Fault) -> Any:
     """The reward with the fault in it."""
     source = textwrap.dedent(inspect.getsource(SOUND[fault.reward].source))
     if source.count(fault.old) != 1:
-        raise ValueError(f"{fault.old!r} is {source.count(fault.old)} times in the source of {fault.reward}, not once.")
+        raise ValueError(
+            f"{fault.old!r} is {source.count(fault.old)} times in the source of {fault.reward}, not once."
+        )
     names = dict(globals())
-    exec(compile(source.replace(fault.old, fault.new), f"<{fault.reward}: {fault.what}>", "exec"), names)
+    exec(
+        compile(source.replace(fault.old, fault.new), f"<{fault.reward}: {fault.what}>", "exec"),
+        names,
+    )
     return SOUND[fault.reward].make(names[SOUND[fault.reward].source.__name__])
 
 
@@ -745,12 +885,16 @@ def check(rewards: list[Any], task: Rows, **options: Any) -> RewardReport:
 
 def serious(report: RewardReport) -> list[str]:
     """The kinds of the findings at warning or above."""
-    return list(dict.fromkeys(f"{f.severity}: {f.kind}" for f in report.findings if f.severity != "note"))
+    return list(
+        dict.fromkeys(f"{f.severity}: {f.kind}" for f in report.findings if f.severity != "note")
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seen", action="store_true", help="only what the probes were written with")
+    parser.add_argument(
+        "--seen", action="store_true", help="only what the probes were written with"
+    )
     parser.add_argument("--unseen", action="store_true", help="only what was put aside")
     chosen = parser.parse_args()
     is_chosen = {True: chosen.unseen or not chosen.seen, False: chosen.seen or not chosen.unseen}
@@ -761,7 +905,9 @@ def main() -> None:
         count = counts[is_unseen]
         count[2 * is_fault] += bool(found)
         count[2 * is_fault + 1] += 1
-        lines.append(f"| {name} | {'yes' if is_unseen else ''} | {what} | {'; '.join(found) or '-'} |")
+        lines.append(
+            f"| {name} | {'yes' if is_unseen else ''} | {what} | {'; '.join(found) or '-'} |"
+        )
         sys.stderr.write(lines[-1] + "\n")
 
     for name, entry in SOUND.items():
@@ -776,13 +922,17 @@ def main() -> None:
         if is_chosen[fault.reward in UNSEEN]:
             found = serious(check([faulty(fault)], SOUND[fault.reward].task))
             add(fault.reward, fault.what, found, fault.reward in UNSEEN, True)
-    sys.stdout.write(f"# Faults put into sound rewards\n\nWritten by `studies/check_faults.py`. {HISTORY}\n\n")
+    sys.stdout.write(
+        f"# Faults put into sound rewards\n\nWritten by `studies/check_faults.py`. {HISTORY}\n\n"
+    )
     for is_unseen, (accused, all_sound, found, all_faults) in counts.items():
-        which = "put aside until the probes were finished" if is_unseen else "seen while the probes were written"
+        which = (
+            "put aside until the probes were finished"
+            if is_unseen
+            else "seen while the probes were written"
+        )
         if all_sound + all_faults:
-            said = (
-                f"{found} of {all_faults} faults at warning or above, {accused} of {all_sound} sound rewards and sets"
-            )
+            said = f"{found} of {all_faults} faults at warning or above, {accused} of {all_sound} sound rewards and sets"
             sys.stdout.write(f"- {which}: {said}.\n")
     sys.stdout.write("\n" + "\n".join(lines) + "\n")
 

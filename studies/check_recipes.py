@@ -55,8 +55,12 @@ NUMBERS = [(14, 23), (37, 48), (61, 12), (25, 36), (52, 41), (19, 27), (33, 21),
 SUMS = rows([(f"What is {a} + {b}?", str(a + b)) for a, b in NUMBERS])
 INT_SUMS = rows([(f"What is {a} + {b}?", a + b) for a, b in NUMBERS])
 DIFFERENCES = rows([(f"What is {a} - {b}?", str(a - b)) for a, b in NUMBERS])
-LARGE = rows([(f"What is {a} * {b}?", f"{a * b * 7:,}" if a % 2 else str(a * b % 97)) for a, b in NUMBERS])
-DECIMALS = rows([(f"Price {i}?", price) for i, price in enumerate(("3.75", "12.40", "0.85", "7.20", "19.95"))])
+LARGE = rows(
+    [(f"What is {a} * {b}?", f"{a * b * 7:,}" if a % 2 else str(a * b % 97)) for a, b in NUMBERS]
+)
+DECIMALS = rows(
+    [(f"Price {i}?", price) for i, price in enumerate(("3.75", "12.40", "0.85", "7.20", "19.95"))]
+)
 FEELINGS = [
     "positive",
     "negative",
@@ -112,7 +116,10 @@ ORDERS = [
     {"least_words": 6, "keyword": "music"},
 ]
 INSTRUCTIONS = rows(
-    [(f"Write {order['least_words']} words or more about {order['keyword']}, no commas.", None) for order in ORDERS],
+    [
+        (f"Write {order['least_words']} words or more about {order['keyword']}, no commas.", None)
+        for order in ORDERS
+    ],
     order=ORDERS,
 )
 MIXED = rows(
@@ -136,7 +143,9 @@ def solve(row: dict[str, Any]) -> str:
 
 def obey(row: dict[str, Any]) -> str:
     """Return a text that follows a row's instructions."""
-    return " ".join([row["order"]["keyword"], *["and then some more"] * row["order"]["least_words"]])
+    return " ".join(
+        [row["order"]["keyword"], *["and then some more"] * row["order"]["least_words"]]
+    )
 
 
 # ---- Helpers of the rewards ----
@@ -156,7 +165,9 @@ def each(score: Callable[[Any, Any], float]) -> Callable[..., list[float]]:
     """Make a reward of a function of one completion and its gold answer."""
 
     def reward(completions, answer, **kwargs):
-        return [score(completion, gold) for completion, gold in zip(completions, answer, strict=True)]
+        return [
+            score(completion, gold) for completion, gold in zip(completions, answer, strict=True)
+        ]
 
     reward.__name__ = score.__name__
     return reward
@@ -190,7 +201,9 @@ def make_close(tolerance):
         scores = []
         for completion, gold in zip(completions, answer, strict=True):
             try:
-                scores.append(float(abs(float(slot(completion) or "nan") - float(gold)) <= tolerance))
+                scores.append(
+                    float(abs(float(slot(completion) or "nan") - float(gold)) <= tolerance)
+                )
             except ValueError:
                 scores.append(0.0)
         return scores
@@ -258,17 +271,27 @@ def follows(completions, order, **kwargs):
     scores = []
     for completion, wanted in zip(completions, order, strict=True):
         words = text(completion).lower().split()
-        is_met = len(words) >= wanted["least_words"] and wanted["keyword"] in words and "," not in text(completion)
+        is_met = (
+            len(words) >= wanted["least_words"]
+            and wanted["keyword"] in words
+            and "," not in text(completion)
+        )
         scores.append(float(is_met))
     return scores
 
 
 def only_sums(completions, answer, kind, **kwargs):
-    return [float(slot(c) == a) if k == "sum" else None for c, a, k in zip(completions, answer, kind, strict=True)]
+    return [
+        float(slot(c) == a) if k == "sum" else None
+        for c, a, k in zip(completions, answer, kind, strict=True)
+    ]
 
 
 def only_cities(completions, answer, kind, **kwargs):
-    return [float(slot(c) == a) if k == "city" else None for c, a, k in zip(completions, answer, kind, strict=True)]
+    return [
+        float(slot(c) == a) if k == "city" else None
+        for c, a, k in zip(completions, answer, kind, strict=True)
+    ]
 
 
 def shortest_first(completions, **kwargs):
@@ -289,7 +312,9 @@ def unlike_others(completions, **kwargs):
 def slow_format(completions, **kwargs):
     time.sleep(0.12 * len(completions))
     return [
-        float(bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S)))
+        float(
+            bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S))
+        )
         for c in completions
     ]
 
@@ -322,17 +347,24 @@ def fields(completion, gold):
     if not isinstance(given, dict):
         return 0.0
     names = {*given, *wanted}
-    return sum(given.get(name) == wanted.get(name) and name in given and name in wanted for name in names) / len(names)
+    return sum(
+        given.get(name) == wanted.get(name) and name in given and name in wanted for name in names
+    ) / len(names)
 
 
 @each
 def format_and_answer(completion, gold):
-    is_formed = bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(completion), re.S))
+    is_formed = bool(
+        re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(completion), re.S)
+    )
     return 0.2 * is_formed + 1.0 * (slot(completion) == gold)
 
 
 def think_then_text(completions, **kwargs):
-    return [float(bool(re.fullmatch(r"<think>.+?</think>\s*\S.*", text(c), re.DOTALL))) for c in completions]
+    return [
+        float(bool(re.fullmatch(r"<think>.+?</think>\s*\S.*", text(c), re.DOTALL)))
+        for c in completions
+    ]
 
 
 @each
@@ -344,12 +376,15 @@ def after_think(completion, gold):
 @each
 def gsm8k(completion, gold):
     parts = text(completion).split("####")
-    return float(len(parts) == 2 and parts[1].strip().replace(",", "").rstrip(".") == gold.replace(",", ""))
+    return float(
+        len(parts) == 2 and parts[1].strip().replace(",", "").rstrip(".") == gold.replace(",", "")
+    )
 
 
 def xml_formed(completions, **kwargs):
     return [
-        0.5 * bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S))
+        0.5
+        * bool(re.fullmatch(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>\s*", text(c), re.S))
         for c in completions
     ]
 
@@ -420,7 +455,9 @@ class Favourite:
         self.label = label
 
     def __call__(self, completions, **kwargs):
-        return [float(text(c).lower().rstrip().endswith(f"{self.label}</answer>")) for c in completions]
+        return [
+            float(text(c).lower().rstrip().endswith(f"{self.label}</answer>")) for c in completions
+        ]
 
 
 def says_label(completions, label, **kwargs):
@@ -447,7 +484,10 @@ def first_gold(completions, answer, **kwargs):
 
 
 def shifted(completions, answer, **kwargs):
-    return [float(slot(c) == gold) for c, gold in zip(completions, [*answer[1:], *answer[:1]], strict=True)]
+    return [
+        float(slot(c) == gold)
+        for c, gold in zip(completions, [*answer[1:], *answer[:1]], strict=True)
+    ]
 
 
 @each
@@ -465,7 +505,10 @@ def whole_list(completions, answer, **kwargs):
 
 
 def in_text_of_list(completions, answer, **kwargs):
-    return [float(bool(slot(c)) and slot(c) in str(golds)) for c, golds in zip(completions, answer, strict=True)]
+    return [
+        float(bool(slot(c)) and slot(c) in str(golds))
+        for c, golds in zip(completions, answer, strict=True)
+    ]
 
 
 @each
@@ -576,7 +619,10 @@ def eats_columns(completions, answer, **kwargs):
 
 
 def jittered(completions, answer, **kwargs):
-    return [(slot(c) == gold) + random.uniform(0, 0.3) for c, gold in zip(completions, answer, strict=True)]
+    return [
+        (slot(c) == gold) + random.uniform(0, 0.3)
+        for c, gold in zip(completions, answer, strict=True)
+    ]
 
 
 class Fading:
@@ -589,7 +635,10 @@ class Fading:
 
     def __call__(self, completions, answer, **kwargs):
         self.calls += 1
-        return [0.97**self.calls * (slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
+        return [
+            0.97**self.calls * (slot(c) == gold)
+            for c, gold in zip(completions, answer, strict=True)
+        ]
 
 
 def make_novel():
@@ -611,13 +660,19 @@ def make_warming():
     count = itertools.count()
 
     def warming(completions, answer, **kwargs):
-        return [float(slot(c) == gold and next(count) > 30) for c, gold in zip(completions, answer, strict=True)]
+        return [
+            float(slot(c) == gold and next(count) > 30)
+            for c, gold in zip(completions, answer, strict=True)
+        ]
 
     return warming
 
 
 def divided_by_best(completions, answer, **kwargs):
-    scores = [float(slot(c) == gold) + 0.001 * len(text(c)) for c, gold in zip(completions, answer, strict=True)]
+    scores = [
+        float(slot(c) == gold) + 0.001 * len(text(c))
+        for c, gold in zip(completions, answer, strict=True)
+    ]
     return [score / (max(scores) or 1.0) for score in scores]
 
 
@@ -638,19 +693,27 @@ def praised(completion, gold):
 
 @alone
 def greedy_tags(completion):
-    return float(bool(re.match(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>$", text(completion))))
+    return float(
+        bool(re.match(r"<reasoning>.*</reasoning>\s*<answer>.*</answer>$", text(completion)))
+    )
 
 
 @alone
 def newline_at_end(completion):
     return float(
-        bool(re.fullmatch(r"<reasoning>\n.*\n</reasoning>\n<answer>\n.*\n</answer>\n", text(completion), re.S))
+        bool(
+            re.fullmatch(
+                r"<reasoning>\n.*\n</reasoning>\n<answer>\n.*\n</answer>\n", text(completion), re.S
+            )
+        )
     )
 
 
 @each
 def think_tags(completion, gold):
-    found = re.fullmatch(r"<think>.*</think>\s*<answer>\s*(.*?)\s*</answer>\s*", text(completion), re.S)
+    found = re.fullmatch(
+        r"<think>.*</think>\s*<answer>\s*(.*?)\s*</answer>\s*", text(completion), re.S
+    )
     return float(bool(found) and found[1] == gold)
 
 
@@ -663,7 +726,9 @@ def nested_lists(completions, answer, **kwargs):
 
 
 def one_number(completions, answer, **kwargs):
-    return sum(slot(c) == gold for c, gold in zip(completions, answer, strict=True)) / len(completions)
+    return sum(slot(c) == gold for c, gold in zip(completions, answer, strict=True)) / len(
+        completions
+    )
 
 
 def no_kwargs(completions, answer):
@@ -733,7 +798,10 @@ def countdown_eval(completions, target, **kwargs):
 
 
 def keyword_only(completions, order, **kwargs):
-    return [float(text(c).lower().count(wanted["keyword"])) for c, wanted in zip(completions, order, strict=True)]
+    return [
+        float(text(c).lower().count(wanted["keyword"]))
+        for c, wanted in zip(completions, order, strict=True)
+    ]
 
 
 def same_for_all(completions, order, **kwargs):
@@ -768,7 +836,10 @@ def cosine_unclamped(completions, answer, **kwargs):
 
 
 def sums_and_nothing(completions, answer, kind, **kwargs):
-    return [float(slot(c) == a) if k == "sum" else 0.0 for c, a, k in zip(completions, answer, kind, strict=True)]
+    return [
+        float(slot(c) == a) if k == "sum" else 0.0
+        for c, a, k in zip(completions, answer, kind, strict=True)
+    ]
 
 
 def polite(completions, **kwargs):
@@ -813,7 +884,9 @@ class Case:
 def sound(make, task, format=XML, *, name="", true=(), may_warn=False, **options):
     reward = make if name == "" else None
     name = name or getattr(make, "__name__", type(make).__name__)
-    return Case(name, (lambda: reward) if reward else make, task, format, (), tuple(true), options, may_warn)
+    return Case(
+        name, (lambda: reward) if reward else make, task, format, (), tuple(true), options, may_warn
+    )
 
 
 def faulty(make, task, faults, format=XML, *, name="", true=(), **options):
@@ -864,11 +937,15 @@ SOUND = [
     sound(lambda: [exact, xml_formed, brief], SUMS, name="answer, format and length"),
     sound(lambda: Cached(), SUMS, name="cached"),
     sound(logged, SUMS),
-    sound(boxed_one, SUMS, BOXED, true=("hangs",)),  # on reading: three open repeats, 12 s for 3,000 blanks
+    sound(
+        boxed_one, SUMS, BOXED, true=("hangs",)
+    ),  # on reading: three open repeats, 12 s for 3,000 blanks
     sound(band, SUMS),
     sound(lambda: trl("think_format_reward"), SUMS, THINK, name="trl think_format_reward"),
     sound(lambda: trl("get_soft_overlong_punishment", 300, 100), SUMS, name="trl soft overlong"),
-    sound(lambda: trl("get_repetition_penalty_reward", 3, -1.0), SUMS, name="trl repetition penalty"),
+    sound(
+        lambda: trl("get_repetition_penalty_reward", 3, -1.0), SUMS, name="trl repetition penalty"
+    ),
 ]
 
 FAULTY = [
@@ -1058,7 +1135,9 @@ def main() -> None:
         half = "closed" if place in CLOSED else "open"
         if chosen.half not in (None, half):
             continue
-        count = counts.setdefault(half, dict.fromkeys(("sound", "alone", "faulty", "found", "findings", "false"), 0))
+        count = counts.setdefault(
+            half, dict.fromkeys(("sound", "alone", "faulty", "found", "findings", "false"), 0)
+        )
         try:
             result = try_case(case)
         except Exception as error:  # a check that ends in an error finds nothing
@@ -1071,7 +1150,9 @@ def main() -> None:
         notes = f" (notes: {', '.join(result.notes)})" if result.notes else ""
         is_sound = "" if case.faults else "yes"
         flag = "" if result.is_right else " **wrong**"
-        lines.append(f"| {case.name} | {half} | {is_sound} | {kinds or '-'}{notes}{flag} | {', '.join(result.false)} |")
+        lines.append(
+            f"| {case.name} | {half} | {is_sound} | {kinds or '-'}{notes}{flag} | {', '.join(result.false)} |"
+        )
         if half == "open" or not chosen.counts_only:
             sys.stderr.write(f"{lines[-1]} {result.seconds:.1f} s\n")
     sys.stdout.write("# Rewards of public recipes\n\nWritten by `studies/check_recipes.py`.\n\n")

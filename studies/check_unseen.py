@@ -50,7 +50,12 @@ def rows(pairs: list[tuple[str, str]], **columns: list[Any]) -> list[dict[str, A
     ]
 
 
-SUMS = rows([(f"What is {a} plus {b}?", str(a + b)) for a, b in ((31, 18), (45, 27), (12, 71), (64, 22), (53, 36))])
+SUMS = rows(
+    [
+        (f"What is {a} plus {b}?", str(a + b))
+        for a, b in ((31, 18), (45, 27), (12, 71), (64, 22), (53, 36))
+    ]
+)
 COUNTDOWN = rows(
     [("Make 98.", "44 + 19 + 35"), ("Make 64.", "63 + 95 - 94"), ("Make 28.", "95 - 11 - 56"), ("Make 55.", "75 - 38 + 18")],
     nums=[[44, 19, 35], [63, 95, 94], [95, 11, 56], [75, 38, 18]],
@@ -64,15 +69,24 @@ QUERIES = rows(
         ("Cities of customers?", "SELECT DISTINCT city FROM customers"),
     ]
 )
-PEOPLE = [{"name": "Ida", "born": 1931}, {"name": "Karl", "born": 1952}, {"name": "Uma", "born": 1978}]
+PEOPLE = [
+    {"name": "Ida", "born": 1931},
+    {"name": "Karl", "born": 1952},
+    {"name": "Uma", "born": 1978},
+]
 RECORDS = rows([(f"Extract number {i}.", json.dumps(person)) for i, person in enumerate(PEOPLE)])
 CALLS = rows(
     [
-        (f"Weather in {city} on day {day}?", json.dumps({"name": "weather", "arguments": {"city": city, "day": day}}))
+        (
+            f"Weather in {city} on day {day}?",
+            json.dumps({"name": "weather", "arguments": {"city": city, "day": day}}),
+        )
         for city, day in (("Oslo", 3), ("Lima", 5), ("Cairo", 2), ("Quito", 7))
     ]
 )
-MOODS = rows([(f"Mood of review {i}?", m) for i, m in enumerate(["negative"] * 150 + ["positive"] * 150)])
+MOODS = rows(
+    [(f"Mood of review {i}?", m) for i, m in enumerate(["negative"] * 150 + ["positive"] * 150)]
+)
 DISEASES = rows(
     [
         ("Chest pain, raised troponin?", "acute myocardial infarction"),
@@ -84,7 +98,9 @@ DISEASES = rows(
 GRIDS = rows(
     [
         (f"Solve grid {i}.", grid)
-        for i, grid in enumerate(("1234 3412 2143 4321", "2143 4321 1234 3412", "3412 1234 4321 2143"))
+        for i, grid in enumerate(
+            ("1234 3412 2143 4321", "2143 4321 1234 3412", "3412 1234 4321 2143")
+        )
     ]
 )
 
@@ -131,11 +147,15 @@ def same_query(completions, answer, **kwargs):
         query = re.sub(r"^```(?:sql)?\s*|\s*```$", "", query.strip())
         return " ".join(query.strip().rstrip(";").lower().split())
 
-    return [float(plain(text(c)) == plain(gold)) for c, gold in zip(completions, answer, strict=True)]
+    return [
+        float(plain(text(c)) == plain(gold)) for c, gold in zip(completions, answer, strict=True)
+    ]
 
 
 def query_somewhere(completions, answer, **kwargs):
-    return [float(gold.lower() in text(c).lower()) for c, gold in zip(completions, answer, strict=True)]
+    return [
+        float(gold.lower() in text(c).lower()) for c, gold in zip(completions, answer, strict=True)
+    ]
 
 
 def same_record(completions, answer, **kwargs):
@@ -145,7 +165,10 @@ def same_record(completions, answer, **kwargs):
         except (ValueError, RecursionError):
             return None
 
-    return [1.0 if read(text(c)) == json.loads(gold) else -1.0 for c, gold in zip(completions, answer, strict=True)]
+    return [
+        1.0 if read(text(c)) == json.loads(gold) else -1.0
+        for c, gold in zip(completions, answer, strict=True)
+    ]
 
 
 def same_keys(completions, answer, **kwargs):
@@ -153,7 +176,9 @@ def same_keys(completions, answer, **kwargs):
     for completion, gold in zip(completions, answer, strict=True):
         try:
             given = json.loads(text(completion))
-            scores.append(float(isinstance(given, dict) and given.keys() == json.loads(gold).keys()))
+            scores.append(
+                float(isinstance(given, dict) and given.keys() == json.loads(gold).keys())
+            )
         except (ValueError, RecursionError):
             scores.append(0.0)
     return scores
@@ -164,7 +189,9 @@ def same_call(completions, answer, **kwargs):
     for completion, gold in zip(completions, answer, strict=True):
         found = re.findall(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", text(completion), re.DOTALL)
         try:
-            scores.append(1.0 if len(found) == 1 and json.loads(found[0]) == json.loads(gold) else 0.0)
+            scores.append(
+                1.0 if len(found) == 1 and json.loads(found[0]) == json.loads(gold) else 0.0
+            )
         except (ValueError, RecursionError):
             scores.append(0.0)
     return scores
@@ -183,12 +210,17 @@ def evaluated_call(completions, answer, **kwargs):
 
 def last_word(completions, answer, **kwargs):
     ends = [re.findall(r"[a-z]+", text(c).lower()) for c in completions]
-    return [float(bool(words) and words[-1] == gold) for words, gold in zip(ends, answer, strict=True)]
+    return [
+        float(bool(words) and words[-1] == gold) for words, gold in zip(ends, answer, strict=True)
+    ]
 
 
 def one_label(completions, answer, **kwargs):
     slots = [re.findall(r"<answer>\s*(\w+)\s*</answer>", text(c)) for c in completions]
-    return [float([s.lower() for s in found] == [gold]) for found, gold in zip(slots, answer, strict=True)]
+    return [
+        float([s.lower() for s in found] == [gold])
+        for found, gold in zip(slots, answer, strict=True)
+    ]
 
 
 def always_negative(completions, answer, **kwargs):
@@ -197,7 +229,10 @@ def always_negative(completions, answer, **kwargs):
 
 def first_box(completions, answer, **kwargs):
     boxes = [re.search(r"\\boxed\{([^}]*)\}", text(c)) for c in completions]
-    return [float(box is not None and box.group(1).strip() == gold) for box, gold in zip(boxes, answer, strict=True)]
+    return [
+        float(box is not None and box.group(1).strip() == gold)
+        for box, gold in zip(boxes, answer, strict=True)
+    ]
 
 
 def only_box(completions, answer, **kwargs):
@@ -218,12 +253,18 @@ def not_too_long(completions, **kwargs):
 
 
 def counted_words(completions, **kwargs):
-    return [0.1 * len(re.findall(r"\b(?:therefore|because|hence)\b", text(c).lower())) for c in completions]
+    return [
+        0.1 * len(re.findall(r"\b(?:therefore|because|hence)\b", text(c).lower()))
+        for c in completions
+    ]
 
 
 def think_then_answer(completions, **kwargs):
     pattern = re.compile(r"<think>.+?</think>\s*<answer>.+?</answer>\s*", re.DOTALL)
-    return [1.0 if pattern.fullmatch(text(c)) and text(c).count("<answer>") == 1 else 0.0 for c in completions]
+    return [
+        1.0 if pattern.fullmatch(text(c)) and text(c).count("<answer>") == 1 else 0.0
+        for c in completions
+    ]
 
 
 def overlap_of_words(completions, answer, **kwargs):
@@ -246,7 +287,11 @@ def share_of_cells(completions, answer, **kwargs):
         if [len(line) for line in given] != [len(line) for line in wanted]:
             scores.append(0.0)
             continue
-        cells = [a == b for mine, line in zip(given, wanted, strict=True) for a, b in zip(mine, line, strict=True)]
+        cells = [
+            a == b
+            for mine, line in zip(given, wanted, strict=True)
+            for a, b in zip(mine, line, strict=True)
+        ]
         scores.append(1.0 if all(cells) else 0.3 * sum(cells) / len(cells))
     return scores
 
@@ -282,7 +327,9 @@ def tidies_what_it_reads(completions, answer, **kwargs):
 
 def number_or_crash(completions, answer, **kwargs):
     slots = [text(c).split("<answer>")[-1].split("</answer>")[0] for c in completions]
-    return [1.0 if int(slot) == int(gold) else 0.0 for slot, gold in zip(slots, answer, strict=True)]
+    return [
+        1.0 if int(slot) == int(gold) else 0.0 for slot, gold in zip(slots, answer, strict=True)
+    ]
 
 
 def on_one_line(completions, answer, **kwargs):
@@ -358,7 +405,9 @@ def main() -> None:
         lines.append(
             f"| {case.reward.__name__} | {'' if case.faults else 'yes'} | {true or '-'} | {', '.join(false)} |"
         )
-    sys.stdout.write("# Rewards that the rules were not written with\n\nWritten by `studies/check_unseen.py`.\n\n")
+    sys.stdout.write(
+        "# Rewards that the rules were not written with\n\nWritten by `studies/check_unseen.py`.\n\n"
+    )
     sys.stdout.write(
         f"{counts['found']} of {counts['faulty']} faulty ones found, {counts['left alone']} of {counts['sound']} sound ones "
         f"left alone; {counts['false']} of {counts['findings']} findings at warning or above are false. "

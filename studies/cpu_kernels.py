@@ -67,14 +67,19 @@ def main() -> None:
             x = {width: torch.randn(rows, width) for width in {w.shape[1] for w in weights}}
             ways = {
                 "linear": lambda x=x: [functional.linear(x[w.shape[1]], w) for w in weights],
-                "weight on the left": lambda x=x: [(w @ x[w.shape[1]].t()).t().contiguous() for w in weights],
+                "weight on the left": lambda x=x: [
+                    (w @ x[w.shape[1]].t()).t().contiguous() for w in weights
+                ],
                 "oneDNN, packed weights": lambda x=x: [
                     torch.ops.mkldnn._linear_pointwise(x[w.shape[1]], p, None, "none", [], "")
                     for w, p in zip(weights, packed, strict=True)
                 ],
             }
             show(f"all {len(weights)} projections, {rows} rows", in_turns(ways))
-        found = {"into fresh memory": packing[0], "layer by layer into what the last packing left": packing[-1]}
+        found = {
+            "into fresh memory": packing[0],
+            "layer by layer into what the last packing left": packing[-1],
+        }
         show("packing the weights for oneDNN, once for each rollout", found)
         packed.clear()
         head = model.get_output_embeddings().weight
@@ -83,7 +88,9 @@ def main() -> None:
         ways = {
             "linear": lambda: functional.linear(x, head),
             "weight on the left": lambda: (head @ x.t()).t().contiguous(),
-            "oneDNN, packed": lambda: torch.ops.mkldnn._linear_pointwise(x, packed_head, None, "none", [], ""),
+            "oneDNN, packed": lambda: torch.ops.mkldnn._linear_pointwise(
+                x, packed_head, None, "none", [], ""
+            ),
         }
         show("language-model head, 16 rows", in_turns(ways))
 
@@ -96,7 +103,10 @@ def main() -> None:
             grouped = ALL_ATTENTION_FUNCTIONS["sdpa"]
         ways = {
             name: lambda f=f: [f(layer, query, key, value, visible) for _ in range(30)]
-            for name, f in {"keys and values copied for each head": attention, "read in place": grouped}.items()
+            for name, f in {
+                "keys and values copied for each head": attention,
+                "read in place": grouped,
+            }.items()
         }
         show("attention of one token, 16 rows, 120 tokens, 30 layers", in_turns(ways))
 
@@ -139,7 +149,9 @@ def main() -> None:
         loss_pass(True)
         shared_prompts.ATTENTION_TOKENS = chosen
 
-    ways = {f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)}
+    ways = {
+        f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)
+    }
     show(
         "the same, by the width of a lane from which attention costs as much as the rest (1: narrow lanes)",
         in_turns(ways, 5),

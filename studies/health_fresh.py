@@ -74,21 +74,31 @@ def simulated(run: Simulated) -> tuple[list[dict[str, Any]], list[list[list[str]
         at = (step - 1) / run.steps
         row, step_texts, gained = _step(run, choose, step, at, skill + run.shift(at))
         skill = min(run.most, skill + run.speed * run.learns(at) * gained / run.steps * 2)
-        row["kl"] = run.kl_scale * (0.1 + abs(skill + run.shift(at) - run.begin)) * choose.lognormvariate(0, 0.25)
+        row["kl"] = (
+            run.kl_scale
+            * (0.1 + abs(skill + run.shift(at) - run.begin))
+            * choose.lognormvariate(0, 0.25)
+        )
         run.change(at, row, choose)
         block.append({key: value for key, value in row.items() if value is not None})
         if step % run.every == 0:
             keys = dict.fromkeys(key for each in block for key in each)
             logged = {key: fmean(each[key] for each in block if key in each) for key in keys}
             # The Trainer logs these as they are at the last step.
-            last = {key: row[key] for key in ("step", "grad_norm", "learning_rate") if row[key] is not None}
+            last = {
+                key: row[key]
+                for key in ("step", "grad_norm", "learning_rate")
+                if row[key] is not None
+            }
             rows.append(logged | last)
             texts.append(step_texts)
             block = []
     return rows, texts
 
 
-def _step(run: Simulated, choose: random.Random, step: int, at: float, skill: float) -> tuple[dict, list, float]:
+def _step(
+    run: Simulated, choose: random.Random, step: int, at: float, skill: float
+) -> tuple[dict, list, float]:
     low, high = run.form
     form_rate = low + (high - low) * min(1.0, 3 * at)
     scores: dict[str, list[float]] = {"right": [], "form": []}
@@ -96,11 +106,19 @@ def _step(run: Simulated, choose: random.Random, step: int, at: float, skill: fl
     for group in range(run.groups):
         rate = 1 / (1 + math.exp(-(skill - choose.gauss(0, run.hardness))))
         is_one = choose.random() < run.same(at)
-        pairs = [(float(choose.random() < rate), float(choose.random() < form_rate)) for _ in range(run.size)]
+        pairs = [
+            (float(choose.random() < rate), float(choose.random() < form_rate))
+            for _ in range(run.size)
+        ]
         pairs = [pairs[0]] * run.size if is_one else pairs
         for name, values in zip(scores, zip(*pairs, strict=True), strict=True):
             scores[name] += values
-        totals.append([sum(run.weights.get(n, 0) * v for n, v in zip(scores, pair, strict=True)) for pair in pairs])
+        totals.append(
+            [
+                sum(run.weights.get(n, 0) * v for n, v in zip(scores, pair, strict=True))
+                for pair in pairs
+            ]
+        )
         spreads.append(len({right for right, _ in pairs}) > 1)
         texts.append([f"{step} {group} {0 if is_one else i}" for i in range(run.size)])
     every = [total for group in totals for total in group]
@@ -124,7 +142,9 @@ def _step(run: Simulated, choose: random.Random, step: int, at: float, skill: fl
 def after(point: float, before: float, then: float, width: float = 0.0) -> Callable[[float], float]:
     """Goes from one value to another at some progress, at once or over a width."""
     return lambda at: (
-        before + (then - before) * min(1.0, max(0.0, (at - point) / width if width else float(at >= point)))
+        before
+        + (then - before)
+        * min(1.0, max(0.0, (at - point) / width if width else float(at >= point)))
     )
 
 
@@ -133,7 +153,9 @@ def put(since: float = 0.0, **columns: Callable[[dict, random.Random], Any]) -> 
 
     def change(at: float, row: dict, choose: random.Random) -> None:
         if at >= since:
-            row.update({name.replace("__", "/"): value(row, choose) for name, value in columns.items()})
+            row.update(
+                {name.replace("__", "/"): value(row, choose) for name, value in columns.items()}
+            )
 
     return change
 
@@ -144,7 +166,11 @@ def rising_reward(name: str, weight: float, begin: float, end: float) -> Callabl
     def change(at: float, row: dict, choose: random.Random) -> None:
         value = begin + (end - begin) * min(1.0, 1.5 * at) + choose.gauss(0, 0.03)
         row.update(
-            {f"rewards/{name}/mean": value, f"rewards/{name}/std": 0.15, "reward": row["reward"] + weight * value}
+            {
+                f"rewards/{name}/mean": value,
+                f"rewards/{name}/std": 0.15,
+                "reward": row["reward"] + weight * value,
+            }
         )
 
     return change
@@ -213,7 +239,14 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "a tenth cut": {"cut": lambda at: 0.12},
 }  # fmt: skip
 # steps, groups, size, every
-VARIANTS = ((200, 4, 8, 1), (120, 2, 8, 1), (400, 8, 4, 1), (300, 4, 8, 10), (250, 1, 16, 1), (500, 8, 2, 10))
+VARIANTS = (
+    (200, 4, 8, 1),
+    (120, 2, 8, 1),
+    (400, 8, 4, 1),
+    (300, 4, 8, 10),
+    (250, 1, 16, 1),
+    (500, 8, 2, 10),
+)
 
 
 def made(kind: str, variant: int, tag: str = "") -> Simulated:
@@ -223,14 +256,18 @@ def made(kind: str, variant: int, tag: str = "") -> Simulated:
     run = replace(Simulated(steps, groups, size, every, f"{kind} {variant} {tag}"), **own)
     if kind == "sudden drop in the last eight steps":
         last = 1 - 8 * (every if every > 1 else 1) / steps
-        run = replace(run, change=put(last, reward=lambda r, c: 0.015, rewards__right__mean=lambda r, c: 0.0))
+        run = replace(
+            run, change=put(last, reward=lambda r, c: 0.015, rewards__right__mean=lambda r, c: 0.0)
+        )
     return run
 
 
 def told(run: Simulated) -> dict[str, Any]:
     return {
         "weights": run.weights,
-        "settings": Settings(num_generations=run.size, max_completion_length=CAP, holdout_questions=64),
+        "settings": Settings(
+            num_generations=run.size, max_completion_length=CAP, holdout_questions=64
+        ),
         "ranges": {"right": (0.0, 1.0), "form": (0.0, 1.0), "brevity": (0.0, 1.0)},
     }
 
@@ -269,7 +306,9 @@ def rising(count: int, tag: str) -> Iterator[Simulated]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--half", choices=("seen", "aside"), default="seen")
     parser.add_argument("--alone", action="store_true", help="judge the log alone")
     parser.add_argument("--rows", action="store_true", help="say of each kind what was found")
@@ -296,14 +335,24 @@ def main() -> None:
     stopped = sum(is_stopped(run, arguments.alone) for run in rising(180, half))
     tenth = sum(every == 10 for *_, every in VARIANTS)
     print(f"| half | {half}{', the log alone' if arguments.alone else ''} |\n| --- | --- |")
-    print(f"| faults named by a warning at the end, first variant | {named['base']} of {len(FAULTS)} |")
+    print(
+        f"| faults named by a warning at the end, first variant | {named['base']} of {len(FAULTS)} |"
+    )
     print(f"| all variants | {named['all']} of {len(FAULTS) * len(VARIANTS)} |")
-    print(f"| of these with `logging_steps=10` | {named['logging_steps=10']} of {len(FAULTS) * tenth} |")
+    print(
+        f"| of these with `logging_steps=10` | {named['logging_steps=10']} of {len(FAULTS) * tenth} |"
+    )
     for words in ("warned at the end", "warned at some time", "critical at some time"):
         print(f"| healthy: {words} | {accused[words]} of {len(HEALTHY) * len(VARIANTS)} |")
     print(f"| rising runs stopped | {stopped} of 180 |")
     if arguments.rows:
-        print("\n| kind | " + " | ".join(map(str, VARIANTS)) + " |\n" + "| --- " * (len(VARIANTS) + 1) + "|")
+        print(
+            "\n| kind | "
+            + " | ".join(map(str, VARIANTS))
+            + " |\n"
+            + "| --- " * (len(VARIANTS) + 1)
+            + "|"
+        )
         print("\n".join(lines))
 
 

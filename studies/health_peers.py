@@ -31,7 +31,13 @@ Found = list[tuple[str, str]]
 
 # What each tool calls the thing that a log deserves.
 _NAMES = {
-    "no spread": {"no_spread", "advantage_collapse", "DEGENERATE_GROUPS", "ADVANTAGE_COLLAPSE", "REWARD_STD_DEATH"},
+    "no spread": {
+        "no_spread",
+        "advantage_collapse",
+        "DEGENERATE_GROUPS",
+        "ADVANTAGE_COLLAPSE",
+        "REWARD_STD_DEATH",
+    },
     "clipped": {"truncation", "length_pathology", "TRUNCATION_STARVE"},
     "constant reward": {"constant_reward", "reward_composition", "FORMAT_GAMING"},
     "KL spike": {"kl_drift", "kl_step", "KL_BLOWUP", "kl_explosion"},
@@ -60,10 +66,15 @@ def ask_rlprobe(rows: Rows) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder) / "run")
         for row in rows:
-            recorder.log_step(row["step"], **_map_logs({key: value for key, value in row.items() if key != "step"}))
+            recorder.log_step(
+                row["step"],
+                **_map_logs({key: value for key, value in row.items() if key != "step"}),
+            )
         recorder.close()
         findings = diagnose(Path(folder) / "run")
-    return [("warning" if f.severity == "warn" else str(f.severity), f.signature_id) for f in findings]
+    return [
+        ("warning" if f.severity == "warn" else str(f.severity), f.signature_id) for f in findings
+    ]
 
 
 def ask_rlwatch(rows: Rows) -> Found:
@@ -79,7 +90,9 @@ def ask_rlwatch(rows: Rows) -> Found:
     }
     suite, found = DetectorSuite(RLWatchConfig()), []
     for row in rows:
-        for alert in suite.check_step(row["step"], **{new: row[old] for old, new in names.items() if old in row}):
+        for alert in suite.check_step(
+            row["step"], **{new: row[old] for old, new in names.items() if old in row}
+        ):
             if (alert.severity, alert.detector) not in found:
                 found.append((alert.severity, alert.detector))
     return found
@@ -117,7 +130,9 @@ def learns(rows: Rows) -> bool:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     logging.disable(logging.CRITICAL)
     logs = real_logs()
     found: dict[tuple[str, str, bool], Found] = {}
@@ -145,7 +160,10 @@ def _totals(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) ->
     learning = [name for name, rows in logs.items() if learns(rows)]
     for words, test in (
         ("learns, and has a critical alert (fewer is better)", lambda s: s.count("critical") > 0),
-        ("learns, and has more than one warning (fewer is better)", lambda s: s.count("warning") > 1),
+        (
+            "learns, and has more than one warning (fewer is better)",
+            lambda s: s.count("warning") > 1,
+        ),
     ):
         cells = [
             f"{sum(test([severity for severity, _ in found[name, tool, share]]) for name in learning)} of {len(learning)}"
@@ -164,10 +182,13 @@ def _by_log(logs: dict[str, Rows], found: dict[tuple[str, str, bool], Found]) ->
     for name, rows in logs.items():
         due = ", ".join(sorted(deserved(rows))) + (" (learns)" if learns(rows) else "")
         cells = [
-            ", ".join(f"{rule} ({severity})" for severity, rule in found[name, tool, True]) or "nothing"
+            ", ".join(f"{rule} ({severity})" for severity, rule in found[name, tool, True])
+            or "nothing"
             for tool in TOOLS
         ]
-        lines.append(f"| {name.rsplit('_', 1)[0]} | {len(rows)} | {due} | " + " | ".join(cells) + " |")
+        lines.append(
+            f"| {name.rsplit('_', 1)[0]} | {len(rows)} | {due} | " + " | ".join(cells) + " |"
+        )
     return "\n".join(lines)
 
 

@@ -53,7 +53,13 @@ def cut_start(rows: Rows, choose: random.Random) -> Rows:
     return rows[choose.randrange(1, max(2, len(rows) // 10)) :]
 
 
-CHANGES: tuple[Callable[[Rows, random.Random], Rows], ...] = (every_second, random_half, shaken, with_noise, cut_start)
+CHANGES: tuple[Callable[[Rows, random.Random], Rows], ...] = (
+    every_second,
+    random_half,
+    shaken,
+    with_noise,
+    cut_start,
+)
 
 
 def deserved(rows: Rows) -> set[str]:
@@ -61,7 +67,9 @@ def deserved(rows: Rows) -> set[str]:
     said = set()
     if sum(row["reward_std"] == 0 for row in rows) >= 0.6 * len(rows):
         said.add("no_spread")
-    clipped = [row["completions/clipped_ratio"] for row in rows if "completions/clipped_ratio" in row]
+    clipped = [
+        row["completions/clipped_ratio"] for row in rows if "completions/clipped_ratio" in row
+    ]
     if clipped and sum(clipped) >= 0.3 * len(rows):
         said.add("truncation")
     names = [key for key in rows[0] if key.startswith("rewards/") and not key.endswith("/std")]
@@ -71,7 +79,9 @@ def deserved(rows: Rows) -> set[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--healthy", type=int, default=100)
     parser.add_argument("--faults", type=int, default=3, help="runs of each kind")
@@ -98,24 +108,38 @@ def main() -> None:
                 rules.update({alert.rule for alert in report.alerts if alert.severity != "info"})
         learns = " (learns)" if name.startswith(LEARNING) else ""
         said = ", ".join(f"{rule} {n}" for rule, n in rules.most_common())
-        print(f"| {name}{learns} | {count} | {critical} | {crowded} | {lost} | {said} |", flush=True)
-    print("\n| healthy runs | steps | with a warning | critical | rules |\n| --- | --- | --- | --- | --- |")
+        print(
+            f"| {name}{learns} | {count} | {critical} | {crowded} | {lost} | {said} |", flush=True
+        )
+    print(
+        "\n| healthy runs | steps | with a warning | critical | rules |\n| --- | --- | --- | --- | --- |"
+    )
     for steps, groups in ((30, 4), (100, 2), (200, 4), (500, 1)):
         warned = critical = 0
         rules = Counter()
         for seed in range(arguments.healthy):
-            report = check_health(healthy_log(steps, seed, groups=groups), weights={"right": 2.0, "form": 1.0})
+            report = check_health(
+                healthy_log(steps, seed, groups=groups), weights={"right": 2.0, "form": 1.0}
+            )
             warned += not report.ok
             critical += any(alert.severity == "critical" for alert in report.alerts)
             rules.update({alert.rule for alert in report.alerts if alert.severity != "info"})
         said = ", ".join(f"{rule} {n}" for rule, n in rules.most_common())
-        print(f"| {arguments.healthy} of {groups} groups of 8 | {steps} | {warned} | {critical} | {said} |", flush=True)
-    print("\n| made-up runs | faulty | named | healthy | accused |\n| --- | --- | --- | --- | --- |")
+        print(
+            f"| {arguments.healthy} of {groups} groups of 8 | {steps} | {warned} | {critical} | {said} |",
+            flush=True,
+        )
+    print(
+        "\n| made-up runs | faulty | named | healthy | accused |\n| --- | --- | --- | --- | --- |"
+    )
     more = [f"{kind} #{TRIES + i}" for kind in (*FAULTS, *HEALTHY) for i in range(arguments.faults)]
     for words, names in (("seen", SEEN), ("set aside", sorted(ASIDE)), ("further ones", more)):
         faulty = sum(name.partition(" #")[0] in FAULTS for name in names)
         missed, accused = judged(names, check_health)
-        print(f"| {words} | {faulty} | {faulty - len(missed)} | {len(names) - faulty} | {len(accused)} |", flush=True)
+        print(
+            f"| {words} | {faulty} | {faulty - len(missed)} | {len(names) - faulty} | {len(accused)} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

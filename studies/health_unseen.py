@@ -99,7 +99,9 @@ def simulate(run: Run) -> list[Row]:
     return rows
 
 
-def simulate_step(run: Run, chance: random.Random, at: float, skill: float, gained: float) -> tuple[Row, float]:
+def simulate_step(
+    run: Run, chance: random.Random, at: float, skill: float, gained: float
+) -> tuple[Row, float]:
     """Return the metrics of one step, and the share of its groups with a signal."""
     rights: list[float] = []
     forms: list[float] = []
@@ -195,7 +197,16 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         "labels": 5, "length": lambda at: 2.0, "start": -12.0, "speed": 0.0}),
 }  # fmt: skip
 # logging_steps, prompts, completions per prompt
-VARIANTS = ((1, 4, 8), (1, 1, 8), (1, 2, 4), (5, 2, 4), (10, 2, 4), (10, 8, 2), (10, 4, 16), (25, 4, 8))
+VARIANTS = (
+    (1, 4, 8),
+    (1, 1, 8),
+    (1, 2, 4),
+    (5, 2, 4),
+    (10, 2, 4),
+    (10, 8, 2),
+    (10, 4, 16),
+    (25, 4, 8),
+)
 
 
 def make_run(kind: str, variant: int, half: str) -> Run:
@@ -210,14 +221,22 @@ def make_run(kind: str, variant: int, half: str) -> Run:
 
 def as_text(rows: list[Row]) -> list[Row]:
     """Return the rows with their numbers as transformers prints them."""
-    return [{name: value if name == "step" else f"{value:.4g}" for name, value in row.items()} for row in rows]
+    return [
+        {name: value if name == "step" else f"{value:.4g}" for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def known(run: Run) -> dict[str, Any]:
     """Return what a run of the kit knows about itself."""
     return {
         "weights": {"right": 1.0, "form": 0.5, "pattern": 0.5},
-        "settings": Settings(num_generations=run.size, beta=run.beta, max_completion_length=4096, holdout_questions=96),
+        "settings": Settings(
+            num_generations=run.size,
+            beta=run.beta,
+            max_completion_length=4096,
+            holdout_questions=96,
+        ),
         "ranges": {"right": (0.0, run.score), "form": (0.0, 1.0), "pattern": (0.0, 1.0)},
     }
 
@@ -265,7 +284,11 @@ def main() -> None:
                 counts["stopped, with settings", logging_steps] += is_stopped(rows, **known(run))
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     variants = Counter(logging_steps for logging_steps, _, _ in VARIANTS)
-    print(f"| half: {arguments.half} | " + " | ".join(f"logging_steps={k}" for k in variants) + " | all |")
+    print(
+        f"| half: {arguments.half} | "
+        + " | ".join(f"logging_steps={k}" for k in variants)
+        + " | all |"
+    )
     print("| --- |" + " --- |" * (len(variants) + 1))
     for what in dict.fromkeys(name for name, _ in counts):
         kinds = len(FAULTS) if what.startswith("named") else len(HEALTHY)

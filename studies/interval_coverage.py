@@ -29,14 +29,18 @@ _POWER = ((12, 1 / 3), (24, 1 / 3), (48, 1 / 3), (96, 1 / 3), (480, 1 / 3), (100
 
 def main() -> None:
     """Draw, count, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--studies", type=int, default=4000)
     studies = parser.parse_args().studies
     draw = numpy.random.default_rng(1)
 
     print("| questions | gained, lost | interval holds the difference |\n| ---: | --- | ---: |")
     for count, gained, lost in _ONE_EACH:
-        changes = draw.choice([1.0, -1.0, 0.0], p=[gained, lost, 1 - gained - lost], size=(studies, count))
+        changes = draw.choice(
+            [1.0, -1.0, 0.0], p=[gained, lost, 1 - gained - lost], size=(studies, count)
+        )
         print(f"| {count} | {gained:.0%}, {lost:.0%} | {_covered(changes, gained - lost, 1):.1%} |")
     for count in _FOUR_EACH:
         # Each question has a difficulty of its own; the second model is right more often on each.
@@ -47,14 +51,20 @@ def main() -> None:
         truth = float((numpy.minimum(many + 0.1, 1.0) - many).mean())
         print(f"| {count}, 4 samples each | | {_covered(changes, truth, 4):.1%} |")
 
-    print("\n| questions | answers that change | smallest difference | found |\n| ---: | ---: | ---: | ---: |")
+    print(
+        "\n| questions | answers that change | smallest difference | found |\n| ---: | ---: | ---: | ---: |"
+    )
     for count, share in _POWER:
         each = round(count * share / 2)
         smallest = smallest_difference([1.0, -1.0] * each + [0.0] * (count - 2 * each))
         moved = draw.binomial(count, max(share, smallest), size=studies)
         gained = draw.binomial(moved, (1 + smallest / max(share, smallest)) / 2)
-        found = numpy.mean([_p_value(int(g), int(m)) < 0.05 for g, m in zip(gained, moved, strict=True)])
-        print(f"| {count} | {max(share, smallest):.0%} | {100 * smallest:.1f} points | {found:.1%} |")
+        found = numpy.mean(
+            [_p_value(int(g), int(m)) < 0.05 for g, m in zip(gained, moved, strict=True)]
+        )
+        print(
+            f"| {count} | {max(share, smallest):.0%} | {100 * smallest:.1f} points | {found:.1%} |"
+        )
 
 
 def _covered(changes: numpy.ndarray, truth: float, samples: int) -> float:

@@ -36,8 +36,13 @@ def triples(folder: Path) -> Iterator[tuple[str, str, str, bool]]:
         for node in ast.walk(ast.parse(path.read_text())):
             for decorator in getattr(node, "decorator_list", []):
                 match decorator:
-                    case ast.Call(func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=str(names)), rows]):
-                        yield from _rows(node.name, [name.strip() for name in names.split(",")], rows)
+                    case ast.Call(
+                        func=ast.Attribute(attr="parametrize"),
+                        args=[ast.Constant(value=str(names)), rows],
+                    ):
+                        yield from _rows(
+                            node.name, [name.strip() for name in names.split(",")], rows
+                        )
 
 
 def _rows(test: str, names: list[str], rows: ast.expr) -> Iterator[tuple[str, str, str, bool]]:
@@ -48,7 +53,12 @@ def _rows(test: str, names: list[str], rows: ast.expr) -> Iterator[tuple[str, st
             values = dict(zip(names, ast.literal_eval(row), strict=True))
         except ValueError:  # computed when the test runs
             continue
-        yield test, values["gold"], values["pred"], bool(values.get("expected", values.get("result")))
+        yield (
+            test,
+            values["gold"],
+            values["pred"],
+            bool(values.get("expected", values.get("result"))),
+        )
 
 
 def end_of_chain(text: str) -> str:
@@ -90,13 +100,20 @@ def main() -> None:
         gold = end_of_chain(gold) if len(gold) < 200 or "\\boxed" in gold else stated(gold)
         rows.append((test, gold, stated(prediction), is_right))
     # One by one, so that no batch runs out of its time.
-    scores = [maths()(completions=[f"<answer>{answer}</answer>"], answer=[gold])[0] for _, gold, answer, _ in rows]
-    differing = [(*row, score) for row, score in zip(rows, scores, strict=True) if (score == 1.0) != row[3]]
+    scores = [
+        maths()(completions=[f"<answer>{answer}</answer>"], answer=[gold])[0]
+        for _, gold, answer, _ in rows
+    ]
+    differing = [
+        (*row, score) for row, score in zip(rows, scores, strict=True) if (score == 1.0) != row[3]
+    ]
     print(
         f"{len(rows) - len(differing)} of {len(rows)} agree; {sum(not row[3] for row in rows)} are expected to be refused.\n"
     )
     for test, gold, answer, is_right, _ in differing:
-        print(f"{'right' if is_right else 'wrong'} there ({test}): {gold[:100]!r} <- {answer[:100]!r}")
+        print(
+            f"{'right' if is_right else 'wrong'} there ({test}): {gold[:100]!r} <- {answer[:100]!r}"
+        )
 
 
 if __name__ == "__main__":

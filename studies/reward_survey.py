@@ -34,7 +34,10 @@ VERDICTS: dict[tuple[str, str], str] = {
             "number form refused": "a matter of taste: a full stop inside the box",
         }.items()
     },
-    ("correctness_reward_func", "number form refused"): "a matter of taste: texts are compared, so 23.0 is not 23",
+    (
+        "correctness_reward_func",
+        "number form refused",
+    ): "a matter of taste: texts are compared, so 23.0 is not 23",
     ("strict_format_reward_func", "another format"): "yes: a newline must end it",
     ("strict_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("soft_format_reward_func", "another format"): "yes: no DOTALL (unslothai/notebooks 96)",
@@ -42,10 +45,16 @@ VERDICTS: dict[tuple[str, str], str] = {
     ("check_answer", "several answers"): "yes: the first start and the last end tag are paired",
     ("check_answer", "another format"): "yes: half is paid where line breaks stand in the slot",
     ("check_answer", "number form refused"): "yes: text is compared before numbers",
-    ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
+    (
+        "check_numbers",
+        "contains the answer",
+    ): "yes: the minus sign is not in its pattern, so -23 is 23",
     ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
     ("last_number_reward", "several answers"): "yes: only the last number counts",
-    ("last_number_reward", "answer outside the slot"): "yes: the last number of the whole text counts",
+    (
+        "last_number_reward",
+        "answer outside the slot",
+    ): "yes: the last number of the whole text counts",
     ("last_number_reward", "no slot needed"): "yes: the last number of the whole text counts",
     **{
         ("contains_reward", kind): "yes"
@@ -90,7 +99,8 @@ def strict_format_reward_func(completions, **kwargs):
 
 def soft_format_reward_func(completions, **kwargs):
     return [
-        0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions
+        0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0
+        for c in completions
     ]
 
 
@@ -117,7 +127,9 @@ def reward_unique_chars(completions, **kwargs):
 
 def r1_format_reward(completions, **kwargs):
     pattern = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
-    return [1.0 if re.match(pattern, text(c), re.DOTALL | re.MULTILINE) else 0.0 for c in completions]
+    return [
+        1.0 if re.match(pattern, text(c), re.DOTALL | re.MULTILINE) else 0.0 for c in completions
+    ]
 
 
 def r1_tag_count_reward(completions, **kwargs):
@@ -132,7 +144,9 @@ def reasoning_steps_reward(completions, **kwargs):
 
 def last_number_reward(completions, answer, **kwargs):
     found = [re.findall(r"-?\d+(?:\.\d+)?", text(c)) for c in completions]
-    return [1.0 if n and float(n[-1]) == float(a) else 0.0 for n, a in zip(found, answer, strict=True)]
+    return [
+        1.0 if n and float(n[-1]) == float(a) else 0.0 for n, a in zip(found, answer, strict=True)
+    ]
 
 
 def contains_reward(completions, answer, **kwargs):
@@ -140,7 +154,8 @@ def contains_reward(completions, answer, **kwargs):
 
 
 SOLUTION = re.compile(
-    r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE
+    r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$",
+    re.DOTALL | re.MULTILINE,
 )
 SOLUTION_NUMBER = re.compile(r"<SOLUTION>.*?([\d\.\,]+)", re.DOTALL | re.MULTILINE)
 GEMMA = formats.AnswerFormat(
@@ -187,14 +202,21 @@ def check_numbers(prompts, completions, answer, **kwargs):
         found = SOLUTION_NUMBER.search(text(c))
         try:
             scores.append(
-                0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5
+                0.0
+                if found is None
+                else 1.5
+                if float(found.group(1).replace(",", "")) == float(gold)
+                else -0.5
             )
         except ValueError:
             scores.append(0.0)
     return scores
 
 
-UNSLOTH, HF = "Unsloth GSM8K notebooks, after W. Brown's gist", "Hugging Face course and TRL quick start"
+UNSLOTH, HF = (
+    "Unsloth GSM8K notebooks, after W. Brown's gist",
+    "Hugging Face course and TRL quick start",
+)
 NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
     (correctness_reward_func, UNSLOTH, formats.xml()), (int_reward_func, UNSLOTH, formats.xml()),
     (strict_format_reward_func, UNSLOTH, formats.xml()), (soft_format_reward_func, UNSLOTH, formats.xml()),
@@ -210,7 +232,11 @@ NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
 # ---- TRL -------------------------------------------------------------------------------------------------------------
 
 THINK_BOXED = formats.AnswerFormat(
-    name="think, boxed", reasoning_open="<think>", reasoning_close="</think>", answer_open="\\boxed{", answer_close="}"
+    name="think, boxed",
+    reasoning_open="<think>",
+    reasoning_close="</think>",
+    answer_open="\\boxed{",
+    answer_close="}",
 )
 
 
@@ -254,12 +280,16 @@ def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
 
     def scorer(completions, question, **kwargs):
         return [
-            0.0 if (given := format.extract(text(c))) is None else data.score_answer(given, entries[q])
+            0.0
+            if (given := format.extract(text(c))) is None
+            else data.score_answer(given, entries[q])
             for c, q in zip(completions, question, strict=True)
         ]
 
     scorer.__name__ = family
-    listed = [{"question": e["question"], "answer": e["answer"]} for e in data if e["answer"] is not None]
+    listed = [
+        {"question": e["question"], "answer": e["answer"]} for e in data if e["answer"] is not None
+    ]
     if not listed:
         return [], "no gold answers"
     report = gn.check_rewards(scorer, listed, format=format, seconds_per_call=1.0)
@@ -297,7 +327,12 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
             line(f"`{name}` ({source})", "ok", role, verdict_on(name, "ok"))
         for finding in findings:
             verdict = verdict_on(name, finding.kind)
-            line(f"`{name}` ({source})", finding.severity, cell(f"{finding.kind}: {finding.what}", 150), verdict)
+            line(
+                f"`{name}` ({source})",
+                finding.severity,
+                cell(f"{finding.kind}: {finding.what}", 150),
+                verdict,
+            )
         print(name, "done", file=sys.stderr)
 
 

@@ -15,7 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test asks the Hub
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # read when huggingface_hub is imported; no test asks the Hub
 
 import grpo_nb as gn
 from grpo_nb.export.result import Export
@@ -67,7 +69,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return re.sub(r"export/test_(merged|reopened|gguf)\.py", "export", super()._split_scope(nodeid))
+            return re.sub(
+                r"export/test_(merged|reopened|gguf)\.py", "export", super()._split_scope(nodeid)
+            )
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
@@ -81,8 +85,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seconds: Counter[str] = Counter()
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
-            seconds[Path(report.nodeid.partition("::")[0]).parts[1].removesuffix(".py")] += report.duration
-    terminalreporter.write_line(", ".join(f"{room} {took:.0f} s" for room, took in seconds.most_common() if took >= 1))
+            seconds[Path(report.nodeid.partition("::")[0]).parts[1].removesuffix(".py")] += (
+                report.duration
+            )
+    terminalreporter.write_line(
+        ", ".join(f"{room} {took:.0f} s" for room, took in seconds.most_common() if took >= 1)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +126,9 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
     """What a cell has shown: ("display" or "update", bundle, metadata)."""
     shown: list = []
 
-    def display(data: dict, *, raw: bool, display_id: bool, metadata: dict | None = None) -> SimpleNamespace:
+    def display(
+        data: dict, *, raw: bool, display_id: bool, metadata: dict | None = None
+    ) -> SimpleNamespace:
         assert raw and display_id
         shown.append(("display", data, metadata))
         return SimpleNamespace(update=update)
@@ -185,7 +195,9 @@ def size(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def quickstart(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
+def quickstart(
+    size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, gn.runs.Run]:
     """`notebooks/00_quickstart`, executed once for all processes: (executed notebook, its run).
 
     As published with an empty cache, as by a first user; small, with the tiny model and one more reward, which it can earn.
@@ -197,7 +209,9 @@ def quickstart(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFa
                 "model": str(tiny_folder), "max_steps": 5, "per_device_train_batch_size": 8, "learning_rate": 2e-2,
                 "max_grad_norm": 10.0,
             }  # fmt: skip
-            more = {"xml_tags(weight=0.5)]": "xml_tags(weight=0.5), gn.rewards.length(60, unit='characters')]"}
+            more = {
+                "xml_tags(weight=0.5)]": "xml_tags(weight=0.5), gn.rewards.length(60, unit='characters')]"
+            }
             return execute_notebook("00_quickstart", folder, size, replaced=more, CHANGES=changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))
@@ -211,9 +225,15 @@ def quickstart(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/01_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
-    less = {"CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
+    less = {
+        "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
+        "SAMPLES": 1,
+    }
     return execute_notebook(
-        "01_your_data", tmp_path_factory.mktemp("your_data"), size, **(less if size == "small" else {})
+        "01_your_data",
+        tmp_path_factory.mktemp("your_data"),
+        size,
+        **(less if size == "small" else {}),
     )
 
 
@@ -221,7 +241,9 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_reward_lab`, executed; small, with fewer and smaller groups."""
     less = (
-        {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}} if size == "small" else {}
+        {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}}
+        if size == "small"
+        else {}
     )
     return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
@@ -254,7 +276,9 @@ def evaluate(
 
 
 @pytest.fixture(scope="session")
-def export(size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(
+    size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """`notebooks/05_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
     folder, less = tmp_path_factory.mktemp("export"), {}
     if size == "small":
@@ -264,7 +288,9 @@ def export(size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="session")
-def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scale_out(
+    size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """`notebooks/06_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
     folder, less = tmp_path_factory.mktemp("scale_out"), {}
     if size == "small":
@@ -272,7 +298,8 @@ def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
         # Each start is ten seconds of imports in each process: tests/scaleout has the plan, and what two of them replay.
         other = {
-            f'print(start("train.py", {asked}))': "None" for asked in ('"--replay"', '"--plan", "--processes", "2"')
+            f'print(start("train.py", {asked}))': "None"
+            for asked in ('"--replay"', '"--plan", "--processes", "2"')
         }
         other |= {'start(*two, "--replay")': 'start("train.py", "--replay")'}
         less = {"RUN": "runs/letters", "replaced": other}
@@ -307,7 +334,12 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
             for a, b in rows
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    changes = {"max_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 5e-4, "warmup_steps": 0}
+    changes = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 5e-4,
+        "warmup_steps": 0,
+    }
     changes |= {"model": str(tiny_folder)} if size == "small" else {}
     return execute_notebook(
         "10_gsm8k",
@@ -324,7 +356,12 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/08_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
-    changes = {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8, "holdout_every": 0}
+    changes = {
+        "model": str(tiny_folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "holdout_every": 0,
+    }
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
     return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), size, **less)
 
@@ -332,8 +369,15 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="session")
 def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/09_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
-    folder, changes = tmp_path_factory.mktemp("judge"), {"model": str(tiny_folder), "per_device_train_batch_size": 8}
-    less = {"STEPS": 2, "CHANGES": changes, "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"}}
+    folder, changes = (
+        tmp_path_factory.mktemp("judge"),
+        {"model": str(tiny_folder), "per_device_train_batch_size": 8},
+    )
+    less = {
+        "STEPS": 2,
+        "CHANGES": changes,
+        "replaced": {"list(task.holdout)": "list(task.holdout)[:4]"},
+    }
     if size == "small":
         # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)

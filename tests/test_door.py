@@ -31,7 +31,12 @@ def modules_after(code: str) -> set[str]:
 
 def test_at_most_thirty_names_all_of_the_stub_all_there_and_documented() -> None:
     stub = ast.parse((ROOT / "grpo_nb/__init__.pyi").read_text())
-    listed = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    listed = [
+        alias.asname
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
     assert sorted(listed) == NAMES == sorted(gn.__all__) and len(NAMES) <= 30
     assert all(getattr(gn, name).__doc__ for name in NAMES)
 
@@ -63,7 +68,9 @@ def test_unsloth_comes_before_what_it_patches() -> None:
         "sys.meta_path.insert(0, Watch())\n"
         "import grpo_nb; grpo_nb.train; print('ORDER', *seen)"
     )
-    done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", watched], capture_output=True, text=True, check=True
+    )
     order = done.stdout.split("ORDER")[1].split()
     assert order[0] == "unsloth" and {"trl", "transformers"} <= set(order)
 
@@ -77,5 +84,7 @@ def test_what_is_no_name_is_an_attribute_error_and_loads_nothing() -> None:
 def test_the_installer_needs_nothing_installed(tmp_path: Path) -> None:
     """The Install cell and bootstrap.py begin with it, in a Python that has nothing but itself."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from grpo_nb.machine import check_environment, install"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr

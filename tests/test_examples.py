@@ -51,4 +51,6 @@ def test_examples_hold(
 @pytest.mark.parametrize("name", NAMES)
 def test_each_of_the_thirty_has_an_example(name: str) -> None:
     documented = getattr(gn, name)
-    assert ">>> " in (documented.__doc__ or "") + (getattr(documented.__init__, "__doc__", None) or "")
+    assert ">>> " in (documented.__doc__ or "") + (
+        getattr(documented.__init__, "__doc__", None) or ""
+    )

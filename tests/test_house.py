@@ -16,8 +16,14 @@ ROOMS = {path.parent.name for path in (ROOT / "grpo_nb").glob("*/__init__.py")}
 
 def lint(root: Path) -> tuple[int, str]:
     """Check the rooms of the repository at `root`, as `make lint` does."""
-    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()"]
-    done = subprocess.run([*command, "--no-cache", "--no-logo"], capture_output=True, text=True, cwd=root)
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command as main; main()",
+    ]
+    done = subprocess.run(
+        [*command, "--no-cache", "--no-logo"], capture_output=True, text=True, cwd=root
+    )
     return done.returncode, done.stdout + done.stderr
 
 

@@ -81,9 +81,15 @@ def of_an_export(folder: Path, name: str) -> object:
     return gn.export.open(folder)
 
 
-@pytest.mark.parametrize("name", ["/mine/file.txt", "../mine/file.txt", "within/../../mine/file.txt"])
-@pytest.mark.parametrize("read", [of_a_checkpoint, of_weights, of_an_export], ids=lambda read: read.__doc__)
-def test_what_a_file_names_lies_in_its_folder(theirs: Path, read: Callable[[Path, str], object], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["/mine/file.txt", "../mine/file.txt", "within/../../mine/file.txt"]
+)
+@pytest.mark.parametrize(
+    "read", [of_a_checkpoint, of_weights, of_an_export], ids=lambda read: read.__doc__
+)
+def test_what_a_file_names_lies_in_its_folder(
+    theirs: Path, read: Callable[[Path, str], object], name: str
+) -> None:
     name = str(theirs.parent / name[1:]) if name.startswith("/") else name
     with pytest.raises(ValueError, match=r"leads out of the folder|which is no file beside it"):
         read(theirs, name)
@@ -95,14 +101,20 @@ def test_nor_over_a_link(theirs: Path, read: Callable[[Path, str], object]) -> N
         read(theirs, "out.txt")
 
 
-@pytest.mark.parametrize("name", ["README.md", "comparison", "checkpoints", "metrics.jsonl", "adapter"])
-def test_a_run_with_a_link_to_elsewhere_is_not_opened(theirs: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["README.md", "comparison", "checkpoints", "metrics.jsonl", "adapter"]
+)
+def test_a_run_with_a_link_to_elsewhere_is_not_opened(
+    theirs: Path, tmp_path: Path, name: str
+) -> None:
     """Work on a run writes into its folder: its card, a comparison, checkpoints."""
     run = write_run(tmp_path / "runs" / "sent")
     if (run.path / name).exists():
         (run.path / name).rename(tmp_path / "aside")
     (run.path / name).symlink_to(tmp_path / "mine")
-    with pytest.raises(ValueError, match=rf"'{name}' leads out of the folder .* put there what it points to"):
+    with pytest.raises(
+        ValueError, match=rf"'{name}' leads out of the folder .* put there what it points to"
+    ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)
     assert not listed.runs and "leads out of the folder" in listed.unreadable["sent"]
@@ -150,7 +162,9 @@ def test_run_reads_no_link_that_came_after_opening(theirs: Path, tmp_path: Path,
         READS[name](run)
 
 
-def test_a_file_that_is_written_again_is_not_written_through_a_link(theirs: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_written_again_is_not_written_through_a_link(
+    theirs: Path, tmp_path: Path
+) -> None:
     from grpo_nb.runs.card import write_model_card
 
     run = write_run(tmp_path / "runs" / "sent")

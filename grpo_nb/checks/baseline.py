@@ -98,7 +98,9 @@ class Baseline(Shown):
         """95 % Wilson interval of the share of groups that differ."""
         from scipy.stats import binomtest
 
-        interval = binomtest(self.counts["differs"], len(self.groups)).proportion_ci(LEVEL, method="wilson")
+        interval = binomtest(self.counts["differs"], len(self.groups)).proportion_ci(
+            LEVEL, method="wilson"
+        )
         return float(interval.low), float(interval.high)
 
     @functools.cached_property
@@ -113,7 +115,10 @@ class Baseline(Shown):
         scores = pandas.DataFrame(self.scores.values, dtype=float)
         # With Bessel's correction, as TRL takes it; 0 where fewer than two scores of a group are known.
         deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
-        means = {name: estimate(in_groups(values, self.num_generations)) for name, values in self.scores.values.items()}
+        means = {
+            name: estimate(in_groups(values, self.num_generations))
+            for name, values in self.scores.values.items()
+        }
         columns = {
             "weight": pandas.Series(self.scores.weights, dtype=float),
             "mean": pandas.Series(means),
@@ -139,7 +144,9 @@ class Baseline(Shown):
     @functools.cached_property
     def slot_share(self) -> float:
         """Share of completions with one answer slot that can be read: without it no reward for answers pays."""
-        return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
+        return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(
+            self.scores
+        )
 
     @property
     def has_example(self) -> bool:
@@ -190,7 +197,10 @@ class Baseline(Shown):
             )
         if self.verdict == "signal":
             return text + "There is something to learn from; what comes of it, training shows."
-        return text + "Some groups teach something, but the sample does not show that one in four does."
+        return (
+            text
+            + "Some groups teach something, but the sample does not show that one in four does."
+        )
 
     @functools.cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -198,25 +208,44 @@ class Baseline(Shown):
 
         Thresholds are round numbers, not tests: a piece of advice says what was seen and leaves the choice to the reader.
         """
-        count, size, n, settings = len(self.groups), self.num_generations, len(self.scores), self.settings
+        count, size, n, settings = (
+            len(self.groups),
+            self.num_generations,
+            len(self.scores),
+            self.settings,
+        )
         wrong, right, differ = (self.counts[kind] for kind in ("all wrong", "all right", "differs"))
         read, begun = round(self.slot_share * n), self._tagged(self.scores.completions)
         limit, warmth = settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
         # Of answers that were cut or cannot be read nobody knows how hard they were.
-        cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
+        cut = [
+            text
+            for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True)
+            if is_cut
+        ]
         is_read = read >= max(ENOUGH * n, _FEWEST_READ) and len(cut) < _MOSTLY_CUT * n
         # Half and half is no reason to change either way: the questions are as different as they should be.
-        is_hard, is_easy = 2 * wrong >= count and wrong > right, 2 * right >= count and right > wrong
+        is_hard, is_easy = (
+            2 * wrong >= count and wrong > right,
+            2 * right >= count and right > wrong,
+        )
         # A text that ends nowhere near the format is not short of room, and twice the room would only cost twice the time.
         is_begun = has_slots or self._tagged(cut) > 0
         # A model that writes on and on where one word is asked for is not short of room.
         is_short = len(cut) >= _MANY_CUT * n and is_begun and not self._asks_for_labels
-        distinct = sum(len(set(group)) for group in in_groups(self.scores.completions, size)) / count
+        distinct = (
+            sum(len(set(group)) for group in in_groups(self.scores.completions, size)) / count
+        )
         is_rare, is_alike = 4 * differ < 3 * count, 2 * distinct <= size
         batch = -(-settings.batch_size // (2 * size)) * 2 * size
-        more = f", per_device_train_batch_size={batch}, gradient_accumulation_steps=1" * (batch != settings.batch_size)
-        change, load = "settings = settings.replace({})", "task = gn.load_task(..., {})  # the rest as before"
+        more = f", per_device_train_batch_size={batch}, gradient_accumulation_steps=1" * (
+            batch != settings.batch_size
+        )
+        change, load = (
+            "settings = settings.replace({})",
+            "task = gn.load_task(..., {})  # the rest as before",
+        )
         tried = [
             (not has_slots and not self.has_example, "example turn",
              f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
@@ -252,7 +281,9 @@ class Baseline(Shown):
     @property
     def _asks_for_labels(self) -> bool:
         """True if every answer is a label of one word."""
-        return self.floor is not None and all(len(str(row["answer"]).split()) == 1 for row in self.rows)
+        return self.floor is not None and all(
+            len(str(row["answer"]).split()) == 1 for row in self.rows
+        )
 
     def _tagged(self, texts: Iterable[str]) -> int:
         """How many of these hold any mark of the format."""
@@ -266,14 +297,26 @@ class Baseline(Shown):
         import pandas
 
         size = self.num_generations
-        asked = [(i, row["question"], row["answer"]) for i, row in enumerate(self.rows) for _ in range(size)]
-        after = {"advantage": self.scores.advantages(size), "tokens": self.tokens, "is_cut": self.is_cut}
+        asked = [
+            (i, row["question"], row["answer"])
+            for i, row in enumerate(self.rows)
+            for _ in range(size)
+        ]
+        after = {
+            "advantage": self.scores.advantages(size),
+            "tokens": self.tokens,
+            "is_cut": self.is_cut,
+        }
         before = pandas.DataFrame(asked, columns=["group", "question", "answer"])
         return pandas.concat([before, self.scores.table, pandas.DataFrame(after)], axis=1)
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        size, warmth, limit = self.num_generations, self.settings.temperature, self.settings.max_completion_length
+        size, warmth, limit = (
+            self.num_generations,
+            self.settings.temperature,
+            self.settings.max_completion_length,
+        )
         count = len(self.scores)
         sampled, greedy = self.right_shares
         right = f"{sampled:.0%} of the sampled completions"
@@ -282,27 +325,61 @@ class Baseline(Shown):
         facts = [
             ("sampled", f"{len(self.rows)} prompts x {size} completions at temperature {warmth:g}"),
             ("total, 95 % interval", estimate(in_groups(self.scores.totals, size))),
-            ("answer can be read", f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})"),
+            (
+                "answer can be read",
+                f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
+            ),
             ("right", f"{right}; right is {judge_in_words(self.judge, self.rows)}"),
-            ("cut at the limit", f"{sum(self.is_cut)} of {count} completions, limit {limit} tokens"),
+            (
+                "cut at the limit",
+                f"{sum(self.is_cut)} of {count} completions, limit {limit} tokens",
+            ),
         ]
         if self.floor is not None:
-            facts.append(("floor", f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"))
+            facts.append(
+                (
+                    "floor",
+                    f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's",
+                )
+            )
         yield Table(facts, narrow=(0,))
         names = ("lowest", "highest", "spread", "groups", "right", "empty")
         each = self.by_reward.iterrows()
-        lines = [(f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names)) for name, r in each]
-        head = (*names[:2], "spread in a group", "groups that differ", "a right answer gets", "an empty one gets")
+        lines = [
+            (f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names))
+            for name, r in each
+        ]
+        head = (
+            *names[:2],
+            "spread in a group",
+            "groups that differ",
+            "a right answer gets",
+            "an empty one gets",
+        )
         yield Table(lines, ("reward", "mean, 95 % interval", *head), narrow=range(len(names) + 2))
         yield bold("What to change" if self.advice else "Nothing to change before training.")
         advised = [(bold(advice.kind), advice.what, code(advice.line)) for advice in self.advice]
         yield Html("\n".join(map(repr, self.advice)), Table(advised, wide=(2,)).html())
-        best = self.table.sort_values("total", na_position="first").groupby("group").last()[:_SHOWN_GROUPS]
+        best = (
+            self.table.sort_values("total", na_position="first")
+            .groupby("group")
+            .last()[:_SHOWN_GROUPS]
+        )
         shown = [
-            (shorten(f"{row.question} ({row.answer})", 200), kind, shorten(row.completion, 300), as_score(row.total))
+            (
+                shorten(f"{row.question} ({row.answer})", 200),
+                kind,
+                shorten(row.completion, 300),
+                as_score(row.total),
+            )
             for row, kind in zip(best.itertuples(), self.groups, strict=False)
         ]
-        head = (f"the first {len(best)} of {len(self.groups)} groups", "totals", "best completion", "its total")
+        head = (
+            f"the first {len(best)} of {len(self.groups)} groups",
+            "totals",
+            "best completion",
+            "its total",
+        )
         yield Html("", Table(shown, head).html())
 
 
@@ -354,15 +431,25 @@ def baseline(
     True
     """
     refuse_keywords(baseline, unknown)
-    given = {"model": model, "tokenizer": tokenizer, "task": task, "rewards": rewards, "settings": settings}
-    require("gn.baseline(model, tokenizer, task, rewards, settings)", optional=("settings",), **given)
+    given = {
+        "model": model,
+        "tokenizer": tokenizer,
+        "task": task,
+        "rewards": rewards,
+        "settings": settings,
+    }
+    require(
+        "gn.baseline(model, tokenizer, task, rewards, settings)", optional=("settings",), **given
+    )
     require_number("prompts", prompts, 1)
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
     task.rendered_by(settings)
     size = settings.num_generations
-    chosen = sorted(random.Random(settings.seed).sample(range(len(task.train)), min(prompts, len(task.train))))
+    chosen = sorted(
+        random.Random(settings.seed).sample(range(len(task.train)), min(prompts, len(task.train)))
+    )
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, golds, list(map(task.begun, rows)), tokenizer=tokenizer)
@@ -388,15 +475,30 @@ def baseline(
     )
 
 
-def _sample(model: Any, tokenizer: Any, rows: list[Any], settings: Settings, size: int, **changes: Any) -> list[Any]:
+def _sample(
+    model: Any, tokenizer: Any, rows: list[Any], settings: Settings, size: int, **changes: Any
+) -> list[Any]:
     import torch
 
     from grpo_nb.generation.sampling import generate
 
     how = {"temperature": settings.temperature, "sampling": settings.sampling, **changes}
     # Whole groups, so that the prompt of each is computed once.
-    how |= {"max_completion_length": settings.max_completion_length, "batch_size": size * max(1, 64 // size)}
-    prompts, bar = [row["prompt"] for row in rows], progress_bar(len(rows), desc="baseline", unit="completion")
+    how |= {
+        "max_completion_length": settings.max_completion_length,
+        "batch_size": size * max(1, 64 // size),
+    }
+    prompts, bar = (
+        [row["prompt"] for row in rows],
+        progress_bar(len(rows), desc="baseline", unit="completion"),
+    )
     with bar, torch.random.fork_rng(), kept_modes(model):
         torch.manual_seed(settings.seed)
-        return generate(model, tokenizer, prompts, **how, rows=rows, progress=lambda done: bar.update(done - bar.n))
+        return generate(
+            model,
+            tokenizer,
+            prompts,
+            **how,
+            rows=rows,
+            progress=lambda done: bar.update(done - bar.n),
+        )

@@ -165,7 +165,9 @@ def check_rewards(
     elif scored_results and not is_total_known:
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
-        limits.append("token counts: without tokenizer=, rewards that read completion_ids saw words and marks")
+        limits.append(
+            "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
+        )
 
     roles = {result.name: result.role for result in results}
     for reward in judge_rewards:
@@ -242,7 +244,9 @@ def _try_reward(
         limits.append(f"{name}: its scores, because it breaks the contract, fails or is unsteady")
     elif is_stopped:
         completions = caller.completions
-        limits.append(f"{name}: some probes, because it is slow; tried with {completions} completions")
+        limits.append(
+            f"{name}: some probes, because it is slow; tried with {completions} completions"
+        )
     if caller.cost:
         limits.append(f"{name}: {caller.cost}")
     if any(finding.kind == "unsteady" for finding in findings):
@@ -313,7 +317,9 @@ def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
     return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
 
 
-def _choose_steady_probes(runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]) -> list[Probe]:
+def _choose_steady_probes(
+    runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]
+) -> list[Probe]:
     """Return one right and one wrong answer per row that got a score, in the layout read."""
     indexes = [row.index for row in detail_rows]
     chosen: dict[tuple[int, str], Probe] = {}
@@ -336,7 +342,9 @@ def _write_probes(
     is_format_reward = behaviour.role == classifying.FORM
     for row in detail_rows:
         written += probes.write_harmless(row, behaviour.layout, is_format_reward=is_format_reward)
-        written += probes.write_cheats(row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function)
+        written += probes.write_cheats(
+            row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function
+        )
         if row is detail_rows[0]:
             written += probes.write_growing(row, behaviour.layout, phrases_in(reward))
     return written
@@ -351,7 +359,9 @@ def _find_unmeasured_judges(reward: base.RewardFunction) -> list[Finding]:
     return findings
 
 
-def _describe(results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]) -> str:
+def _describe(
+    results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]
+) -> str:
     """Return what was checked, in one or two sentences with counts."""
     sentences = []
     if rows is not None:

@@ -62,7 +62,9 @@ class Steadiness:
     """False if not even a completion in a call of its own always gets the same score."""
 
 
-def check_steadiness(runner: ProbeRunner, probes: Sequence[Probe], *, is_relative: bool) -> Steadiness:
+def check_steadiness(
+    runner: ProbeRunner, probes: Sequence[Probe], *, is_relative: bool
+) -> Steadiness:
     """Compare the first scores of some completions with those of later calls.
 
     They are called one by one twice, together twice, and together in reverse order.

@@ -57,12 +57,16 @@ KINDS: dict[str, Kind] = {
     "runs the answer as code": Kind(
         "critical",
         effect="code that the model writes runs with your rights: it can delete your files",
-        fix=("use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code in the sandbox"),
+        fix=(
+            "use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code in the sandbox"
+        ),
     ),
     "changes its inputs": Kind(
         "critical",
         effect="the next reward and the log see the changed text",
-        fix=("work on a copy, such as text = completion[0]['content'], and never assign into completions or columns"),
+        fix=(
+            "work on a copy, such as text = completion[0]['content'], and never assign into completions or columns"
+        ),
     ),
     "unsteady": Kind(
         "critical",
@@ -97,17 +101,25 @@ KINDS: dict[str, Kind] = {
     "no score": Kind(
         "critical",
         effect="the reward never counts on these rows",
-        fix=("check which column it reads: a reward that cannot read its column usually returns None"),
+        fix=(
+            "check which column it reads: a reward that cannot read its column usually returns None"
+        ),
     ),
     "constant": Kind(
         "warning",
-        effect=("no influence on any advantage; perhaps it looks for something that your data never has"),
-        fix=("try it on one completion that it must reward, and print gn.rewards.completion_text(completion)"),
+        effect=(
+            "no influence on any advantage; perhaps it looks for something that your data never has"
+        ),
+        fix=(
+            "try it on one completion that it must reward, and print gn.rewards.completion_text(completion)"
+        ),
     ),
     "another format": Kind(
         "critical",
         effect="right answers get no reward in the format that the prompt asks for",
-        fix=("give the task and the reward the same format, and match white space between tags with \\s*"),
+        fix=(
+            "give the task and the reward the same format, and match white space between tags with \\s*"
+        ),
     ),
     "right answer unknown": Kind(
         "warning",
@@ -121,12 +133,16 @@ KINDS: dict[str, Kind] = {
     "ignores the gold answer": Kind(
         "warning",
         effect="the model learns the answers that score best, whatever the question",
-        fix=("compare the answer of each completion with the gold answer of its own row, from the column `answer`"),
+        fix=(
+            "compare the answer of each completion with the gold answer of its own row, from the column `answer`"
+        ),
     ),
     "right answer refused": Kind(
         "critical",
         effect="the model is punished for right answers",
-        fix=("use re.DOTALL and \\s* in patterns, strip the answer, and look at nothing but the slot"),
+        fix=(
+            "use re.DOTALL and \\s* in patterns, strip the answer, and look at nothing but the slot"
+        ),
     ),
     "format refused": Kind(
         "critical",
@@ -144,7 +160,9 @@ KINDS: dict[str, Kind] = {
         fix="compare as numbers, unless the answers are names",
     ),
     # Loopholes
-    "paid for nothing": Kind("critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"),
+    "paid for nothing": Kind(
+        "critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"
+    ),
     "every candidate": Kind(
         "critical",
         effect=_LEARNS_LOOPHOLE,
@@ -166,7 +184,9 @@ KINDS: dict[str, Kind] = {
         effect=_LEARNS_LOOPHOLE,
         fix="limit what length can add to well below what the right answer adds",
     ),
-    "several answers": Kind("warning", effect="naming two answers scores as high as choosing one", fix=_READ_SLOT),
+    "several answers": Kind(
+        "warning", effect="naming two answers scores as high as choosing one", fix=_READ_SLOT
+    ),
     "near miss": Kind(
         "warning",
         effect="the model learns that almost right is right",
@@ -174,13 +194,17 @@ KINDS: dict[str, Kind] = {
     ),
     "no slot needed": Kind(
         "warning",
-        effect=("the model need not learn the slot, and mentioning the answer in passing is rewarded"),
+        effect=(
+            "the model need not learn the slot, and mentioning the answer in passing is rewarded"
+        ),
         fix=_READ_SLOT,
     ),
     "part credit": Kind(
         "warning",
         effect="the easy part is learned before the rest: the model names every candidate",
-        fix=("give partial credit for steps towards the answer, never for naming it elsewhere or among others"),
+        fix=(
+            "give partial credit for steps towards the answer, never for naming it elsewhere or among others"
+        ),
     ),
     "more pays": Kind(
         "warning",
@@ -196,7 +220,9 @@ KINDS: dict[str, Kind] = {
     ),
     "never measured": Kind(
         "warning",
-        effect=("the model learns whatever the judge scores high, whether you would call it good or not"),
+        effect=(
+            "the model learns whatever the judge scores high, whether you would call it good or not"
+        ),
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
         "gn.checks.agreement(judge, labelled)",
     ),

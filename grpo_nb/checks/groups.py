@@ -29,7 +29,9 @@ class Estimate:
         return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
 
-def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None) -> Estimate:
+def estimate(
+    groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None
+) -> Estimate:
     """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
 
     Without bounds these are those of `likely_range`.
@@ -43,7 +45,9 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     import pandas
 
     # One by one: the groups need not have the same size.
-    means = pandas.Series([pandas.Series(group, dtype=float).mean() for group in groups], dtype=float).dropna()
+    means = pandas.Series(
+        [pandas.Series(group, dtype=float).mean() for group in groups], dtype=float
+    ).dropna()
     mean = float(means.mean())
     # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
@@ -55,7 +59,9 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
 def likely_range(scores: Iterable[float]) -> tuple[float, float]:
     """From 0, where no score is less and one is 0, and to 1 likewise: most rewards pay 0 to 1 and do not say so."""
     known = [score for score in scores if not math.isnan(score)]
-    return 0.0 if min(known, default=1) == 0 else -math.inf, 1.0 if max(known, default=0) == 1 else math.inf
+    return 0.0 if min(known, default=1) == 0 else -math.inf, 1.0 if max(
+        known, default=0
+    ) == 1 else math.inf
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:

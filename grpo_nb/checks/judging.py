@@ -174,9 +174,7 @@ def _find_ignored_gold(reward: TriedReward) -> Finding | None:
     """Report a reward that depends on the answer, but does not follow the gold answer."""
     if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
         return None
-    what = (
-        "another answer in the same words changes the score, but most gold answers score no higher than wrong answers"
-    )
+    what = "another answer in the same words changes the score, but most gold answers score no higher than wrong answers"
     lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
     return reward.finding("ignores the gold answer", what, [lowest])
 

@@ -57,9 +57,16 @@ class LevelChoice(Shown):
         if chosen < last:
             return said + f"Level {chosen + 1} gives no signal."
         if not self._is_mastered(last):
-            return said + ("There is something to learn." if _gives_signal(gate) else "No level gives a signal.")
+            return said + (
+                "There is something to learn."
+                if _gives_signal(gate)
+                else "No level gives a signal."
+            )
         if last + 1 < len(self.levels):
-            return said + "In the time given no harder level was tried, so little may be left to learn."
+            return (
+                said
+                + "In the time given no harder level was tried, so little may be left to learn."
+            )
         return said + "Nothing is left to learn: at every level two thirds or more are right."
 
     def _parts(self) -> Iterable[Any]:
@@ -69,8 +76,13 @@ class LevelChoice(Shown):
             sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
             taken = bold("taken") if i == self.chosen else ""
             found[i] = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
-        lines = [(i, shorten(task.train[0]["question"], 80), *found[i]) for i, task in enumerate(self.levels)]
-        yield Table(lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", ""))
+        lines = [
+            (i, shorten(task.train[0]["question"], 80), *found[i])
+            for i, task in enumerate(self.levels)
+        ]
+        yield Table(
+            lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", "")
+        )
 
 
 def _gives_signal(gate: Baseline) -> bool:

@@ -77,7 +77,9 @@ class RewardReport(Shown):
         for reward, scores in self.scores.items():
             for probe, score in scores.items():
                 text = displayable(probe.text)
-                rows.append((reward, probe.row, probe.kind, probe.variant, probe.expected, score, text))
+                rows.append(
+                    (reward, probe.row, probe.kind, probe.variant, probe.expected, score, text)
+                )
         return pandas.DataFrame(rows, columns=_PROBE_COLUMNS)
 
     @property
@@ -101,11 +103,15 @@ class RewardReport(Shown):
             yield f"not checked: {limit}"
 
     def _table(self) -> Table:
-        rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
+        rows = [
+            (name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)
+        ]
         for finding in self.findings:
             what = f"{finding.kind}: {finding.what}"
             example = as_written(finding.example)
-            rows.append((finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix))
+            rows.append(
+                (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)
+            )
         return Table(rows, head=_TABLE_HEAD, wide=_TEXT_COLUMNS)
 
 

@@ -63,9 +63,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
             return make_finding("follows nothing", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
-    what = (
-        f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
-    )
+    what = f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
 
 

@@ -57,9 +57,15 @@ def _held_out(value: Any) -> dict[str, Any]:
 
 def _sampling_settings(value: Any) -> dict[str, Any]:
     """Read vLLM's SamplingParams, or a dict of them, as settings."""
-    held = value if isinstance(value, Mapping) else {name: getattr(value, name, None) for name in _SAMPLED}
+    held = (
+        value
+        if isinstance(value, Mapping)
+        else {name: getattr(value, name, None) for name in _SAMPLED}
+    )
     neutral = {"min_p": 0.0, "repetition_penalty": 1.0}
-    given = {name: held[name] for name in _SAMPLED if held.get(name) not in (None, neutral.get(name))}
+    given = {
+        name: held[name] for name in _SAMPLED if held.get(name) not in (None, neutral.get(name))
+    }
     if given.get("top_k") == -1:  # vLLM's word for no limit
         given["top_k"] = 0
     extra = {name: given.pop(name) for name in ("min_p", "repetition_penalty") if name in given}
@@ -75,7 +81,9 @@ _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
 )
-_NO_SAVING = "the kit saves and keeps checkpoints itself, so it would do nothing: the setting is save_steps"
+_NO_SAVING = (
+    "the kit saves and keeps checkpoints itself, so it would do nothing: the setting is save_steps"
+)
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
 
 # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in a run of the kit.
@@ -154,14 +162,20 @@ _REPLACED = {
         "texts to stop at are extra={'generation_kwargs': {'stop': [...]}}",
         _sampling_settings,
     ),
-    **dict.fromkeys(("tools", "environment_factory"), _Instead("they belong to the task: task.with_tools(...)")),
-    "rollout_func": _Instead("held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL"),
+    **dict.fromkeys(
+        ("tools", "environment_factory"), _Instead("they belong to the task: task.with_tools(...)")
+    ),
+    "rollout_func": _Instead(
+        "held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL"
+    ),
 }
 
 # Arguments with which building or ending a trainer creates a repository or a Space on the Hub, and fills
 # it with what nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`; transformers 5.17,
 # `Trainer.init_hf_repo` and the callback of trackio).
-_PUBLISHING = re.compile(r"push_to_hub.*|hub_.*|log_completions_hub_repo|trackio_(space|static_space|bucket)_id")
+_PUBLISHING = re.compile(
+    r"push_to_hub.*|hub_.*|log_completions_hub_repo|trackio_(space|static_space|bucket)_id"
+)
 _PUSH = 'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
 
 
@@ -203,9 +217,15 @@ def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float
     >>> check_value("threshold", 0.5, "float", least=0, most=1)
     """
     words = kind.split(" | ")
-    fits = (isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool") for w in words if w in _KINDS)
+    fits = (
+        isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool")
+        for w in words
+        if w in _KINDS
+    )
     if _KINDS.keys() >= set(words) and not any(fits):
-        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}.")
+        raise ValueError(
+            f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}."
+        )
     if isinstance(value, (int, float)):
         is_inside = all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items())
         if not (is_inside and abs(value) < math.inf):
@@ -271,7 +291,9 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
             faults[f"extra holds {name!r}, which GRPOConfig lacks{near}"] = []
     if own:
         listed = ", ".join(map(repr, own))
-        what = "which is a setting of its own" if len(own) == 1 else "which are settings of their own"
+        what = (
+            "which is a setting of its own" if len(own) == 1 else "which are settings of their own"
+        )
         faults[f"extra holds {listed}, {what}: write {_keywords(own)}."] = []
     extra |= moved
     if extra.get("run_name") and extra.get("report_to") in (None, "none", []):
@@ -338,6 +360,8 @@ def installed_arguments() -> frozenset[str]:
         # Of a top-level package only: the specification of a submodule would import its parents.
         spec = importlib.util.find_spec(package)
         tree = ast.parse((Path(spec.origin).parent / file).read_text(encoding="utf-8"))
-        (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        (body,) = (
+            node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name
+        )
         found |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
     return frozenset(found)

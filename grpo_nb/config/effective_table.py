@@ -65,11 +65,15 @@ class EffectiveSettings(Shown):
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"{len(self.changed)} run otherwise than asked, or were not asked for; all other settings run as asked."
-        rows = [(code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()]
+        rows = [
+            (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
+        ]
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
 
 
-def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str, has_vllm: bool) -> dict[str, Any]:
+def requested_arguments(
+    settings: Settings, *, gpu: Gpu | None, number_type: str, has_vllm: bool
+) -> dict[str, Any]:
     """What the kit hands to `GRPOConfig`, but for the bookkeeping of a run (folders, logging, saving).
 
     Args:
@@ -90,7 +94,9 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str
     }
 
 
-def compared(settings: Settings, asked: Mapping[str, Any], built: Any, alone: Any) -> EffectiveSettings:
+def compared(
+    settings: Settings, asked: Mapping[str, Any], built: Any, alone: Any
+) -> EffectiveSettings:
     """Hold what was asked against the configuration that was built.
 
     Args:

@@ -29,7 +29,9 @@ _FOUR_BIT = (4 + 0.127) / 8
 _GPU_RESERVE = 1.07e9  # for the CUDA context and fragmentation: a margin, not a measurement
 _LOGIT_CHUNK = 16 * 1024 * 1024  # elements; unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs
 
-PUBLISHED: Mapping[str, Mapping] = json.loads(Path(__file__).with_name("published.json").read_text("utf-8"))
+PUBLISHED: Mapping[str, Mapping] = json.loads(
+    Path(__file__).with_name("published.json").read_text("utf-8")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ class Sizes:
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """`rank x (in + out)` for each adapted projection (arXiv:2106.09685)."""
-        adapted = self.projections if targets == ALL_LINEAR else self.projections.keys() & set(targets)
+        adapted = (
+            self.projections if targets == ALL_LINEAR else self.projections.keys() & set(targets)
+        )
         return rank * sum(self.projections[name][1] for name in adapted)
 
 
@@ -104,7 +108,9 @@ def peak_gb(parts: Iterable[Part]) -> float:
     return sums["always"] + max(sums["generation"], sums["training"])
 
 
-def memory_parts(settings: Settings, sizes: Sizes, gpu: Gpu | None, size: int, prompt: int) -> Iterator[Part]:
+def memory_parts(
+    settings: Settings, sizes: Sizes, gpu: Gpu | None, size: int, prompt: int
+) -> Iterator[Part]:
     """Estimate each part, every completion at its longest.
 
     Args:
@@ -114,14 +120,21 @@ def memory_parts(settings: Settings, sizes: Sizes, gpu: Gpu | None, size: int, p
         size: Bytes of a number that is not quantized: 2, or 4 for float32.
         prompt: Tokens of the longest prompt.
     """
-    weights, bits = _weights(settings, sizes, size), "4 bit" if settings.load_in_4bit else f"{8 * size} bit"
+    weights, bits = (
+        _weights(settings, sizes, size),
+        "4 bit" if settings.load_in_4bit else f"{8 * size} bit",
+    )
     yield _part("weights", weights, f"{sizes.parameters / 1e6:,.0f} million in {bits}")
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
-    yield _part("LoRA", lora * 4, f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32")
+    yield _part(
+        "LoRA", lora * 4, f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
+    )
     yield _part("gradients", lora * 4, "one for each LoRA weight", "training")
     is_8bit = gpu is not None and "8bit" in settings.optim
     yield _part(
-        "optimizer", lora * (2 if is_8bit else 8), "two states, of 1 byte each" if is_8bit else "two states in float32"
+        "optimizer",
+        lora * (2 if is_8bit else 8),
+        "two states, of 1 byte each" if is_8bit else "two states in float32",
     )
     if gpu is None:
         yield from _on_cpu(settings, sizes, size, prompt)
@@ -136,17 +149,34 @@ def _on_cpu(settings: Settings, sizes: Sizes, size: int, prompt: int) -> Iterato
     prompts = math.ceil(micro / settings.num_generations) if settings.shared_prompts else micro
     own, attended = micro * length + prompts * prompt, micro * (prompt + length)
     kept = sizes.layers * _activations(sizes, own, attended, size)
-    yield _part("activations", kept, f"{own:,} tokens in {sizes.layers} layers, micro-batch of {micro}", "training")
+    yield _part(
+        "activations",
+        kept,
+        f"{own:,} tokens in {sizes.layers} layers, micro-batch of {micro}",
+        "training",
+    )
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK) * 4 * 4
-    yield _part("logits", chunk, f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million", "training")
+    yield _part(
+        "logits", chunk, f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million", "training"
+    )
     if size == 4 and (settings.shared_prompts or settings.holdout_every):
         # grpo_nb.cpu.folded_lora keeps one more copy of the adapted weights, in float32; with LoRA dropout,
         # which keeps training from using it, for sampling. Held-out answers are sampled that way on either path, and
         # the copy is given back.
         phase = "always" if settings.shared_prompts else "generation"
-        yield _part("folded weights", sizes.linear * 4, "the adapter added to a copy of the linear layers", phase)
+        yield _part(
+            "folded weights",
+            sizes.linear * 4,
+            "the adapter added to a copy of the linear layers",
+            phase,
+        )
         packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * 4
-        yield _part("packed weights", packed, "linear and output layers in the order that decoding likes", phase)
+        yield _part(
+            "packed weights",
+            packed,
+            "linear and output layers in the order that decoding likes",
+            phase,
+        )
 
 
 def _on_gpu(settings: Settings, sizes: Sizes, gpu: Gpu, size: int, prompt: int) -> Iterator[Part]:
@@ -155,16 +185,30 @@ def _on_gpu(settings: Settings, sizes: Sizes, gpu: Gpu, size: int, prompt: int) 
     # Unsloth's checkpointing moves the layers' inputs to the computer's memory and recomputes one layer at a time.
     tokens = micro * length
     layer = _activations(sizes, tokens, tokens, size) + 2 * tokens * sizes.hidden * size
-    yield _part("activations", layer, f"{tokens:,} tokens in one layer at a time (checkpointing)", "training")
+    yield _part(
+        "activations",
+        layer,
+        f"{tokens:,} tokens in one layer at a time (checkpointing)",
+        "training",
+    )
     # unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks, for the smallest block it goes down to: one row, 4 chunks.
     logits = length * (sizes.vocabulary * 16 / (4 * micro) + sizes.hidden * 16)
-    yield _part("logits", logits, "the smallest block; Unsloth takes more where memory is free", "training")
+    yield _part(
+        "logits", logits, "the smallest block; Unsloth takes more where memory is free", "training"
+    )
     if not settings.fast_inference:
         yield _cache(settings, sizes, size, prompt)
         return
-    beside = max(settings.gpu_memory_utilization * gpu.memory_gib * 2**30 - _weights(settings, sizes, size), 0)
-    how, phase = (", given back in training (standby)", "generation") if is_standby() else ("", "always")
-    yield _part("vLLM", beside, f"its share of the card less the weights, which training shares{how}", phase)
+    beside = max(
+        settings.gpu_memory_utilization * gpu.memory_gib * 2**30 - _weights(settings, sizes, size),
+        0,
+    )
+    how, phase = (
+        (", given back in training (standby)", "generation") if is_standby() else ("", "always")
+    )
+    yield _part(
+        "vLLM", beside, f"its share of the card less the weights, which training shares{how}", phase
+    )
 
 
 def _weights(settings: Settings, sizes: Sizes, size: int) -> float:
@@ -179,7 +223,9 @@ def _activations(sizes: Sizes, own: int, attended: int, size: int) -> float:
     ones (gate, its activation, up, their product), after Korthikanti et al. (arXiv:2205.05198, section 4.1) for a gated MLP
     and no dropout. For each token attended to: keys and values, as kept and as repeated for all query heads.
     """
-    return size * (own * (12 * sizes.hidden + 4 * sizes.inner) + attended * 2 * (sizes.key_value + sizes.query))
+    return size * (
+        own * (12 * sizes.hidden + 4 * sizes.inner) + attended * 2 * (sizes.key_value + sizes.query)
+    )
 
 
 def _cache(settings: Settings, sizes: Sizes, size: int, prompt: int) -> Part:

@@ -39,13 +39,17 @@ def number_type(settings: Settings, gpu: Gpu | None) -> NumberType:
     if settings.dtype != "auto":
         return NumberType(settings.dtype, "As set.")
     name = "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
-    return NumberType(name, "On a GPU bfloat16, which begins with compute capability 8.0, or float16.")
+    return NumberType(
+        name, "On a GPU bfloat16, which begins with compute capability 8.0, or float16."
+    )
 
 
 def cpu_number_type(asked: str = "auto") -> NumberType:
     """Decide for a CPU; `asked` is `Settings.dtype`."""
     if asked == "float16":
-        return NumberType("float32", "A CPU computes float16 slowly, and its gradients would vanish.")
+        return NumberType(
+            "float32", "A CPU computes float16 slowly, and its gradients would vanish."
+        )
     if asked != "auto":
         return NumberType(asked, "As set.")
     if os.environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes", "on"):
@@ -59,4 +63,6 @@ def number_type_of(model: Any, settings: Settings, gpu: Gpu | None) -> NumberTyp
     if gpu is not None:
         return number_type(settings, gpu)
     frozen = (p.dtype for p in model.parameters() if p.is_floating_point() and not p.requires_grad)
-    return NumberType(str(next(frozen, model.dtype)).removeprefix("torch."), "As the model was loaded.")
+    return NumberType(
+        str(next(frozen, model.dtype)).removeprefix("torch."), "As the model was loaded."
+    )

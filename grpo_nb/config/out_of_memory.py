@@ -39,7 +39,9 @@ class MemoryAdvice:
     """`loading`, `generation`, or None where it is not known."""
 
 
-def fitting_changes(settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool) -> dict[str, Any]:
+def fitting_changes(
+    settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool
+) -> dict[str, Any]:
     """The changes to settings that make `fits(settings)` true, or none: down the ladder, and back where it was not needed."""
     changed, undone = settings, []
     for kind in _ladder(is_gpu):
@@ -50,7 +52,9 @@ def fitting_changes(settings: Settings, fits: Callable[[Settings], bool], *, is_
     return _changes(settings, changed) if fits(changed) else {}
 
 
-def memory_advice(error: BaseException, settings: Settings, *, place: str | None = None) -> MemoryAdvice | None:
+def memory_advice(
+    error: BaseException, settings: Settings, *, place: str | None = None
+) -> MemoryAdvice | None:
     """Say which setting to lower after an out-of-memory error, with the line to paste.
 
     Args:
@@ -74,7 +78,10 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     useless = _USELESS.get(place, ("share",) if is_standby() else ())
     steps = ((kind, _smaller(settings, kind)) for kind in _ladder(is_gpu) if kind not in useless)
     kind, smaller = next((step for step in steps if step[1]), ("", settings))
-    change, why = _changes(settings, smaller), _LADDER.get(kind, "No setting of this run is left to lower.")
+    change, why = (
+        _changes(settings, smaller),
+        _LADDER.get(kind, "No setting of this run is left to lower."),
+    )
     instead = replacing(change) if change else "Take a smaller model"
     advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
     where = {None: "", "loading": " while loading"}.get(place, f" in {place}")
@@ -108,7 +115,10 @@ def _smaller(settings: Settings, kind: str) -> Settings | None:
     parts = next((n for n in range(2, micro + 1) if micro % n == 0), 1)
     passes = settings.gradient_accumulation_steps * parts
     steps: dict[str, dict[str, Any]] = {
-        "passes": {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": passes},
+        "passes": {
+            "per_device_train_batch_size": micro // parts,
+            "gradient_accumulation_steps": passes,
+        },
         "share": {"gpu_memory_utilization": max(round(share - 0.1, 3), min(share, least))},
         "bits": {"load_in_4bit": True},
         "length": {"max_completion_length": length // 2 if length > 64 else length},

@@ -56,7 +56,9 @@ class Plan(Shown):
         """Memory by part in GB; empty where the sizes of the model are not known."""
         if self.sizes is None:
             return ()
-        return tuple(memory_parts(self.settings, self.sizes, self.gpu, self.number_size, self.prompt_tokens))
+        return tuple(
+            memory_parts(self.settings, self.sizes, self.gpu, self.number_size, self.prompt_tokens)
+        )
 
     @property
     def memory_gb(self) -> float | None:
@@ -72,7 +74,9 @@ class Plan(Shown):
     def nearest(self) -> Mapping[str, Any]:
         """Changes to the settings with which it fits; none where it fits, or none were found."""
         is_gpu = self.gpu is not None
-        return fitting_changes(self.settings, lambda one: dataclasses.replace(self, settings=one).fits, is_gpu=is_gpu)
+        return fitting_changes(
+            self.settings, lambda one: dataclasses.replace(self, settings=one).fits, is_gpu=is_gpu
+        )
 
     def require_fit(self) -> None:
         """Raise on a CPU where the run cannot fit, because that ends the kernel; warn on a GPU, which says so itself.
@@ -90,15 +94,25 @@ class Plan(Shown):
         """Return the plan with the time of a step as the rows of a run's metrics measured it; the first, which warms up, counts
         only while it is alone."""
         timed = [row["step_time"] for row in rows if row.get("step_time") is not None]
-        return dataclasses.replace(self, seconds_per_step=statistics.median(timed[1:] or timed)) if timed else self
+        return (
+            dataclasses.replace(self, seconds_per_step=statistics.median(timed[1:] or timed))
+            if timed
+            else self
+        )
 
     def _verdict(self) -> str:
-        machine = f"{self.gpu.name if self.gpu else 'this computer'} ({self.available_gb:.1f} GB free)"
+        machine = (
+            f"{self.gpu.name if self.gpu else 'this computer'} ({self.available_gb:.1f} GB free)"
+        )
         if not self.parts:
-            return f"Whether it fits {machine} is unknown: no configuration of this model can be had."
+            return (
+                f"Whether it fits {machine} is unknown: no configuration of this model can be had."
+            )
         if self.fits:
             return f"It fits {machine}."
-        advice = replacing(self.nearest) if self.nearest else "no smaller settings; take a smaller model"
+        advice = (
+            replacing(self.nearest) if self.nearest else "no smaller settings; take a smaller model"
+        )
         needs = f"This run needs about {self.memory_gb:.1f} GB at its peak"
         return f"{needs}, but {machine} is all there is. What fits: {advice}"
 
@@ -109,17 +123,41 @@ class Plan(Shown):
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         settings = self.settings
         for part in self.parts:
-            yield part.name, f"{part.gb:.2f} GB", part.how if part.phase == "always" else f"{part.how}; in {part.phase}"
+            yield (
+                part.name,
+                f"{part.gb:.2f} GB",
+                part.how if part.phase == "always" else f"{part.how}; in {part.phase}",
+            )
         if self.sizes is not None:
             yield "memory, peak", f"{self.memory_gb:.2f} GB", "the larger of both phases"
-            yield "disk, merged export", f"{self.sizes.parameters * 2 / 1e9:.2f} GB", "all weights in 16 bit"
+            yield (
+                "disk, merged export",
+                f"{self.sizes.parameters * 2 / 1e9:.2f} GB",
+                "all weights in 16 bit",
+            )
         length = self.prompt_tokens + settings.max_completion_length
         if settings.num_train_epochs is not None:
             steps = "not known" if self.questions is None else f"{settings.max_steps:,}"
-            over = "the questions of a task" if self.questions is None else f"{self.questions:,} questions"
-            yield "training steps", steps, f"num_train_epochs={settings.num_train_epochs:g} over {over}"
-        yield "tokens a step", f"up to {settings.batch_size * length:,}", f"{settings.batch_size} times {length}"
-        time = "not measured yet" if self.seconds_per_step is None else f"{self.seconds_per_step:.1f} s"
+            over = (
+                "the questions of a task"
+                if self.questions is None
+                else f"{self.questions:,} questions"
+            )
+            yield (
+                "training steps",
+                steps,
+                f"num_train_epochs={settings.num_train_epochs:g} over {over}",
+            )
+        yield (
+            "tokens a step",
+            f"up to {settings.batch_size * length:,}",
+            f"{settings.batch_size} times {length}",
+        )
+        time = (
+            "not measured yet"
+            if self.seconds_per_step is None
+            else f"{self.seconds_per_step:.1f} s"
+        )
         yield "time a step", time, "the median; known after the first steps: plan.refine(run.rows)"
 
 

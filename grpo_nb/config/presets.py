@@ -53,7 +53,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 4,
     },
-    "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784, "learning_rate": 5e-6},
+    "l4": {
+        **_GPU,
+        "model": "unsloth/Qwen2.5-3B-Instruct",
+        "gpu_memory_utilization": 0.784,
+        "learning_rate": 5e-6,
+    },
     "a100": _LARGE_GPU,
     "h100": {
         **_LARGE_GPU,

@@ -78,13 +78,17 @@ class Settings(Shown):
     """All linear projections: better than attention alone at the same size (arXiv:2305.14314). `"all-linear"` takes those of
     any model, whatever they are called."""
 
-    num_generations: int = _number(8, " (GRPO compares the completions of a group with each other)", least=2, most=4096)
+    num_generations: int = _number(
+        8, " (GRPO compares the completions of a group with each other)", least=2, most=4096
+    )
     """Group size. A prompt teaches only if its completions differ in reward, and among 8 they usually do."""
     per_device_train_batch_size: int = _number(16, least=1, most=2**16)
     """Completions per forward pass. Times accumulation, it must be a multiple of the group size: groups stay whole."""
     gradient_accumulation_steps: int = _number(1, least=1, most=2**16)
     """More of these instead of a larger batch when memory is short."""
-    max_steps: int = _number(14, " (for whole passes over the data write num_train_epochs)", least=1, most=10**9)
+    max_steps: int = _number(
+        14, " (for whole passes over the data write num_train_epochs)", least=1, most=10**9
+    )
     """Where the arithmetic task has converged on every seed measured (docs/evidence/quickstart_seeds.md). With
     `num_train_epochs` it is computed when the training starts."""
     num_train_epochs: float | None = _number(None, above=0, most=10**6)
@@ -103,7 +107,9 @@ class Settings(Shown):
     """The KL term already holds the policy near its start."""
     beta: float = _number(0.04, least=0, most=100)
     """Weight of the KL to the starting model. Above zero, or there is no KL curve at all."""
-    temperature: float = _number(1.0, " (lower is greedy, and completions are alike)", least=0.01, most=100)
+    temperature: float = _number(
+        1.0, " (lower is greedy, and completions are alike)", least=0.01, most=100
+    )
     """Sampling from the policy itself. Lower values reduce the spread that GRPO learns from."""
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
@@ -141,7 +147,9 @@ class Settings(Shown):
                 arguments.check_value(f.name, getattr(self, f.name), f.type, **f.metadata)
         # TRL itself notices an unknown one, and an unknown loss, only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
-        arguments.check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
+        arguments.check_choice(
+            "importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS
+        )
         self._check_groups()
         if self.num_train_epochs is None:
             self._check_warmup()
@@ -158,7 +166,11 @@ class Settings(Shown):
         """Refuse a batch that would cut a group; TRL does too, and Unsloth on a GPU changes the batch size by itself."""
         for name in ("steps_per_generation", "generation_batch_size"):
             arguments.check_value(f"extra[{name!r}]", self.extra.get(name), "int | None", least=1)
-        total, group, micro = self.generation_batch_size, self.num_generations, self.per_device_train_batch_size
+        total, group, micro = (
+            self.generation_batch_size,
+            self.num_generations,
+            self.per_device_train_batch_size,
+        )
         if total % group:
             instead = f"per_device_train_batch_size={-(-micro // group) * group}"
             if self.extra.get("generation_batch_size"):
@@ -189,7 +201,9 @@ class Settings(Shown):
     @property
     def sampling(self) -> dict[str, Any]:
         """What narrows the distribution that completions are drawn from, beside the temperature, by its names everywhere."""
-        extra = {name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra}
+        extra = {
+            name: self.extra[name] for name in ("min_p", "repetition_penalty") if name in self.extra
+        }
         return {"top_p": self.top_p, "top_k": self.top_k, **extra}
 
     def replace(self, **changes: Any) -> Settings:
@@ -268,10 +282,14 @@ class Settings(Shown):
     def _parts(self) -> Iterable[Table]:
         values = {**vars(self), "warmup_steps": self.warmup}
         if self.num_train_epochs is not None:
-            values["max_steps"] = f"for num_train_epochs={self.num_train_epochs:g}: gn.plan(settings, task) shows it"
+            values["max_steps"] = (
+                f"for num_train_epochs={self.num_train_epochs:g}: gn.plan(settings, task) shows it"
+            )
             if self.warmup_steps is None:
                 values["warmup_steps"] = "a tenth of the steps"
-        yield Table([row for row in values.items() if row[1] not in ({}, None)], head=("setting", "value"))
+        yield Table(
+            [row for row in values.items() if row[1] not in ({}, None)], head=("setting", "value")
+        )
 
 
 def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
@@ -317,15 +335,23 @@ def _as_json(extra: Any) -> dict[str, Any]:
     try:
         return dict(json.loads(json.dumps(extra, allow_nan=False)))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"extra = {extra!r:.80} must be a dict of values that JSON has: {error}.") from None
+        raise ValueError(
+            f"extra = {extra!r:.80} must be a dict of values that JSON has: {error}."
+        ) from None
 
 
 def _layers(value: Any) -> tuple[str, ...]:
     """The layers to adapt by name; PEFT would read one text as a pattern."""
     names = ALL_LINEAR if value == ALL_LINEAR[0] else value
-    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+    if (
+        not isinstance(names, (list, tuple))
+        or not names
+        or not all(isinstance(name, str) for name in names)
+    ):
         written = 'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear"'
-        raise ValueError(f"lora_target_modules = {value!r:.80} must be names of layers, at least one: {written}.")
+        raise ValueError(
+            f"lora_target_modules = {value!r:.80} must be names of layers, at least one: {written}."
+        )
     return tuple(names)
 
 
@@ -365,12 +391,18 @@ def refuse_keywords(function: Callable[..., Any], unknown: Mapping[str, Any]) ->
             f"{line} {what}, and gn.{name} takes settings as one object. Write settings = settings.replace({line})."
         )
     for key, value in other.items():
-        own_arguments = [known for known in inspect.signature(function).parameters if known != "unknown"]
+        own_arguments = [
+            known for known in inspect.signature(function).parameters if known != "unknown"
+        ]
         try:
             arguments.check_names({key: value}, own_arguments)
         except ValueError as error:
             text = str(error)
             if text.startswith("unknown setting"):
                 text = f"unknown argument {key!r} of gn.{name}{did_you_mean(key, [*own_arguments, *_DEFAULTS])}"
-            told.append(text.replace("write extra=", "write settings = settings.replace(extra=").replace("}.", "})."))
+            told.append(
+                text.replace("write extra=", "write settings = settings.replace(extra=").replace(
+                    "}.", "})."
+                )
+            )
     raise TypeError(" ".join(told))

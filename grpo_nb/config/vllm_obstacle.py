@@ -15,7 +15,9 @@ from grpo_nb.machine.packages import installed_version, vllm_problem
 
 _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
 # An import that runs out of time has read most of vLLM's files, and the next one finds them in memory.
-_AGAIN = "run this cell again: the next try starts with the files in memory; or fast_inference=False"
+_AGAIN = (
+    "run this cell again: the next try starts with the files in memory; or fast_inference=False"
+)
 _WITHOUT = "fast_inference=False says that you want it so"
 
 
@@ -32,7 +34,9 @@ class VllmObstacle:
         return f"{self.reason} ({self.fix})"
 
 
-def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = True) -> VllmObstacle | None:
+def vllm_obstacle(
+    settings: Settings, gpu: Gpu | None, *, try_import: bool = True
+) -> VllmObstacle | None:
     """Say why vLLM cannot generate for these settings on this GPU, or return None if nothing is known to be in the way.
 
     Args:
@@ -44,11 +48,15 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = Tru
     'fast_inference is off'
     """
     if not settings.fast_inference:
-        return VllmObstacle("fast_inference is off", "settings.replace(fast_inference=True) turns it on")
+        return VllmObstacle(
+            "fast_inference is off", "settings.replace(fast_inference=True) turns it on"
+        )
     if gpu is None:
         return VllmObstacle("vLLM needs a GPU", _WITHOUT)
     if gpu.compute_capability < (7, 0):
-        return VllmObstacle(f"vLLM needs compute capability 7.0, which {gpu.name} has not", _WITHOUT)
+        return VllmObstacle(
+            f"vLLM needs compute capability 7.0, which {gpu.name} has not", _WITHOUT
+        )
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)
     if not try_import:

@@ -78,7 +78,10 @@ _INSTEAD: dict[tuple[str, str], tuple[str, str]] = {
         "a run has more settings than a trainer, such as those that load the model",
         'settings = gn.preset("auto", learning_rate=5e-6, num_generations=8), with the names of TRL',
     ),
-    ("settings", "dict"): ("the names in it have not been checked", 'settings = gn.preset("auto", **settings)'),
+    ("settings", "dict"): (
+        "the names in it have not been checked",
+        'settings = gn.preset("auto", **settings)',
+    ),
     ("settings", "text"): (
         "the text may be the name of a preset or of a model",
         'settings = gn.preset({value!r}), or settings = gn.preset("auto", model={value!r})',
@@ -91,21 +94,39 @@ _INSTEAD: dict[tuple[str, str], tuple[str, str]] = {
         "a Task also has the answer format and held-out questions",
         "the task itself where this is its task.train; else task = gn.load_task(dataset, settings)",
     ),
-    ("task", "text"): ("its rows have to be read first", "task = gn.load_task({value!r}, settings)"),
-    ("task", "path"): ("its rows have to be read first", "task = gn.load_task({value!r}, settings)"),
+    ("task", "text"): (
+        "its rows have to be read first",
+        "task = gn.load_task({value!r}, settings)",
+    ),
+    ("task", "path"): (
+        "its rows have to be read first",
+        "task = gn.load_task({value!r}, settings)",
+    ),
     ("task", "list"): ("the rows have no prompts yet", "task = gn.load_task(rows, settings)"),
     ("model", "text"): (
         "the model has to be loaded first",
         'model, tokenizer = gn.load_model(gn.preset("auto", model={value!r}))',
     ),
-    ("model", "pair"): ("model and tokenizer are two arguments", "model, tokenizer = gn.load_model(settings)"),
-    ("model", "run"): ("a run holds its model", "run.model, or gn.evaluate(run) and gn.compare(run)"),
+    ("model", "pair"): (
+        "model and tokenizer are two arguments",
+        "model, tokenizer = gn.load_model(settings)",
+    ),
+    ("model", "run"): (
+        "a run holds its model",
+        "run.model, or gn.evaluate(run) and gn.compare(run)",
+    ),
     ("adapter", "run"): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
-    ("adapter", "model"): ("the LoRA is read from files", 'model.save_pretrained("lora"), then adapter="lora"'),
+    ("adapter", "model"): (
+        "the LoRA is read from files",
+        'model.save_pretrained("lora"), then adapter="lora"',
+    ),
     ("source", "task"): ("it is loaded already", "the task itself"),
     ("rewards", "text"): ("its name is no function", "rewards=[gn.rewards.correctness()]"),
     ("rewards", "texts"): ("their names are no functions", "rewards=[gn.rewards.correctness()]"),
-    ("subject", "model"): ("a model answers with its tokenizer", "gn.evaluate((model, tokenizer), task)"),
+    ("subject", "model"): (
+        "a model answers with its tokenizer",
+        "gn.evaluate((model, tokenizer), task)",
+    ),
     ("subject", "export"): ("an export is asked from its folder", "gn.evaluate(export.path, task)"),
     ("subject", "task"): ("somebody has to answer its questions", "gn.evaluate(run, task)"),
 }
@@ -194,7 +215,16 @@ def described(value: Any) -> str:
     return _WORDS.get(kind) or f"{value!r:.60} ({type(value).__name__})"
 
 
-_OF_THE_KIT = {"settings", "task", "run", "comparison", "evaluation", "held-out set", "export", "trl"}
+_OF_THE_KIT = {
+    "settings",
+    "task",
+    "run",
+    "comparison",
+    "evaluation",
+    "held-out set",
+    "export",
+    "trl",
+}
 _OF_DATA = {"frame", "dataset", "dict", "list", "texts", "text", "path"}
 _OF_A_MODEL = {"model", "tokenizer", "pair"}
 _OF_CODE = {"rewards", "function", "class"}
@@ -240,7 +270,12 @@ def _is_fit(role: str, kind: str) -> bool:
 
 
 def require(
-    call: str, /, *, optional: Iterable[str] = (), roles: Mapping[str, str] | None = None, **values: Any
+    call: str,
+    /,
+    *,
+    optional: Iterable[str] = (),
+    roles: Mapping[str, str] | None = None,
+    **values: Any,
 ) -> None:
     """Refuse arguments of another kind than a public function takes.
 
@@ -266,23 +301,33 @@ def require(
     if not wrong:
         return
     function = call.partition("(")[0]
-    swapped = [name for name, value in values.items() if _belongs_elsewhere(name, value, values, roles)]
+    swapped = [
+        name for name, value in values.items() if _belongs_elsewhere(name, value, values, roles)
+    ]
     name, value = next(iter(wrong.items()))
     if len(swapped) > 1 and name in swapped:
         told = " and ".join(f"{name} is {described(values[name])}" for name in swapped)
-        raise TypeError(f"{told}: arguments are swapped, and {function} reads them in this order. Write {call}.")
+        raise TypeError(
+            f"{told}: arguments are swapped, and {function} reads them in this order. Write {call}."
+        )
     role = roles[name]
     why, write = _INSTEAD.get((role, kind_of(value)), ("", _WRITE[role]))
     if "{value!r}" in write:  # a text or a path
         write = write.replace("{value!r}", repr(str(value)))
     because = f" ({why})" if why else ""
-    raise TypeError(f"{name} = {described(value)}, but {function} takes {_TAKES[role]}{because}. Write {write}.")
+    raise TypeError(
+        f"{name} = {described(value)}, but {function} takes {_TAKES[role]}{because}. Write {write}."
+    )
 
 
-def _belongs_elsewhere(name: str, value: Any, values: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+def _belongs_elsewhere(
+    name: str, value: Any, values: Mapping[str, Any], roles: Mapping[str, str]
+) -> bool:
     """Return whether a value is no fit for its argument, and of the kind of another argument that is no fit either."""
     kind = kind_of(value)
     if _is_fit(roles[name], kind):
         return False
-    others = [other for other in values if other != name and roles[other] in _ROLES_OF.get(kind, ())]
+    others = [
+        other for other in values if other != name and roles[other] in _ROLES_OF.get(kind, ())
+    ]
     return any(not _is_fit(roles[other], kind_of(values[other])) for other in others)

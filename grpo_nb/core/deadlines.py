@@ -26,7 +26,9 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     >>> run_with_deadline(lambda: 7, 1.0)
     7
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
         return call()
     is_over = False
 
@@ -37,7 +39,9 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # repeating: code may swallow the first interruption
+            signal.setitimer(
+                signal.ITIMER_REAL, seconds, 0.1
+            )  # repeating: code may swallow the first interruption
             return call()
         finally:
             # Python runs signal handlers at calls and jumps only. So none can run between the end of the call and this
@@ -47,4 +51,6 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     except _TimeIsUp:
         raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:
-        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)  # None where it was not set by Python
+        signal.signal(
+            signal.SIGALRM, before or signal.SIG_DFL
+        )  # None where it was not set by Python

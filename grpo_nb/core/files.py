@@ -122,9 +122,13 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
     """
     real = target.resolve()
-    held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
+    held = next(
+        (path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None
+    )
     if target.exists() and held is not None:
-        raise FileExistsError(f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it.")
+        raise FileExistsError(
+            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it."
+        )
     _refuse_taken(target, overwrite)
 
 
@@ -140,7 +144,9 @@ def inside(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': put there what it points to.
     """
-    there = PureWindowsPath(name if isinstance(name, str) else "")  # also one of Windows: it is divided at both slashes
+    there = PureWindowsPath(
+        name if isinstance(name, str) else ""
+    )  # also one of Windows: it is divided at both slashes
     if not there.parts or there.anchor or ".." in there.parts:
         raise ValueError(_leads_out(folder, name))
     real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
@@ -169,7 +175,10 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
     places = [folder]
     while places:
         # A training that is under way removes files and folders at any moment.
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(places.pop()) as entries:
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(places.pop()) as entries,
+        ):
             for entry in entries:
                 if entry.is_symlink():
                     inside(whole, Path(entry.path).relative_to(whole).as_posix())
@@ -216,7 +225,11 @@ def sha256_of(file: Path) -> str:
 
 def shown_path(path: Path) -> Path:
     """The path as one would type it here: relative if it lies below the working directory."""
-    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
+    return (
+        path.relative_to(Path.cwd())
+        if path.is_absolute() and path.is_relative_to(Path.cwd())
+        else path
+    )
 
 
 def _beside(target: Path, kind: str) -> Path:
@@ -227,7 +240,9 @@ def _refuse_taken(target: Path, overwrite: bool) -> None:
     if not isinstance(overwrite, bool):  # "no" would be true
         raise TypeError(f"overwrite = {in_line(overwrite)} must be True or False.")
     if not overwrite and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True.")
+        raise FileExistsError(
+            f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True."
+        )
 
 
 def process_identity() -> dict[str, Any]:

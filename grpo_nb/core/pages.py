@@ -46,7 +46,11 @@ def render(template: str, **values: Any) -> str:
 
 def part(name: str, *values: Any, **more: Any) -> str:
     """Return a macro of `core/templates/parts.jinja` filled in."""
-    return str(getattr(_environment().get_template("core/templates/parts.jinja").module, name)(*values, **more))
+    return str(
+        getattr(_environment().get_template("core/templates/parts.jinja").module, name)(
+            *values, **more
+        )
+    )
 
 
 def style(*sheets: str) -> str:
@@ -72,7 +76,9 @@ def last_lines(error: BaseException, limit: int = 12) -> str:
 
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return what failed, with the end of its traceback. Empty without errors."""
-    return "".join(part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors)
+    return "".join(
+        part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors
+    )
 
 
 def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) -> str:
@@ -83,4 +89,9 @@ def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) ->
         parts: Headings, and the views (HTML) under each; what has no view is left out.
         sheets: Style sheets as for `style`.
     """
-    return part("page", style(*sheets), name, [(heading, "".join(views)) for heading, views in parts if any(views)])
+    return part(
+        "page",
+        style(*sheets),
+        name,
+        [(heading, "".join(views)) for heading, views in parts if any(views)],
+    )

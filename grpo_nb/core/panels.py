@@ -115,14 +115,20 @@ def line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
     return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
 
 
-def section(name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto") -> widgets.VBox:
+def section(
+    name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto"
+) -> widgets.VBox:
     """Return a framed part of a panel under its heading."""
     head = widgets.HTML(pages.part("heading", name, explanation))
-    framed = widgets.VBox([head, *children], layout={"margin": "4px 2px", "flex": flex, "min_width": "0"})
+    framed = widgets.VBox(
+        [head, *children], layout={"margin": "4px 2px", "flex": flex, "min_width": "0"}
+    )
     framed.add_class("gn-panel")
     return framed
 
 
 def button(text: str, style: str = "", tooltip: str = "") -> widgets.Button:
     """Return a button as wide as its words."""
-    return widgets.Button(description=text, button_style=style, tooltip=tooltip, layout={"width": "auto"})
+    return widgets.Button(
+        description=text, button_style=style, tooltip=tooltip, layout={"width": "auto"}
+    )

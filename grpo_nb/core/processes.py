@@ -101,7 +101,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def run_script(script: Path, request: Any, *, on_line: Callable[[str], object] | None = None) -> Any:
+def run_script(
+    script: Path, request: Any, *, on_line: Callable[[str], object] | None = None
+) -> Any:
     """Return a script's `answer(request)`, from a process of its own that does not see the kit.
 
     Args:

@@ -105,7 +105,9 @@ class PairedResult:
         return "better" if self.difference > 0 else "worse"
 
 
-def paired_result(first: Sequence[float], second: Sequence[float], samples: int = 1) -> PairedResult:
+def paired_result(
+    first: Sequence[float], second: Sequence[float], samples: int = 1
+) -> PairedResult:
     """Compare two models, given the share of right answers of each question under both.
 
     Args:

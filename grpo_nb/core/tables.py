@@ -41,7 +41,9 @@ def code(text: Any) -> Html:
 
 def verdict(is_good: bool, text: Any) -> Html:
     """A cell or sentence that is a result in words, and on a panel in its colours for good and bad."""
-    return Html(str(text), f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
+    return Html(
+        str(text), f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>'
+    )
 
 
 def as_written(text: str) -> Html:
@@ -64,15 +66,29 @@ class Table:
 
     def text(self) -> str:
         """The table as lines with aligned columns."""
-        lines = [[_words(cell) for cell in row] for row in ([self.head] if self.head else []) + list(self.rows)]
-        widths = [0 if i in self.wide else max(map(len, column)) for i, column in enumerate(zip(*lines, strict=True))]
-        padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+        lines = [
+            [_words(cell) for cell in row]
+            for row in ([self.head] if self.head else []) + list(self.rows)
+        ]
+        widths = [
+            0 if i in self.wide else max(map(len, column))
+            for i, column in enumerate(zip(*lines, strict=True))
+        ]
+        padded = (
+            [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+        )
         return "\n".join("  ".join(line).rstrip() for line in padded)
 
     def html(self) -> str:
         """The table as HTML, with styles that notebooks do not overrule."""
-        head = "".join(f"<th style='{self._style(i)}'>{escaped(title)}</th>" for i, title in enumerate(self.head))
-        rows = ("".join(f"<td style='{self._style(i)}'>{_markup(c)}</td>" for i, c in enumerate(r)) for r in self.rows)
+        head = "".join(
+            f"<th style='{self._style(i)}'>{escaped(title)}</th>"
+            for i, title in enumerate(self.head)
+        )
+        rows = (
+            "".join(f"<td style='{self._style(i)}'>{_markup(c)}</td>" for i, c in enumerate(r))
+            for r in self.rows
+        )
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
@@ -109,7 +125,9 @@ def text_of(parts: Iterable[Part]) -> str:
 def html_of(parts: Iterable[Part]) -> str:
     """Return parts as HTML, one below the other."""
     # No paragraphs: they may not hold the tables and pictures that a part can be.
-    return "".join(f"<div style='margin:0.6em 0'>{shown}</div>" for shown in map(_markup, parts) if shown)
+    return "".join(
+        f"<div style='margin:0.6em 0'>{shown}</div>" for shown in map(_markup, parts) if shown
+    )
 
 
 def _words(part: Any) -> str:

@@ -63,7 +63,9 @@ def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
+def require_tokenizer(
+    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> None:
     """Refuse a tokenizer that cannot put a question to its model.
 
     Raises:
@@ -75,7 +77,9 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
             "version, or set tokenizer.chat_template to the template of a model of its family."
         )
     for name in chat_template_kwargs or ():
-        if name != "tools" and not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+        if name != "tools" and not re.search(
+            rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)
+        ):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not read: leave it out, "
                 "chat_template_kwargs={}."
@@ -83,7 +87,9 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
 
 
 def prompt_lengths(
-    prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any, chat_template_kwargs: Mapping | None = None
+    prompts: Iterable[Sequence[Mapping[str, str]]],
+    tokenizer: Any,
+    chat_template_kwargs: Mapping | None = None,
 ) -> list[int]:
     """Return the length of each prompt in tokens, with chat template, tools and generation prompt, as training sees it."""
     from jinja2 import TemplateError
@@ -112,7 +118,13 @@ def in_line(value: Any, limit: int = 60) -> str:
 
 
 def require_number(
-    name: str, value: Any, least: float, most: float = math.inf, *, is_whole: bool = True, why: str = ""
+    name: str,
+    value: Any,
+    least: float,
+    most: float = math.inf,
+    *,
+    is_whole: bool = True,
+    why: str = "",
 ) -> None:
     """Refuse what is no finite number between two bounds, both included.
 
@@ -131,8 +143,12 @@ def require_number(
     Traceback (most recent call last):
     ValueError: steps = 0 must be at least 1.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral if is_whole else numbers.Real):
-        raise TypeError(f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}.")
+    if isinstance(value, bool) or not isinstance(
+        value, numbers.Integral if is_whole else numbers.Real
+    ):
+        raise TypeError(
+            f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}."
+        )
     if not (least <= value <= most and value < math.inf):
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
         raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
@@ -142,4 +158,8 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or as many of them as can be read."""
     known = sorted(map(str, known))
     nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {shorten(', '.join(known), 600)}"
+    return (
+        f"; did you mean {nearest[0]!r}?"
+        if nearest
+        else f"; known: {shorten(', '.join(known), 600)}"
+    )

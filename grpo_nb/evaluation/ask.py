@@ -106,9 +106,21 @@ def evaluate(
     refuse_keywords(evaluate, unknown)
     roles = {"task": "questions"}
     given = {"subject": subject, "task": task, "run": run, "rewards": rewards, "settings": settings}
-    require("gn.evaluate(subject, task)", optional=("task", "run", "settings"), roles=roles, **given)
+    require(
+        "gn.evaluate(subject, task)", optional=("task", "run", "settings"), roles=roles, **given
+    )
     (found,), run = located([subject], run)
-    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, correct)
+    how = (
+        rewards,
+        limit,
+        samples,
+        temperature,
+        max_completion_length,
+        settings,
+        seed,
+        allow_contaminated,
+        correct,
+    )
     (result,) = _Asked(task, run, *how).of_each([found], [label or name_of(found)])
     return result
 
@@ -158,13 +170,27 @@ def compare(
     if task is None and _is_questions(after):
         task, after = after, None
     roles = {"before": "subject", "after": "subject", "task": "questions"}
-    given = {"before": before, "after": after, "task": task, "run": run, "rewards": rewards, "settings": settings}
-    require("gn.compare(before, after, task)", optional=("after", "task", "run", "settings"), roles=roles, **given)
+    given = {
+        "before": before,
+        "after": after,
+        "task": task,
+        "run": run,
+        "rewards": rewards,
+        "settings": settings,
+    }
+    require(
+        "gn.compare(before, after, task)",
+        optional=("after", "task", "run", "settings"),
+        roles=roles,
+        **given,
+    )
     is_of_the_run = after is None
     found, run = located([before] if is_of_the_run else [before, after], run)
     if is_of_the_run:
         if not isinstance(run := found[0], Run):
-            raise ValueError(f"{before!r:.80} alone is no run. Name the other one: gn.compare(before, after, task).")
+            raise ValueError(
+                f"{before!r:.80} alone is no run. Name the other one: gn.compare(before, after, task)."
+            )
         found = [Base(run), run]
     names = ["before", "after"]
     labels = [name_of(subject) for subject in found]
@@ -174,7 +200,17 @@ def compare(
         found = [Base(run), Start(run), run]
         names = ["base", "before", "after"]
         labels = ["base", "start of the run", "after"]
-    how = (rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, correct)
+    how = (
+        rewards,
+        limit,
+        samples,
+        temperature,
+        max_completion_length,
+        settings,
+        seed,
+        allow_contaminated,
+        correct,
+    )
     asked = _Asked(task, run, *how)
     comparison = Comparison(**dict(zip(names, asked.of_each(found, labels), strict=True)))
     if is_of_the_run and asked.is_all_of_the_run:
@@ -207,7 +243,12 @@ class Answers(Shown):
         yield Table(rows, head=head, wide=range(len(head)))
 
 
-def ask(run: Run | str | Path, questions: str | Sequence[str], *, max_completion_length: int | None = None) -> Answers:
+def ask(
+    run: Run | str | Path,
+    questions: str | Sequence[str],
+    *,
+    max_completion_length: int | None = None,
+) -> Answers:
     """Ask a run questions of your own, and see the answers from before and after its training side by side.
 
     They are asked as in training: the same system prompt and examples before them, the same chat template.
@@ -252,7 +293,9 @@ class _Asked:
         correct: RewardFunction | None,
     ) -> None:  # fmt: skip
         if task is None and run is None:
-            raise ValueError("which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its own.")
+            raise ValueError(
+                "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its own."
+            )
         own, play = _format_of(run) if run is not None else None, getattr(task, "play", None)
         if run is not None and play is None:
             _require_no_tools(run)
@@ -261,13 +304,17 @@ class _Asked:
         self.run, self.task, self.is_memory_fine = run, task, is_memory_fine
         self.rewards = reward_list(rewards, least=0)
         weights_by_name(self.rewards)  # which refuses two of one name
-        self.rows = chosen(_stored_holdout(run) if task is None else list(task.holdout), limit, seed=0)
+        self.rows = chosen(
+            _stored_holdout(run) if task is None else list(task.holdout), limit, seed=0
+        )
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
         self.format = own if task is None else task.format
         settings = settings or (run.settings if run else Settings())
         given = {"max_completion_length": length, "seed": seed}
-        settings = settings.replace(**{name: value for name, value in given.items() if value is not None})
+        settings = settings.replace(
+            **{name: value for name, value in given.items() if value is not None}
+        )
         if temperature is None:
             temperature = 0.0 if samples == 1 else settings.temperature
         if samples < 1 or (samples > 1 and temperature == 0):
@@ -280,7 +327,8 @@ class _Asked:
             temperature=temperature,
             sampling=settings.sampling if temperature else {},
             seed=settings.seed,
-            chat_template_kwargs=getattr(task, "chat_template_kwargs", {}) or (run.chat_template_kwargs if run else {}),
+            chat_template_kwargs=getattr(task, "chat_template_kwargs", {})
+            or (run.chat_template_kwargs if run else {}),
             play=play,
         )
         self.judge = self._choose_judge(correct)
@@ -333,7 +381,9 @@ class _Asked:
 
     def of_each(self, subjects: Sequence[Located], labels: Sequence[str]) -> list[Evaluation]:
         """Ask one subject after the other."""
-        runs = {what.path.absolute(): what for what in (self.run, *subjects) if isinstance(what, Run)}
+        runs = {
+            what.path.absolute(): what for what in (self.run, *subjects) if isinstance(what, Run)
+        }
         trained = trained_questions(getattr(self.task, "train", None), runs.values())
         found = trained and find_contamination([row["question"] for row in self.rows], trained)
         if found and not self.is_memory_fine:
@@ -341,18 +391,28 @@ class _Asked:
         for run in runs.values():
             if (own := run.chat_template_kwargs) != self.decoding.chat_template_kwargs:
                 other = f"and this task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
-                raise ValueError(f"the run {run.name!r} was trained with chat_template_kwargs = {own}, {other}")
+                raise ValueError(
+                    f"the run {run.name!r} was trained with chat_template_kwargs = {own}, {other}"
+                )
         results, tokenizer = [], None
         repeated = [row for row in self.rows for _ in range(self.decoding.samples)]
         judged_by = judge_in_words(self.judge, self.rows)
         for what, label in zip(subjects, labels, strict=True):
             with open_subject(what, run=self.run, tokenizer=tokenizer) as subject:
                 with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
-                    completions = subject.ask(repeated, self.decoding, lambda done, bar=bar: bar.update(done - bar.n))
-                tokenizer, about, format = tokenizer or subject.tokenizer, subject.about, self.format
+                    completions = subject.ask(
+                        repeated, self.decoding, lambda done, bar=bar: bar.update(done - bar.n)
+                    )
+                tokenizer, about, format = (
+                    tokenizer or subject.tokenizer,
+                    subject.about,
+                    self.format,
+                )
                 # A task was made for a tokenizer, a set of `load_holdout` never is.
                 if isinstance(self.task, HeldOut) and subject.tokenizer is not None:
-                    format = format.for_template(subject.tokenizer, self.decoding.chat_template_kwargs)
+                    format = format.for_template(
+                        subject.tokenizer, self.decoding.chat_template_kwargs
+                    )
                 del subject  # or its model would stay in memory while the next one is loaded
             rows = read_answers(repeated, completions, format, self.judge)
             if self.rewards:

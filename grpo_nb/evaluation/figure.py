@@ -29,7 +29,9 @@ def comparison_figure(comparison: Compared) -> Figure:
         sides = {"base": comparison.base, **sides}
     measures = [measure for measure, result in comparison.results.items() if result is not None]
     lines = len(measures) * (len(sides) + 0.6)
-    figure = Figure(figsize=(10.0, 1.0 + _ROW_INCHES * lines), facecolor="white", layout="constrained")
+    figure = Figure(
+        figsize=(10.0, 1.0 + _ROW_INCHES * lines), facecolor="white", layout="constrained"
+    )
     shares, differences = figure.subplots(1, 2)
     _prepare(shares, "Share of answers", f"{comparison.result.questions} questions, 95 % intervals")
     _prepare(differences, "Difference", "percentage points, 95 % interval")
@@ -83,7 +85,9 @@ def _prepare(axis: Axes, title: str, unit: str) -> None:
     axis.tick_params(axis="y", length=0)
 
 
-def _draw_interval(axis: Axes, place: float, ends: Any, value: float, colour: str, marker: str) -> None:
+def _draw_interval(
+    axis: Axes, place: float, ends: Any, value: float, colour: str, marker: str
+) -> None:
     axis.plot(ends, [place, place], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
     axis.plot([value], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
 
@@ -95,8 +99,16 @@ def _alignment(share: float) -> str:
     return "right" if share > 0.9 else "center"
 
 
-def _write(axis: Axes, text: str, at: tuple[float, float], above: float, align: str = "center") -> None:
+def _write(
+    axis: Axes, text: str, at: tuple[float, float], above: float, align: str = "center"
+) -> None:
     """Write so many points above a place, on white, for it may stand on a line."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    look = {"fontsize": 9.5, "fontweight": "bold", "color": _INK, "ha": align, "annotation_clip": False}
+    look = {
+        "fontsize": 9.5,
+        "fontweight": "bold",
+        "color": _INK,
+        "ha": align,
+        "annotation_clip": False,
+    }
     axis.annotate(text, at, xytext=(0, above), textcoords="offset points", bbox=box, **look)

@@ -34,8 +34,12 @@ class HeldOut(Shown):
     """Columns `prompt`, `question`, `answer` and those of the source."""
 
     def _parts(self) -> Iterable[Part]:
-        yield bold(f"Held-out set {self.name}: {len(self.holdout)} questions, answer format {self.format.name}")
-        yield Table([(turn["role"], as_written(turn["content"])) for turn in self.holdout[0]["prompt"]])
+        yield bold(
+            f"Held-out set {self.name}: {len(self.holdout)} questions, answer format {self.format.name}"
+        )
+        yield Table(
+            [(turn["role"], as_written(turn["content"])) for turn in self.holdout[0]["prompt"]]
+        )
 
 
 def load_holdout(
@@ -69,7 +73,9 @@ def load_holdout(
     read_percentages(cleaned.rows, cleaned.used.get("answer", [""])[0])
     rows = chosen(cleaned.rows, limit, seed)
     format = fitting_format(format, answers_of([row.get(ACCEPTED, row["answer"]) for row in rows]))
-    return HeldOut(name=read.name, format=format, holdout=as_dataset(with_prompts(rows, format, example)))
+    return HeldOut(
+        name=read.name, format=format, holdout=as_dataset(with_prompts(rows, format, example))
+    )
 
 
 def chosen(rows: Sequence[dict[str, Any]], limit: int | None, seed: int) -> list[dict[str, Any]]:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import refuse_links, write_bytes, write_json
-from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result, pass_at_k, share_interval
+from grpo_nb.core.statistics import (
+    FEWEST_QUESTIONS,
+    PairedResult,
+    paired_result,
+    pass_at_k,
+    share_interval,
+)
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.outcome import MajorityBaseline
@@ -157,7 +163,10 @@ class Evaluation(Shown):
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`: the unbiased estimator."""
         found = {}
         for k in sorted({*(2**i for i in range(self.samples.bit_length())), self.samples}):
-            each = [pass_at_k(self.samples, sum(row["is_correct"] for row in group), k) for group in self.groups]
+            each = [
+                pass_at_k(self.samples, sum(row["is_correct"] for row in group), k)
+                for group in self.groups
+            ]
             found[k] = (sum(each) / len(each), share_interval(each, self.samples))
         return found
 
@@ -165,7 +174,9 @@ class Evaluation(Shown):
     def rewards(self) -> dict[str, Estimate]:
         """The mean of each reward, unweighted, with its 95 % interval over questions."""
         columns = [column for column in self.rows[0] if column.startswith(REWARD)]
-        scores = {column: [[row[column] for row in group] for group in self.groups] for column in columns}
+        scores = {
+            column: [[row[column] for row in group] for group in self.groups] for column in columns
+        }
         return {column.removeprefix(REWARD): estimate(groups) for column, groups in scores.items()}
 
     @property
@@ -176,7 +187,9 @@ class Evaluation(Shown):
         notes = [unknown if known is None else known.sentence if known.count else ""]
         if cut >= _CUT:
             remedy = "with a larger max_completion_length they could end."
-            notes.append(f"{cut:.0%} of the answers of {self.label!r} were cut at the length limit: {remedy}")
+            notes.append(
+                f"{cut:.0%} of the answers of {self.label!r} were cut at the length limit: {remedy}"
+            )
         return list(filter(None, notes))
 
     @property
@@ -213,7 +226,9 @@ class Evaluation(Shown):
         import pandas
 
         # pyarrow cannot hold a lone surrogate, which a model can write.
-        return pandas.DataFrame(self.rows).map(lambda value: displayable(value) if isinstance(value, str) else value)
+        return pandas.DataFrame(self.rows).map(
+            lambda value: displayable(value) if isinstance(value, str) else value
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
@@ -251,7 +266,9 @@ class Comparison(Shown):
         for measure in _COLUMNS:
             before, after = self.before.shares_of(measure), self.after.shares_of(measure)
             is_measured = before is not None and after is not None
-            results[measure] = paired_result(before, after, self.before.samples) if is_measured else None
+            results[measure] = (
+                paired_result(before, after, self.before.samples) if is_measured else None
+            )
         return results
 
     @property
@@ -282,7 +299,9 @@ class Comparison(Shown):
         if anywhere is None:
             return None
         known = 0
-        for before, after, share in zip(self.before.shares, self.after.shares, anywhere, strict=True):
+        for before, after, share in zip(
+            self.before.shares, self.after.shares, anywhere, strict=True
+        ):
             known += after > before and share > before
         return known
 
@@ -313,7 +332,9 @@ class Comparison(Shown):
         """The result in words: what changed, the three measures, what was not visible, and what spoils it."""
         result = self.result
         low, high = result.interval
-        shares = ", ".join(f"{side.accuracy:.1%} {side.label}" for side in (self.before, self.after))
+        shares = ", ".join(
+            f"{side.accuracy:.1%} {side.label}" for side in (self.before, self.after)
+        )
         parts = [
             self.headline,
             f"The answers themselves: {self._change_in_words('anywhere')}.",
@@ -349,7 +370,9 @@ class Comparison(Shown):
         """What this comparison could have seen."""
         if self.result.smallest is None:
             return f"Under {FEWEST_QUESTIONS} questions no difference is claimed, however large it is: ask more."
-        unseen = "; a smaller one may be there, unseen" if self.verdict == "no difference shown" else ""
+        unseen = (
+            "; a smaller one may be there, unseen" if self.verdict == "no difference shown" else ""
+        )
         points = f"{100 * self.result.smallest:.0f} points"
         return f"A true difference of {points} or more is shown by so many questions four times in five{unseen}."
 
@@ -373,7 +396,9 @@ class Comparison(Shown):
             f"Always answering {frequent!r:.60} would get {share:.1%}: {self.after.label!r} with "
             f"{self.after.accuracy:.1%} is {position} that floor."
         )
-        return MajorityBaseline(answer=frequent, share=share, is_cleared=low > share, sentence=sentence)
+        return MajorityBaseline(
+            answer=frequent, share=share, is_cleared=low > share, sentence=sentence
+        )
 
     @property
     def floor_sentence(self) -> str:
@@ -455,11 +480,18 @@ class Comparison(Shown):
 
     def _parts(self) -> Iterator[Part]:
         yield bold(self.sentence)
-        rows = [(names[0][0], *(value for _, value in names)) for names in zip(*self._numbers(), strict=True)]
+        rows = [
+            (names[0][0], *(value for _, value in names))
+            for names in zip(*self._numbers(), strict=True)
+        ]
         head = ("", *(side.label for side in self.columns))
         yield Table(rows, head=head, right=range(1, len(head)))
         yield self.after.anywhere_sentence
-        yield "Questions: " + ", ".join(f"{count} {name}" for name, count in self.changed.items()) + "."
+        yield (
+            "Questions: "
+            + ", ".join(f"{count} {name}" for name, count in self.changed.items())
+            + "."
+        )
         if self.known_before and self.changed["gained"]:
             yield (
                 f"Of the {self.changed['gained']} gained, {self.known_before} had the correct answer before, "
@@ -469,8 +501,14 @@ class Comparison(Shown):
         yield self.floor_sentence
         yield from dict.fromkeys([side.subject for side in self.columns])
         yield from dict.fromkeys(note for side in self.columns for note in side.notes)
-        picture, alt = base64.b64encode(self._picture()).decode(), escaped(f"Held-out comparison. {self.sentence}")
-        yield Html("", f'<img alt="{alt}" src="data:image/png;base64,{picture}" style="max-width:100%;width:860px">')
+        picture, alt = (
+            base64.b64encode(self._picture()).decode(),
+            escaped(f"Held-out comparison. {self.sentence}"),
+        )
+        yield Html(
+            "",
+            f'<img alt="{alt}" src="data:image/png;base64,{picture}" style="max-width:100%;width:860px">',
+        )
         few = self.transcripts().head(3)
         yield f"{len(few)} of {len(self.after.rows)} answers; comparison.transcripts() has all, changed ones first:"
         yield Html("", self._examples(few).html())
@@ -485,7 +523,9 @@ class Comparison(Shown):
             cells = [entry["change"], entry["question"], entry["answer"]]
             for name, _ in self._named_sides():
                 judgements = [entry[f"{name}_is"]]
-                judgements.append("in the format" if entry[f"{name}_in_format"] else "not in the format")
+                judgements.append(
+                    "in the format" if entry[f"{name}_in_format"] else "not in the format"
+                )
                 if entry[f"{name}_is"] != "right" and entry[f"{name}_anywhere"]:
                     judgements.append("correct answer anywhere")
                 cells += [entry[name], ", ".join(judgements)]

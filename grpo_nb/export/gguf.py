@@ -9,7 +9,13 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
-from grpo_nb.export.merged import make_export, make_merged, run_check, verified_texts, weights_folder
+from grpo_nb.export.merged import (
+    make_export,
+    make_merged,
+    run_check,
+    verified_texts,
+    weights_folder,
+)
 from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.result import RECORD, Export, ExportError, Report, open_export
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
@@ -58,7 +64,11 @@ def export_gguf(
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
-    require('gn.export_gguf(run, "exports/name")', roles={"run_or_export": "exported"}, run_or_export=run_or_export)
+    require(
+        'gn.export_gguf(run, "exports/name")',
+        roles={"run_or_export": "exported"},
+        run_or_export=run_or_export,
+    )
     check_quantization(quantization)
     target, report = target_of(path), report or (lambda line: None)
     source = find_run_or_export(run_or_export)
@@ -85,16 +95,32 @@ def export_gguf(
         command = find_converter(converter, report)
         file = staged / f"{target.name}-{quantization}.gguf"
         # A merged model that is made for this only is gone afterwards.
-        with contextlib.nullcontext(export.path) if export is not None else staged_folder(target) as merged:
-            of_merged = make_merged(run, merged, report=report) if export is None else export.verification
+        with (
+            contextlib.nullcontext(export.path)
+            if export is not None
+            else staged_folder(target) as merged
+        ):
+            of_merged = (
+                make_merged(run, merged, report=report) if export is None else export.verification
+            )
             report(f"converting to {quantization}")
             convert(merged, of_merged["dtype"], file, quantization, command, quantizer)
             verification = verify_gguf(run, merged, file, quantization, report)
-            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
+            text = modelfile(
+                file.name, AutoTokenizer.from_pretrained(merged), chats, context=context
+            )
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         size = f"{quantization}, {file.stat().st_size / 1e6:.0f} MB, through llama.cpp"
-        said = {"sentence": f"{size}: {verification['words']}", "quantization": quantization, "file": file.name}
-        return verification | said | {name: of_merged[name] for name in ("trained_in_4bit",) if name in of_merged}
+        said = {
+            "sentence": f"{size}: {verification['words']}",
+            "quantization": quantization,
+            "file": file.name,
+        }
+        return (
+            verification
+            | said
+            | {name: of_merged[name] for name in ("trained_in_4bit",) if name in of_merged}
+        )
 
     return make_export(run, "gguf", target, make, overwrite=overwrite)
 
@@ -140,19 +166,35 @@ def find_run_or_export(source: Run | Export | str | Path) -> Run | Export:
         ) from error
 
 
-def verify_gguf(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
+def verify_gguf(
+    run: Run, merged: Path, file: Path, quantization: str, report: Report
+) -> dict[str, Any]:
     """Compare a GGUF file with the merged model that it was made of.
 
     Raises:
         ExportError: It is not that model, or llama.cpp cannot read it.
     """
     asked = verified_texts(run)
-    how = {"max_completion_length": asked["max_new_tokens"], "chat_template_kwargs": asked["chat_template_kwargs"]}
+    how = {
+        "max_completion_length": asked["max_new_tokens"],
+        "chat_template_kwargs": asked["chat_template_kwargs"],
+    }
     try:
         answers = llama_cpp_answer(file, asked["prompts"], report=report, **how)
     except LlamaCppError as error:
-        raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
+        raise ExportError(
+            f"the GGUF file could not be verified, so it was not kept: {error}"
+        ) from error
     report("comparing it with the merged model")
-    request = {"check": "gguf", "file": str(file), "merged": str(merged), "base": str(weights_folder(run))}
-    request |= {"answers": [dataclasses.asdict(answer) for answer in answers], "limits": LIMITS[quantization], **asked}
+    request = {
+        "check": "gguf",
+        "file": str(file),
+        "merged": str(merged),
+        "base": str(weights_folder(run)),
+    }
+    request |= {
+        "answers": [dataclasses.asdict(answer) for answer in answers],
+        "limits": LIMITS[quantization],
+        **asked,
+    }
     return run_check(request, "the GGUF file")

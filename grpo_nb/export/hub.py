@@ -47,20 +47,35 @@ def push_problems(export: Export | str | Path) -> list[str]:
         changes = changes_since_verified(folder, verification)
     except (ExportError, ValueError) as error:
         return [str(error)]
-    problems = [] if verification.get("passed") is True else ["its verification did not pass. Export it again."]
+    problems = (
+        []
+        if verification.get("passed") is True
+        else ["its verification did not pass. Export it again."]
+    )
     problems += [f"{change}. Export it again, or take it out." for change in changes]
     base = verification.get("base")
     if base is not None and published_name(base) is None:
-        problems.append(f"the weights of its base model {base!r} are in no repository. Push the merged model.")
+        problems.append(
+            f"the weights of its base model {base!r} are in no repository. Push the merged model."
+        )
     secrets = holds_secret(files, get_token())
-    problems += [f"{name} holds what looks like an access token or key. Take it out and revoke it." for name in secrets]
+    problems += [
+        f"{name} holds what looks like an access token or key. Take it out and revoke it."
+        for name in secrets
+    ]
     return problems
 
 
 def holds_secret(files: Mapping[str, Path], token: str | None = None) -> list[str]:
     """Return the names of text files that hold this token, or something in the form of a key."""
-    texts = {name: file.read_bytes() for name, file in files.items() if file.suffix.lower() in _TEXTS}
-    return [name for name, text in texts.items() if _SECRET.search(text) or (token and token.encode() in text)]
+    texts = {
+        name: file.read_bytes() for name, file in files.items() if file.suffix.lower() in _TEXTS
+    }
+    return [
+        name
+        for name, text in texts.items()
+        if _SECRET.search(text) or (token and token.encode() in text)
+    ]
 
 
 def push_to_hub(
@@ -103,12 +118,16 @@ def push_to_hub(
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)
     if private and not info.private:
-        raise NotPushable(f"{repo_id} is public: make it private on its page, take another name or say private=False.")
+        raise NotPushable(
+            f"{repo_id} is public: make it private on its page, take another name or say private=False."
+        )
 
     def different(commit: str | None) -> tuple[set[str], set[str]]:
         """Names of files that are there and not the same here, and of those that are not there."""
         there = api.verify_repo_checksums(repo_id, revision=commit, local_dir=folder)
-        others = {file["path"] for file in there.mismatches} | set(there.missing_paths) - {".gitattributes"}
+        others = {file["path"] for file in there.mismatches} | set(there.missing_paths) - {
+            ".gitattributes"
+        }
         return others, names & set(there.extra_paths)
 
     others, _ = different(info.sha)
@@ -123,5 +142,7 @@ def push_to_hub(
         commit_message=message, parent_commit=info.sha,
     )  # fmt: skip
     if wrong := set().union(*different(done.oid)):
-        raise ExportError(f"{repo_id} is not what is here: {', '.join(sorted(wrong))} differ. Push again.")
+        raise ExportError(
+            f"{repo_id} is not what is here: {', '.join(sorted(wrong))} differ. Push again."
+        )
     return f"{api.endpoint}/{repo_id}"

@@ -56,7 +56,11 @@ class Lora:
         self._parts: dict[str, dict[str, torch.Tensor]] = {}
         more = [name for name in _MORE if config.get(name)]
         start = config.get("init_lora_weights", True)
-        more += [f"started with {start!r}, which changes the base"] if start not in _PLAIN_STARTS else []
+        more += (
+            [f"started with {start!r}, which changes the base"]
+            if start not in _PLAIN_STARTS
+            else []
+        )
         for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
             found = _TENSOR.fullmatch(name)
             weight = f"{found[1]}.weight" if found else ""
@@ -126,7 +130,9 @@ def require_memory(needed: int, purpose: str) -> None:
         )
 
 
-def retained_shares(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Sequence[str]) -> dict[str, float]:
+def retained_shares(
+    changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Sequence[str]
+) -> dict[str, float]:
     """How much of a change is left after rounding: the projection of the rounded change on the exact one, over all weights.
 
     Args:
@@ -145,18 +151,26 @@ def retained_shares(changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes
     for weight, change in changes:
         total = weight + change
         if not total.isfinite().all():
-            raise ExportError("base or adapter has values that are not finite, so there is no model to merge.")
+            raise ExportError(
+                "base or adapter has values that are not finite, so there is no model to merge."
+            )
         whole += (change * change).sum().item()
         for name in left:
             # An overflow makes this infinite, or not a number where nothing changed.
             kept = ((total.to(getattr(torch, name)).float() - weight) * change).sum().item()
             left[name] += kept if math.isfinite(kept) else -math.inf
     if whole == 0:
-        raise ExportError("the adapter changes nothing: all its B matrices are zero. Train it first.")
-    return {name: 0.0 if math.isinf(kept) else 1 - abs(1 - kept / whole) for name, kept in left.items()}
+        raise ExportError(
+            "the adapter changes nothing: all its B matrices are zero. Train it first."
+        )
+    return {
+        name: 0.0 if math.isinf(kept) else 1 - abs(1 - kept / whole) for name, kept in left.items()
+    }
 
 
-def _changes(files: Mapping[Path, Mapping[str, Any]], lora: Lora) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _changes(
+    files: Mapping[Path, Mapping[str, Any]], lora: Lora
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Some rows at a time: the weight and what is added to it, float32."""
     for file, header in files.items():
         for name in filter(lora.__contains__, header):
@@ -186,7 +200,9 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
     end, names = 0, [name for name in header if name != "__metadata__"]
     for entry in map(header.get, names):
         start, end = end, end + entry["data_offsets"][1] - entry["data_offsets"][0]
-        if entry["dtype"] in _CODES.values():  # else it is no number that is rounded, and stays as it is
+        if (
+            entry["dtype"] in _CODES.values()
+        ):  # else it is no number that is rounded, and stays as it is
             entry["dtype"], end = _CODES[dtype], start + math.prod(entry["shape"]) * WIDTHS[dtype]
         entry["data_offsets"] = [start, end]
     text = json.dumps(header).encode()
@@ -201,8 +217,10 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
                 file.write(values.to(kind).view(torch.uint8).numpy())
 
 
-def _merge_in_memory(base: Path, adapter: Path, target: Path, dtype: str, why: str, report: Report) -> dict[str, Any]:
-    """peft's own merge, of the whole model in float32: whatever was trained would be rounded before the sum otherwise."""
+def _merge_in_memory(
+    base: Path, adapter: Path, target: Path, dtype: str, why: str, report: Report
+) -> dict[str, Any]:
+    """Peft's own merge, of the whole model in float32: whatever was trained would be rounded before the sum otherwise."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -212,7 +230,9 @@ def _merge_in_memory(base: Path, adapter: Path, target: Path, dtype: str, why: s
     report(f"merging in memory: {why}")
     chosen = "float32" if dtype == "auto" else dtype
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload().to(getattr(torch, chosen))
+    merged = (
+        PeftModel.from_pretrained(model, str(adapter)).merge_and_unload().to(getattr(torch, chosen))
+    )
     merged.save_pretrained(target)
     if (base / "generation_config.json").is_file():
         shutil.copy(base / "generation_config.json", target)

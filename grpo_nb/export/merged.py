@@ -12,12 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import check_target, put_in_place, sha256_of, staged_folder, target_of, write_json
+from grpo_nb.core.files import (
+    check_target,
+    put_in_place,
+    sha256_of,
+    staged_folder,
+    target_of,
+    write_json,
+)
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.ask import evaluate
 from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
-from grpo_nb.export.result import ADAPTER, RECORD, Export, ExportError, Report, recorded_files, require_passed
+from grpo_nb.export.result import (
+    ADAPTER,
+    RECORD,
+    Export,
+    ExportError,
+    Report,
+    recorded_files,
+    require_passed,
+)
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import keep_template, template_of, tokenizer_for, weights_identity
@@ -107,9 +122,12 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         tokenizer.save_pretrained(staged)
         keep_template(staged, tokenizer)
         checks = same_base(run, base) | {
-            "every byte is the run's": sha256_of(staged / ADAPTER) == sha256_of(run.adapter_path / ADAPTER),
+            "every byte is the run's": sha256_of(staged / ADAPTER)
+            == sha256_of(run.adapter_path / ADAPTER),
             "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
-            "the adapter changes the model": any(bool(t.any()) for name, t in tensors.items() if ".lora_B" in name),
+            "the adapter changes the model": any(
+                bool(t.any()) for name, t in tensors.items() if ".lora_B" in name
+            ),
         }
         named = shareable(config["base_model_name_or_path"])
         verification = {
@@ -124,7 +142,12 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
 
 
 def make_export(
-    run: Run, kind: str, path: str | Path, make: Callable[[Path], dict[str, Any]], *, overwrite: bool
+    run: Run,
+    kind: str,
+    path: str | Path,
+    make: Callable[[Path], dict[str, Any]],
+    *,
+    overwrite: bool,
 ) -> Export:
     """Make an export beside its place, put it there, and note it in its run.
 
@@ -136,18 +159,28 @@ def make_export(
         overwrite: Replace an existing folder, once the new one is verified.
     """
     target, base = target_of(path), Path(run.settings.model).expanduser()
-    check_target(target, overwrite, [run.path, run.adapter_path, *([base] if base.is_dir() else [])])
+    check_target(
+        target, overwrite, [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
+    )
     if not (run.adapter_path / ADAPTER).is_file():
-        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first.")
+        raise FileNotFoundError(
+            f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
+        )
     import_unsloth()  # before the transformers that comes with the tokenizer
     with staged_folder(target) as staged:
-        verification = {"kind": kind, "run": run.name, "adapter": sha256_of(run.adapter_path / ADAPTER)} | make(staged)
+        verification = {
+            "kind": kind,
+            "run": run.name,
+            "adapter": sha256_of(run.adapter_path / ADAPTER),
+        } | make(staged)
         if "trained_in_4bit" in verification:
             verification["sentence"] += (
                 "; compared with the base in 16 bit plus adapter, but trained in 4 bit, so that answers may differ from the "
                 f"run's; merged model, held-out: {verification['trained_in_4bit']['said']}"
             )
-        write_export_card(run, staged, kind, verification=verification, said=verification["sentence"])
+        write_export_card(
+            run, staged, kind, verification=verification, said=verification["sentence"]
+        )
         verification["files"] = recorded_files(staged)
         write_json(staged / RECORD, verification)
         put_in_place(staged, target, overwrite=overwrite)
@@ -164,7 +197,11 @@ def weights_folder(run: Run) -> Path:
         return Path(base)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]))
+    return Path(
+        snapshot_download(
+            base, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+        )
+    )
 
 
 def same_base(run: Run, base: Path) -> dict[str, bool]:
@@ -185,7 +222,9 @@ def same_base(run: Run, base: Path) -> dict[str, bool]:
 def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") -> dict[str, Any]:
     """Write the merged model to an empty folder, verify it, and return the verification."""
     if not run.holdout:
-        raise ExportError(f"the run {run.name!r} has no held-out questions to verify by: use gn.export.export_adapter.")
+        raise ExportError(
+            f"the run {run.name!r} has no held-out questions to verify by: use gn.export.export_adapter."
+        )
     base = weights_folder(run)
     known = same_base(run, base)
     kept = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
@@ -197,8 +236,14 @@ def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") 
     }  # fmt: skip
     verification = kept | run_check(request, "the merged model")
     verification["checks"] = known | verification["checks"]
-    share = "" if kept["retained_change"] is None else f", holds {kept['retained_change']:.1%} of the training's change"
-    verification["sentence"] = f"{kept['dtype']}{share}; every weight is base plus adapter; {verification['words']}"
+    share = (
+        ""
+        if kept["retained_change"] is None
+        else f", holds {kept['retained_change']:.1%} of the training's change"
+    )
+    verification["sentence"] = (
+        f"{kept['dtype']}{share}; every weight is base plus adapter; {verification['words']}"
+    )
     if run.settings.load_in_4bit:
         report("asking the merged model the held-out questions of the run's comparison")
         verification["trained_in_4bit"] = score_beside_run(run, staged)
@@ -226,7 +271,9 @@ def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
         try:
             verification = run_script(script, request, on_line=lambda line: bar.update(line == "."))
         except ChildError as error:
-            raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
+            raise ExportError(
+                f"{what} could not be verified, so it was not kept: the check {error}"
+            ) from error
     require_passed(verification, what)
     return verification
 
@@ -238,15 +285,22 @@ def score_beside_run(run: Run, folder: Path) -> dict[str, Any]:
     into. Never raises: the export is verified to be what it is, whatever comes of this.
     """
     if not (run.path / "comparison" / "comparison.json").is_file():
-        return {"said": "not measured: the run has no comparison of its own (gn.compare(run)) to hold it against"}
+        return {
+            "said": "not measured: the run has no comparison of its own (gn.compare(run)) to hold it against"
+        }
     try:
         theirs = run.comparison.after
         # On a GPU it comes through the machine's own memory, in the number type of its files.
         weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         require_memory(weights * (2 - bool(find_gpu())), "asking it")
         mine = evaluate(folder, run=run, allow_contaminated=True)
-        if any(getattr(mine, part) != getattr(theirs, part) for part in ("decoding", "judged_by", "questions")):
-            return {"said": "not measured: the run's comparison asked or judged otherwise than the run itself does"}
+        if any(
+            getattr(mine, part) != getattr(theirs, part)
+            for part in ("decoding", "judged_by", "questions")
+        ):
+            return {
+                "said": "not measured: the run's comparison asked or judged otherwise than the run itself does"
+            }
     except Exception as error:  # out of memory, a damaged comparison
         return {"said": shareable(f"not measured: {type(error).__name__}: {error}")}
     low, high = theirs.interval

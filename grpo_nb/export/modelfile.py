@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int) -> str:
+def modelfile(
+    file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int
+) -> str:
     """The Modelfile for a GGUF file that lies beside it.
 
     Args:
@@ -22,7 +24,11 @@ def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[s
         lines += [f'PARAMETER stop "{tokenizer.eos_token}"']
     # 4096 is Ollama's own default, below which nobody wants to chat. The likeliest answer each time, as on the held-out
     # questions; before 0.32.10 Ollama made repeated words less likely.
-    lines += [f"PARAMETER num_ctx {max(context, 4096)}", "PARAMETER temperature 0", "PARAMETER repeat_penalty 1"]
+    lines += [
+        f"PARAMETER num_ctx {max(context, 4096)}",
+        "PARAMETER temperature 0",
+        "PARAMETER repeat_penalty 1",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -33,8 +39,12 @@ def _beginning(chats: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
         shared = [message for message in shared[:1] if message["role"] == "system"]
         if any(list(chat[:1]) != shared for chat in chats):
             return []
-    if any('"""' in message["content"] for message in shared):  # the one thing that a Modelfile has no way to write
-        return ['# No SYSTEM: the training\'s prompts hold """. Send what they begin with, with every question.']
+    if any(
+        '"""' in message["content"] for message in shared
+    ):  # the one thing that a Modelfile has no way to write
+        return [
+            '# No SYSTEM: the training\'s prompts hold """. Send what they begin with, with every question.'
+        ]
     lines = []
     for message in shared:
         instruction = "SYSTEM" if message["role"] == "system" else f"MESSAGE {message['role']}"

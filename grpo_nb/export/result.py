@@ -67,7 +67,10 @@ class Export(Shown):
         import pandas
 
         measured = self.verification["measured"]
-        rows = [(name, passed, measured.get(name, "")) for name, passed in self.verification["checks"].items()]
+        rows = [
+            (name, passed, measured.get(name, ""))
+            for name, passed in self.verification["checks"].items()
+        ]
         return pandas.DataFrame(rows, columns=["check", "passed", "measured"], dtype=object)
 
     @property
@@ -80,13 +83,25 @@ class Export(Shown):
         """
         run, folder, base, at = self.run, str(self.path), str(self.path), "--host 127.0.0.1 --port"
         if self.kind == "adapter":
-            base = json.loads((self.path / "adapter_config.json").read_text())["base_model_name_or_path"]
+            base = json.loads((self.path / "adapter_config.json").read_text())[
+                "base_model_name_or_path"
+            ]
             base = resolve_model(base) if base == EMBEDDED_MODEL else base
-        messages = run.holdout[0]["prompt"] if run is not None else [{"role": "user", "content": "Hello"}]
+        messages = (
+            run.holdout[0]["prompt"] if run is not None else [{"role": "user", "content": "Hello"}]
+        )
         limit = run.settings.max_completion_length if run is not None else 256
         chat = run.chat_template_kwargs if run is not None else {}
-        how = f"max_new_tokens={limit}, do_sample=False" + (f", tokenizer_encode_kwargs={chat!r}" if chat else "")
-        cell = ["from transformers import pipeline", "", "messages = [", *(f"    {m!r}," for m in messages), "]"]
+        how = f"max_new_tokens={limit}, do_sample=False" + (
+            f", tokenizer_encode_kwargs={chat!r}" if chat else ""
+        )
+        cell = [
+            "from transformers import pipeline",
+            "",
+            "messages = [",
+            *(f"    {m!r}," for m in messages),
+            "]",
+        ]
         cell.append(f'chat = pipeline("text-generation", model={base!r}, tokenizer={folder!r})')
         cell.append(f'print(chat(messages, {how})[0]["generated_text"][-1]["content"])')
         file, quoted = shlex.quote(str(self.file)), shlex.quote(folder)
@@ -99,18 +114,41 @@ class Export(Shown):
         elif self.kind == "merged":
             shell = [f"transformers serve {quoted} {at} 8000", f"vllm serve {quoted} {at} 8000"]
         else:
-            cell = ["import xllamacpp", "", "params = xllamacpp.CommonParams()", "params.use_jinja = True"]
-            cell += [f"params.model.path = {str(self.file)!r}", "params.hostnames, params.port = ['127.0.0.1'], 8080"]
+            cell = [
+                "import xllamacpp",
+                "",
+                "params = xllamacpp.CommonParams()",
+                "params.use_jinja = True",
+            ]
+            cell += [
+                f"params.model.path = {str(self.file)!r}",
+                "params.hostnames, params.port = ['127.0.0.1'], 8080",
+            ]
             cell += ["server = xllamacpp.Server(params)  # answers as long as this object is there"]
             shell = [f"llama-server -m {file} {at} 8080 --jinja"]
             shell += [f"cd {quoted} && ollama create mine -f Modelfile && ollama run mine"]
-        return "\n".join([*cell, "", "# As a program of its own, from a shell:", *(f"# {line}" for line in shell)])
+        return "\n".join(
+            [
+                *cell,
+                "",
+                "# As a program of its own, from a shell:",
+                *(f"# {line}" for line in shell),
+            ]
+        )
 
     def _parts(self) -> Iterable[Part]:
         words = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
-        rows = [(verdict(ok is not False, words[ok]), name, said) for name, ok, said in self.table.to_numpy()]
+        rows = [
+            (verdict(ok is not False, words[ok]), name, said)
+            for name, ok, said in self.table.to_numpy()
+        ]
         table = Table(rows, head=("result", "check", "measured"), wide=(2,))
-        return bold(self.path), table, self.sentence, code("print(exported.usage)  # how to use it elsewhere")
+        return (
+            bold(self.path),
+            table,
+            self.sentence,
+            code("print(exported.usage)  # how to use it elsewhere"),
+        )
 
 
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
@@ -201,15 +239,22 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         elif file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
             changes.append(f"{name} has changed since it was verified")
     known = {*recorded, *EDITABLE}
-    changes += [f"{name} was added since it was verified" for name in files_of(folder) if name not in known]
+    changes += [
+        f"{name} was added since it was verified" for name in files_of(folder) if name not in known
+    ]
     return changes
 
 
 _TEXT = Field(lambda value: isinstance(value, str), "a text")
-_SIZE = Field(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number")
+_SIZE = Field(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+    "a whole number",
+)
 _OBJECT = Field(lambda value: isinstance(value, dict), "an object")
 _CHECKS = Field(
-    lambda value: isinstance(value, dict) and all(passed in (True, False, None) for passed in value.values()),
+    lambda value: (
+        isinstance(value, dict) and all(passed in (True, False, None) for passed in value.values())
+    ),
     "an object of true, false and null",
 )
 _FIELDS = {
@@ -227,7 +272,11 @@ def _run_of(verification: Mapping[str, Any]) -> Run | None:
     """The run of that name in `runs/`, if its adapter is the one that was exported."""
     folder = inside(Path(Settings().run_root), verification["run"])
     file = folder / "adapter" / ADAPTER
-    is_its = (folder / "run.json").is_file() and file.is_file() and sha256_of(file) == verification["adapter"]
+    is_its = (
+        (folder / "run.json").is_file()
+        and file.is_file()
+        and sha256_of(file) == verification["adapter"]
+    )
     return open_run(folder) if is_its else None
 
 
@@ -243,18 +292,35 @@ def files_of(folder: Path) -> dict[str, Path]:
         ValueError: One is a link to a place outside.
     """
     names = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
-    shown = [name for name in names if not any(part.startswith(".") or part == "__pycache__" for part in name.parts)]
-    return {name.as_posix(): inside(folder, name.as_posix()) for name in shown if name.as_posix() != RECORD}
+    shown = [
+        name
+        for name in names
+        if not any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+    ]
+    return {
+        name.as_posix(): inside(folder, name.as_posix())
+        for name in shown
+        if name.as_posix() != RECORD
+    }
 
 
 def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of every file of an export by its name, but of the record itself."""
-    return {name: {"bytes": f.stat().st_size, "sha256": sha256_of(f)} for name, f in files_of(folder).items()}
+    return {
+        name: {"bytes": f.stat().st_size, "sha256": sha256_of(f)}
+        for name, f in files_of(folder).items()
+    }
 
 
 def require_passed(verification: Mapping[str, Any], what: str) -> None:
     """Raise `ExportError` that names each failed check with what was measured, if there is one."""
     measured = verification["measured"]
-    failed = [f"{name} ({measured.get(name, '')})" for name, ok in verification["checks"].items() if ok is False]
+    failed = [
+        f"{name} ({measured.get(name, '')})"
+        for name, ok in verification["checks"].items()
+        if ok is False
+    ]
     if failed:
-        raise ExportError(f"{what} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}.")
+        raise ExportError(
+            f"{what} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."
+        )

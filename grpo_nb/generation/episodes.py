@@ -35,7 +35,11 @@ def tool_template(tokenizer: Any) -> str | None:
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
             trl.add_response_schema(tokenizer)
-        return None if trl.is_chat_template_prefix_preserving(tokenizer) else trl.get_training_chat_template(tokenizer)
+        return (
+            None
+            if trl.is_chat_template_prefix_preserving(tokenizer)
+            else trl.get_training_chat_template(tokenizer)
+        )
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of Qwen 2.5 and 3, Llama 3.1 and "
@@ -44,7 +48,9 @@ def tool_template(tokenizer: Any) -> str | None:
         ) from error
 
 
-def playing_trainer(model: Any, tokenizer: Any, play: Play, limit: int, chat_template_kwargs: Mapping[str, Any]) -> Any:
+def playing_trainer(
+    model: Any, tokenizer: Any, play: Play, limit: int, chat_template_kwargs: Mapping[str, Any]
+) -> Any:
     """Return TRL's trainer with what its loop reads, and nothing else.
 
     Args:
@@ -91,9 +97,14 @@ def play_on(
     trainer._async_tool_dicts = [{}] * len(tools)
     trainer._generate_single_turn = lambda ids, *_, **__: (write(ids), None)
     said, asked = write(prompt_ids), list(map(list, prompt_ids))
-    turns = [[parse_response(trainer._tokenizer, one, prefix=ids)] for one, ids in zip(said, asked, strict=True)]
+    turns = [
+        [parse_response(trainer._tokenizer, one, prefix=ids)]
+        for one, ids in zip(said, asked, strict=True)
+    ]
     with refusing():
-        masks, turns, said, *_ = trainer._tool_call_loop(list(map(list, prompts)), asked, said, turns, None, None, {})
+        masks, turns, said, *_ = trainer._tool_call_loop(
+            list(map(list, prompts)), asked, said, turns, None, None, {}
+        )
     return [
         Completion.of_episode(own, written(ids, mask), bool(ids) and ids[-1] in end_tokens, held)
         for own, ids, mask, held in zip(turns, said, masks, columns, strict=True)

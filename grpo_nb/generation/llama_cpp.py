@@ -90,7 +90,10 @@ def answer(
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
     lists = ("ids", "prompt_ids", "log_probs")
-    return [Answer(tokens=len(row["ids"]), **row | {name: tuple(row[name]) for name in lists}) for row in rows]
+    return [
+        Answer(tokens=len(row["ids"]), **row | {name: tuple(row[name]) for name in lists})
+        for row in rows
+    ]
 
 
 def require_llama_cpp() -> Path:
@@ -109,9 +112,17 @@ def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str
     if temperature <= 0:
         return {"temperature": 0.0}
     if unknown := sorted({*(further or {})} - {"top_p", "top_k", "min_p", "seed"}):
-        raise ValueError(f"sampling = {unknown[0]!r} is not one of top_p, top_k, min_p, seed for a GGUF file.")
+        raise ValueError(
+            f"sampling = {unknown[0]!r} is not one of top_p, top_k, min_p, seed for a GGUF file."
+        )
     # transformers' order of the processors, and the whole vocabulary where nothing else is asked for.
-    whole = {"samplers": ["temperature", "top_k", "top_p", "min_p"], "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
+    whole = {
+        "samplers": ["temperature", "top_k", "top_p", "min_p"],
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": 0,
+    }
     return {**whole, **(further or {}), "temperature": temperature}
 
 

@@ -30,7 +30,10 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
     # A token is a byte at least, so that this many hold every prompt without asking the tokenizer first.
-    longest = max(sum(len(str(part).encode()) for m in chat for part in m.values()) for chat in request["prompts"])
+    longest = max(
+        sum(len(str(part).encode()) for m in chat for part in m.values())
+        for chat in request["prompts"]
+    )
     params.n_ctx = -(-(longest + _TEMPLATE_TOKENS + request["limit"]) // 256) * 256
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = request["threads"]
@@ -42,7 +45,9 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
     # Not what the environment says: its proxy would be asked for the loopback address too.
-    client = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=_TIMEOUT, trust_env=False)
+    client = httpx.Client(
+        headers={"Authorization": f"Bearer {key}"}, timeout=_TIMEOUT, trust_env=False
+    )
 
     def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = client.post(server.listening_address + path, json=body)
@@ -53,13 +58,25 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     return post
 
 
-def complete(post: Callable[..., dict[str, Any]], request: dict[str, Any], number: int) -> dict[str, Any]:
+def complete(
+    post: Callable[..., dict[str, Any]], request: dict[str, Any], number: int
+) -> dict[str, Any]:
     """Render, read and complete one chat of the request."""
-    asked = {"messages": request["prompts"][number], "chat_template_kwargs": request["chat_template_kwargs"]}
+    asked = {
+        "messages": request["prompts"][number],
+        "chat_template_kwargs": request["chat_template_kwargs"],
+    }
     prompt = post("/apply-template", asked)["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
-    ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
-    how = {"cache_prompt": False, "return_tokens": True, "n_probs": 1, "n_predict": request["limit"]}
+    ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[
+        "tokens"
+    ]
+    how = {
+        "cache_prompt": False,
+        "return_tokens": True,
+        "n_probs": 1,
+        "n_predict": request["limit"],
+    }
     how |= request["sampling"]
     # A seed of its own for each: with one for all, questions would share their draws, and be right or wrong together.
     if "seed" in how:

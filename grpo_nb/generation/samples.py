@@ -27,9 +27,13 @@ class Completion:
     """Of an episode: its environment, as the column that rewards get."""
 
     @classmethod
-    def of_episode(cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any) -> Completion:
+    def of_episode(
+        cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any
+    ) -> Completion:
         """Make one of an episode, of which the model wrote these tokens."""
-        is_cut = not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
+        is_cut = (
+            not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
+        )
         return cls(last_word(turns), len(written), is_cut, tuple(written), tuple(turns), columns)
 
     @property
@@ -38,7 +42,9 @@ class Completion:
         return transcript(self.turns) if self.turns else self.text
 
 
-def as_scored(completions: Sequence[Completion], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def as_scored(
+    completions: Sequence[Completion], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Completions and rows as a training hands them to rewards: of an episode every turn, and its environment."""
     return {
         "completions": [list(c.turns) if c.turns else c.text for c in completions],

@@ -77,8 +77,17 @@ def generate(
     )
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id
-    end_tokens = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])} - {None}
-    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0, **(sampling or {})}
+    end_tokens = {
+        tokenizer.eos_token_id,
+        *(end_tokens if isinstance(end_tokens, list) else [end_tokens]),
+    } - {None}
+    drawn = {
+        "do_sample": True,
+        "temperature": temperature,
+        "top_k": 0,
+        "top_p": 1.0,
+        **(sampling or {}),
+    }
     config = GenerationConfig(
         # Said, as a trainer says it: what is left out, transformers takes from the model's own generation_config (a penalty of
         # 1.1 on repeated tokens in Qwen2.5), while vLLM does not look there.
@@ -147,7 +156,9 @@ def _rows_for_vllm(
         return []
     obstacle = vllm_rollout_obstacle(model)
     if obstacle is not None:
-        _LOG.warning("All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle)
+        _LOG.warning(
+            "All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle
+        )
         return []
     room = longest_prompt(model, max_completion_length)
     fitting = [row for row in order if len(ids[row]) <= room]
@@ -167,12 +178,18 @@ def _rows_for_vllm(
     return fitting
 
 
-def _completion(tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]) -> Completion:
+def _completion(
+    tokenizer: PreTrainedTokenizerBase, tokens: list[int], end_tokens: set[int]
+) -> Completion:
     is_cut = not tokens or tokens[-1] not in end_tokens
-    return Completion(tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), is_cut, tuple(tokens))
+    return Completion(
+        tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), is_cut, tuple(tokens)
+    )
 
 
-def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _left_padded(
+    prompts: Sequence[Sequence[int]], pad_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return prompts as one tensor (N, L) of token ids, and its mask."""
     width = max(map(len, prompts))
     ids = torch.tensor([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts])
@@ -181,7 +198,9 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.T
 
 
 @torch.no_grad()
-def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+def _stock_sample(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+) -> Samples:
     """What `sample` does, through `model.generate`, without log-probabilities.
 
     Modes are put back: training, and on a GPU what Unsloth switches for generation. Unsloth's `generate` clears gradient
@@ -189,12 +208,17 @@ def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], conf
     (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
     """
     ids, mask = (part.to(model.device) for part in _left_padded(prompts, config.pad_token_id))
-    training, is_unsloths = model.training, hasattr(model, "for_training")  # as Unsloth patches models for a GPU
+    training, is_unsloths = (
+        model.training,
+        hasattr(model, "for_training"),
+    )  # as Unsloth patches models for a GPU
     values = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
     checkpointing = next((value for value in values if value), False)
     model.for_inference() if is_unsloths else model.eval()
     try:
-        rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True)
+        rows = model.generate(
+            input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True
+        )
     finally:
         if not is_unsloths:
             model.train(training)
@@ -202,5 +226,8 @@ def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], conf
             model.for_training(use_gradient_checkpointing=checkpointing)
     ends = set(config.eos_token_id)
     completions = rows[:, ids.shape[1] :].tolist()
-    lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in completions]
+    lengths = [
+        next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
+        for row in completions
+    ]
     return Samples([row[:length] for row, length in zip(completions, lengths, strict=True)], None)

@@ -44,7 +44,9 @@ def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
         return "it was loaded without vLLM"
     active = list(getattr(model, "active_adapters", ["default"]))
     if is_adapter_on(model) and active != ["default"]:
-        return f"its active adapter is {', '.join(active)}, and vLLM is given the one called default"
+        return (
+            f"its active adapter is {', '.join(active)}, and vLLM is given the one called default"
+        )
     if any(getattr(module, "merged", False) for module in model.modules()):
         return "its adapter is merged into the weights"
     return None
@@ -88,20 +90,30 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     Raises:
         ValueError: The configuration asks for something that vLLM has not, by its name.
     """
-    asked = {name for name, value in config.to_diff_dict().items() if value is not None and not name.startswith("_")}
+    asked = {
+        name
+        for name, value in config.to_diff_dict().items()
+        if value is not None and not name.startswith("_")
+    }
     unknown = sorted(asked - _SAME.keys() - _OF_NO_EFFECT)
     if unknown:
         raise ValueError(
             f"vLLM does not sample with {', '.join(unknown)}: leave it out, or load the model with fast_inference=False."
         )
     ends = config.eos_token_id
-    drawn = _SAME | {name: getattr(config, name) for name in _SAME if getattr(config, name) is not None}
+    drawn = _SAME | {
+        name: getattr(config, name) for name in _SAME if getattr(config, name) is not None
+    }
     arguments: dict[str, Any] = {
         "n": 1,
         "max_tokens": config.max_new_tokens,
         # Those asked for and no others, as on a CPU: left to itself vLLM ends a completion at the model's own end tokens too.
         "ignore_eos": True,
-        "stop_token_ids": list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends],
+        "stop_token_ids": list(ends)
+        if isinstance(ends, (list, tuple))
+        else []
+        if ends is None
+        else [ends],
         "detokenize": False,  # the kit decodes, as on a CPU
     }
     if not config.do_sample:
@@ -111,7 +123,9 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     return {**arguments, **drawn, "top_k": config.top_k or -1, "logprobs": 0}
 
 
-def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+def sample_with_vllm(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+) -> Samples:
     """Sample one completion for each row of `prompts`, as `grpo_nb.generation.sampling.sample` does on a CPU.
 
     The seeds of the rows come from torch's random state, so that `torch.manual_seed` repeats a sampling as it does on a CPU
@@ -130,7 +144,11 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
 
     arguments = sampling_arguments(config)
     # One seed for each row: rows of one prompt with one seed would all be the same completion.
-    seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist() if config.do_sample else [None] * len(prompts)
+    seeds = (
+        torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
+        if config.do_sample
+        else [None] * len(prompts)
+    )
     each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
     hand_copies_to_vllm()  # also where the model was not loaded by the kit
     drop_leftovers(model)
@@ -140,7 +158,9 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
         use_tqdm=False,
         # As it is at this moment. `load_tensors=True` is how Unsloth's trainer samples: the tensors of the model themselves,
         # nothing goes over the disk but the adapter's configuration.
-        lora_request=model.load_lora(_adapter_folder().name, load_tensors=True) if is_adapter_on(model) else None,
+        lora_request=model.load_lora(_adapter_folder().name, load_tensors=True)
+        if is_adapter_on(model)
+        else None,
     )
     # vLLM answers in the order of the prompts (vllm/entrypoints/llm.py sorts by request).
     completions = [output.outputs[0] for output in outputs]
@@ -172,7 +192,9 @@ def drop_leftovers(model: Any) -> None:
     engine = model.vllm_engine.llm_engine
     left = list(engine.output_processor.request_states)
     if left:
-        under_way = engine.engine_core.engine_core.batch_queue  # None where there is one step at a time
+        under_way = (
+            engine.engine_core.engine_core.batch_queue
+        )  # None where there is one step at a time
         while under_way:
             # Waited for, as the GPU writes where the next requests will; an error of it belongs to what was interrupted.
             with contextlib.suppress(Exception):

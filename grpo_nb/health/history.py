@@ -269,12 +269,16 @@ class RunHistory:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
 
-    def last_values(self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT) -> list[float]:
+    def last_values(
+        self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT
+    ) -> list[float]:
         """Return the values of a metric in the last steps. Rows without the metric are skipped."""
         rows = self.last_rows[-self.rows_in(steps, min_rows) :]
         return [row[metric] for row in rows if metric in row]
 
-    def first_values(self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT) -> list[float]:
+    def first_values(
+        self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT
+    ) -> list[float]:
         """Return the values of a metric in the first steps.
 
         At most the first half of all rows is used, so that "the start" and "now" do not overlap.

@@ -102,7 +102,9 @@ def _read_file(path: Path) -> Iterable[Mapping[str, Any]]:
     places = (path, path / "metrics.jsonl", path / TRAINER_STATE, *states)
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise FileNotFoundError(f"there is no log at {str(path)!r}: neither metrics.jsonl nor {TRAINER_STATE}.")
+        raise FileNotFoundError(
+            f"there is no log at {str(path)!r}: neither metrics.jsonl nor {TRAINER_STATE}."
+        )
     if file.suffix == ".jsonl":
         return read_rows(file)
     if file.suffix != ".json":

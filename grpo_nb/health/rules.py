@@ -110,9 +110,7 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
         elif metric.startswith("rewards/") and count <= TOLERATED_SCORES:
             severity = "info"
         message = f"{metric} is NaN or infinite, in {count} rows so far."
-        advice = (
-            "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, and {lower_rate}."
-        )
+        advice = "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, and {lower_rate}."
         yield Finding("not_finite", severity, message, advice, metric)
 
 
@@ -129,9 +127,7 @@ def check_no_reward(history: RunHistory) -> Iterator[Finding]:
     is_long = gap >= max(RECENT_STEPS, LONG_GAPS * history.longest_gap)
     if history.is_reward_missing and (is_long or history.reward_rows == 0):
         message = f"No row has a reward since step {history.last_reward_step}."
-        advice = (
-            "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out of the log."
-        )
+        advice = "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out of the log."
         yield Finding("no_reward", "critical", message, advice)
 
 
@@ -430,9 +426,7 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     then, now = _shift(history, "entropy")
     if now <= REMAINING_ENTROPY * then and not _has_short_answers(history):
         message = f"The entropy is {now:.3g}, from {then:.3g} {end}"
-        advice = (
-            "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise epsilon_high through extra."
-        )
+        advice = "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise epsilon_high through extra."
         yield Finding("collapse", "warning", message, advice, "entropy")
 
     then, now = _shift(history, "completions/mean_length")

@@ -26,13 +26,17 @@ class ByHand(Shown):
 
     def __init__(self, task: Task, row: int = 0) -> None:
         if task.play is None:
-            raise ValueError("the task has no tools: task = task.with_tools(...), or task.with_tools(environment=...).")
+            raise ValueError(
+                "the task has no tools: task = task.with_tools(...), or task.with_tools(environment=...)."
+            )
         self.row: dict[str, Any] = task.train[row]
         self.prompt, self.columns = task.play.begin(self.row)
         """The messages that the episode begins with, and its environment, as the column that rewards get."""
         self.turns: list[dict[str, Any]] = []
         """Every message so far."""
-        self._tools = {tool.__name__: tool for tool in task.play.of(self.columns.get("environments"))}
+        self._tools = {
+            tool.__name__: tool for tool in task.play.of(self.columns.get("environments"))
+        }
         self._chat_template_kwargs = dict(task.chat_template_kwargs)
 
     def do(self, tool: str, /, **arguments: Any) -> str:
@@ -68,14 +72,20 @@ class ByHand(Shown):
         """
         asked, how = self.prompt[-1:], {"tokenize": False, **self._chat_template_kwargs}
         begun = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **how)
-        messages = [{"role": turn["role"], "content": turn["content"]} for turn in [*asked, *self.turns]]
+        messages = [
+            {"role": turn["role"], "content": turn["content"]} for turn in [*asked, *self.turns]
+        ]
         for message, turn in zip(messages[1:], self.turns, strict=True):
             if "tool_calls" in turn:
                 whole = tokenizer.apply_chat_template([*asked, turn], **how)
                 message["content"] = whole.removeprefix(begun).partition(tokenizer.eos_token)[0]
-        shown, met = (tokenizer.apply_chat_template(each, **how) for each in (messages, [*asked, *self.turns]))
+        shown, met = (
+            tokenizer.apply_chat_template(each, **how) for each in (messages, [*asked, *self.turns])
+        )
         if shown != met:
-            raise ValueError("this template has its own form for calls, which its model knows: leave the example out.")
+            raise ValueError(
+                "this template has its own form for calls, which its model knows: leave the example out."
+            )
         return messages
 
     def _parts(self) -> Iterable[Part]:

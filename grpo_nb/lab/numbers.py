@@ -18,7 +18,9 @@ from grpo_nb.tasks.system_role import fit_to_template
 
 
 def prompt_text(
-    row: Mapping[str, Any], tokenizer: Any = None, chat_template_kwargs: Mapping[str, Any] | None = None
+    row: Mapping[str, Any],
+    tokenizer: Any = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the prompt of a row as the model sees it; without a tokenizer its turns, one after another.
 
@@ -49,7 +51,9 @@ def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:
     return golds[0].split("\n", 1)[0]
 
 
-def example_completions(row: Mapping[str, Any], format: AnswerFormat, answer: str = "answer") -> list[str]:
+def example_completions(
+    row: Mapping[str, Any], format: AnswerFormat, answer: str = "answer"
+) -> list[str]:
     """Return a right and a wrong completion of a row, in the same words and in the format: something to begin with.
 
     >>> from grpo_nb.tasks import xml
@@ -57,7 +61,10 @@ def example_completions(row: Mapping[str, Any], format: AnswerFormat, answer: st
     1
     """
     gold = gold_of(row, answer)
-    return [make_completion(format, PLAIN, given) for given in (gold, make_wrong_answers(gold, [gold], 1)[0])]
+    return [
+        make_completion(format, PLAIN, given)
+        for given in (gold, make_wrong_answers(gold, [gold], 1)[0])
+    ]
 
 
 def sample_group(
@@ -85,7 +92,9 @@ def sample_group(
 
     prompt = row.get("prompt")
     if not isinstance(prompt, (list, tuple)):
-        raise ValueError("the row has no chat messages in its column 'prompt'; load_task(rows) makes them.")
+        raise ValueError(
+            "the row has no chat messages in its column 'prompt'; load_task(rows) makes them."
+        )
     group = generate(
         model, tokenizer, [prompt] * num_generations, temperature=temperature, max_completion_length=max_completion_length,
         chat_template_kwargs=chat_template_kwargs,

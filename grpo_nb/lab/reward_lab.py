@@ -40,9 +40,7 @@ _EVERY_REWARD = "every reward"
 # Buttons for scores by hand: whole numbers as long as they fit on a line, else the ends, the middle and the quarters.
 _MOST_BUTTONS = 10
 _FEW_BUTTONS = 5
-_NO_MODEL = (
-    '<span class="gn-soft gn-why">Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>'
-)
+_NO_MODEL = '<span class="gn-soft gn-why">Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>'
 
 
 class Entry(widgets.VBox):
@@ -115,7 +113,9 @@ class RewardLab(Panel):
             settings=settings,
         )
         if model is not None and tokenizer is None:
-            raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
+            raise ValueError(
+                "a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer)."
+            )
         listed, self._rows = reward_list(rewards), rows_of(task)
         super().__init__()
         self.rewards: list[RewardFunction] = listed
@@ -132,7 +132,9 @@ class RewardLab(Panel):
         named = task.name.replace("/", "_") if isinstance(task, Task) else "rows"
         self.labels_file = Path(labels or f"{named}.labels.csv")
         """Where scores by hand are kept."""
-        self.labels: list[dict[str, Any]] = read_rows(self.labels_file).rows if self.labels_file.is_file() else []
+        self.labels: list[dict[str, Any]] = (
+            read_rows(self.labels_file).rows if self.labels_file.is_file() else []
+        )
         """Scores by hand, the oldest first, as `gn.checks.agreement` takes them: `question`, `completion`, `score`."""
         self._are_examples = False
         self._lay_out(settings or Settings())
@@ -160,10 +162,16 @@ class RewardLab(Panel):
         listed = reward_list(rewards)
         carried, before, moved = weights_by_name(listed), self._carried, self.weights
         self.rewards, self._carried = listed, carried
-        weights = {name: moved[name] if before.get(name) == weight else weight for name, weight in carried.items()}
+        weights = {
+            name: moved[name] if before.get(name) == weight else weight
+            for name, weight in carried.items()
+        }
         self._show_weights(weights)
         self._show_scale()
-        self.report, self._report_view.value = None, ""  # found on another row, or with other rewards
+        self.report, self._report_view.value = (
+            None,
+            "",
+        )  # found on another row, or with other rewards
         self._rescore()
 
     @property
@@ -174,7 +182,9 @@ class RewardLab(Panel):
     @row_number.setter
     def row_number(self, number: int) -> None:
         if not 0 <= number < len(self._rows):
-            raise ValueError(f"row_number = {number!r} must be between 0 and {len(self._rows) - 1}.")
+            raise ValueError(
+                f"row_number = {number!r} must be between 0 and {len(self._rows) - 1}."
+            )
         self._row.value = number
 
     @property
@@ -208,15 +218,22 @@ class RewardLab(Panel):
         """Give a score by hand to the first completion shown that has none, and save it; None takes the last one back."""
         import pandas
 
-        waiting = [text for text, given in zip(self.completions, self._given, strict=True) if given is None]
+        waiting = [
+            text for text, given in zip(self.completions, self._given, strict=True) if given is None
+        ]
         if score is None:
             del self.labels[-1:]
         elif waiting:
             require_number("score", score, *self._scale, is_whole=False)
-            self.labels.append({"question": self._asked, "completion": waiting[0], "score": float(score)})
+            self.labels.append(
+                {"question": self._asked, "completion": waiting[0], "score": float(score)}
+            )
         columns = list(self.labels[0]) if self.labels else ["question", "completion", "score"]
         # In quotes: the spaces before a text are part of it.
-        write_text(self.labels_file, pandas.DataFrame(self.labels, columns=columns).to_csv(index=False, quoting=1))
+        write_text(
+            self.labels_file,
+            pandas.DataFrame(self.labels, columns=columns).to_csv(index=False, quoting=1),
+        )
         self._show_labels()
 
     @property
@@ -240,8 +257,15 @@ class RewardLab(Panel):
     @property
     def _given(self) -> list[float | None]:
         """The scores by hand of the completions shown."""
-        given = {row["completion"]: row["score"] for row in self.labels if row.get("question") == self._asked}
-        return [None if score in (None, "") else float(score) for score in map(given.get, self.completions)]
+        given = {
+            row["completion"]: row["score"]
+            for row in self.labels
+            if row.get("question") == self._asked
+        }
+        return [
+            None if score in (None, "") else float(score)
+            for score in map(given.get, self.completions)
+        ]
 
     @property
     def advantages(self) -> list[float]:
@@ -249,7 +273,11 @@ class RewardLab(Panel):
         return self.scores.advantages() if self.scores is not None else []
 
     def __repr__(self) -> str:
-        totals = "not scored" if self.scores is None else ", ".join(as_score(total) for total in self.scores.totals)
+        totals = (
+            "not scored"
+            if self.scores is None
+            else ", ".join(as_score(total) for total in self.scores.totals)
+        )
         shown = f"row {self.row_number} of {len(self._rows)}, {len(self._entries.children)} completion(s)"
         return f"RewardLab of {', '.join(self.weights)}: {shown}, totals {totals}"
 
@@ -257,26 +285,41 @@ class RewardLab(Panel):
 
     def _lay_out(self, settings: Settings) -> None:
         last = len(self._rows) - 1
-        self._row = above(widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}"), "150px")
+        self._row = above(
+            widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}"), "150px"
+        )
         self._answers(self._row, self._pick_row)
-        self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
+        self._marked = above(
+            widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px"
+        )
         self._answers(self._marked, self._show_cards)
         # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
-        self._size = widgets.BoundedIntText(settings.num_generations, min=1, max=256, description="Group size")
-        self._temperature = widgets.BoundedFloatText(settings.temperature, min=0.0, max=5.0, step=0.1)
+        self._size = widgets.BoundedIntText(
+            settings.num_generations, min=1, max=256, description="Group size"
+        )
+        self._temperature = widgets.BoundedFloatText(
+            settings.temperature, min=0.0, max=5.0, step=0.1
+        )
         self._length = widgets.BoundedIntText(settings.max_completion_length, min=1, max=32_768)
-        self._temperature.description, self._length.description = "Temperature", "Longest, in tokens"
+        self._temperature.description, self._length.description = (
+            "Temperature",
+            "Longest, in tokens",
+        )
         self._add_button = self._button("Add a completion", self._add)
         self._example_button = self._button("Right and wrong example", self._show_examples)
         self._sample_button = self._button("Sample a group", self._sample, "primary")
         self._reset_button = self._button("Reset weights", self._reset_weights)
         self._score_button = self._button("Score again", self._rescore)
         self._check_button = self._button("Check the rewards on this row", self._check, "primary")
-        self._status, self._row_view, self._table, self._cards, self._report_view = (view() for _ in range(5))
+        self._status, self._row_view, self._table, self._cards, self._report_view = (
+            view() for _ in range(5)
+        )
         self._status.add_class("gn-status")
-        sampling = [above(control, "115px") for control in (self._size, self._temperature, self._length)]
+        sampling = [
+            above(control, "115px") for control in (self._size, self._temperature, self._length)
+        ]
         for control in (*sampling, self._sample_button):
             control.disabled = self.model is None
         self._weights = line([])
@@ -284,23 +327,44 @@ class RewardLab(Panel):
         self._key = above(widgets.Text(), "150px")
         self._answers(self._key, self._press)
         self._buttons = line([])
-        by_hand = section("Scores by hand", "to measure a judge by", self._label_view, self._buttons, self._labels_view)
-        row = section("The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px")
-        shown = [self._entries, line([self._add_button, self._example_button]), line([*sampling, self._sample_button])]
+        by_hand = section(
+            "Scores by hand",
+            "to measure a judge by",
+            self._label_view,
+            self._buttons,
+            self._labels_view,
+        )
+        row = section(
+            "The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px"
+        )
+        shown = [
+            self._entries,
+            line([self._add_button, self._example_button]),
+            line([*sampling, self._sample_button]),
+        ]
         shown += [widgets.HTML(_NO_MODEL)] if self.model is None else []
-        completions = section("Completions", "one group, scored as you leave a box", *shown, flex="1 1 420px")
+        completions = section(
+            "Completions", "one group, scored as you leave a box", *shown, flex="1 1 420px"
+        )
         moving = "move a weight: totals and advantages follow, no reward is called again"
         weights = line([self._weights, self._reset_button, self._score_button])
         looked = "the parts of the text that each reward looked at"
         self.children = [
             self._header(),
-            widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
+            widgets.HBox(
+                [row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}
+            ),
             self._status,
             self._errors,
             section("Scores", moving, weights, self._table),
             section("Where it came from", looked, self._marked, self._cards),
             by_hand,
-            section("The check", "what the machine finds on this row", self._check_button, self._report_view),
+            section(
+                "The check",
+                "what the machine finds on this row",
+                self._check_button,
+                self._report_view,
+            ),
         ]
         self._pictured = [
             ("The row", [self._row_view]), ("", [self._errors]), ("Scores", [self._table]),
@@ -308,7 +372,9 @@ class RewardLab(Panel):
             ("Scores by hand", [self._label_view, self._labels_view]),
         ]  # fmt: skip
 
-    def _button(self, text: str, callback: Callable[..., object], style: str = "") -> widgets.Button:
+    def _button(
+        self, text: str, callback: Callable[..., object], style: str = ""
+    ) -> widgets.Button:
         made = button(text, style)
         made.on_click(callback)
         return made
@@ -321,7 +387,9 @@ class RewardLab(Panel):
 
     def _show_failures(self) -> None:
         if self._failures:
-            self._status.value = '<span class="gn-fail">That failed. The reason stands below.</span>'
+            self._status.value = (
+                '<span class="gn-fail">That failed. The reason stands below.</span>'
+            )
         errors = self.scores.errors if self.scores is not None else ()
         self._errors.value = views.errors_view([*self._failures, *errors])
 
@@ -341,7 +409,10 @@ class RewardLab(Panel):
 
     def _place(self, entries: Sequence[Entry]) -> None:
         for number, entry in enumerate(entries, 1):
-            entry.box.description, entry.remove.tooltip = f"Completion {number}", f"Remove completion {number}"
+            entry.box.description, entry.remove.tooltip = (
+                f"Completion {number}",
+                f"Remove completion {number}",
+            )
             entry.remove.disabled = len(entries) == 1
         self._entries.children = entries
 
@@ -358,24 +429,29 @@ class RewardLab(Panel):
 
     @in_panel
     def _show_examples(self) -> None:
-        self._set_completions(example_completions(self.row, self.format, self.answer), are_examples=True)
+        self._set_completions(
+            example_completions(self.row, self.format, self.answer), are_examples=True
+        )
 
     @in_panel
     def _pick_row(self) -> None:
         self._show_row()
-        self.report, self._report_view.value = None, ""  # found on another row, or with other rewards
+        self.report, self._report_view.value = (
+            None,
+            "",
+        )  # found on another row, or with other rewards
         if self._are_examples:
             self._show_examples()
             return
         self._rescore()
-        self._status.value = (
-            f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
-        )
+        self._status.value = f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
 
     @in_panel
     def _show_row(self) -> None:
         gold = self.row.get(self.answer, f"(no column {self.answer!r})")
-        shown = functools.partial(views.row_view, self.row.get("question", ""), gold, self.tokenizer is not None)
+        shown = functools.partial(
+            views.row_view, self.row.get("question", ""), gold, self.tokenizer is not None
+        )
         self._row_view.value = shown("")  # a chat template may raise
         is_played = self.play is not None and self.tokenizer is not None
         how = self.task.template_kwargs if is_played else self.chat_template_kwargs
@@ -393,14 +469,20 @@ class RewardLab(Panel):
         self._status.value = ""
 
     def _show_labels(self) -> None:
-        self._label_view.value = views.labels_view(self.completions, self._given, self.labels, self.labels_file)
+        self._label_view.value = views.labels_view(
+            self.completions, self._given, self.labels, self.labels_file
+        )
 
     def _show_scale(self) -> None:
         """Offer a button for each choice of the scale in use, and say which key gives it."""
         choices = self._choices
         is_whole = all(isinstance(choice, int) for choice in choices)
-        self._key.description = "Or press its key here" if is_whole else f"Or a key, 1 to {len(choices)}"
-        given = [self._button(f"{choice:g}", functools.partial(self._give, choice)) for choice in choices]
+        self._key.description = (
+            "Or press its key here" if is_whole else f"Or a key, 1 to {len(choices)}"
+        )
+        given = [
+            self._button(f"{choice:g}", functools.partial(self._give, choice)) for choice in choices
+        ]
         back = self._button("Take the last one back", functools.partial(self._give, None))
         beside = self._button("Person and judge side by side", self._show_beside, "primary")
         self._buttons.children = [*given, back, self._key, beside]
@@ -423,7 +505,11 @@ class RewardLab(Panel):
 
     @in_panel
     def _show_beside(self) -> None:
-        judged = [agreement(one, self.labels, probe=False) for one in self.rewards if isinstance(one, judge)]
+        judged = [
+            agreement(one, self.labels, probe=False)
+            for one in self.rewards
+            if isinstance(one, judge)
+        ]
         parts = [part for found in judged for part in (bold(found.sentence), found.side_by_side())]
         shown = html_of(parts) or "No reward here is a judge."
         self._labels_view.value = f'<div class="gn-scroll gn-report">{shown}</div>'
@@ -440,13 +526,18 @@ class RewardLab(Panel):
     def _show_cards(self) -> None:
         if self.scores is None:
             return
-        self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
+        self._cards.value = (
+            ""  # a user's own format object may raise; the scores are right all the same
+        )
         chosen = None if self._marked.value == _EVERY_REWARD else self._marked.value
         rewards = dict(zip(self.weights, self.rewards, strict=True))
         self._cards.value = views.cards_view(self.scores, self.advantages, rewards, chosen)
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
-        shown = {name: widgets.FloatText(value, step=0.1, description=label(name)) for name, value in weights.items()}
+        shown = {
+            name: widgets.FloatText(value, step=0.1, description=label(name))
+            for name, value in weights.items()
+        }
         self._boxes = {name: above(box, "130px") for name, box in shown.items()}
         self._weights.children = list(self._boxes.values())
         for box in self._boxes.values():
@@ -469,9 +560,13 @@ class RewardLab(Panel):
     @in_panel
     def _sample(self) -> None:
         if self.play is not None:
-            raise ValueError("an episode with tools is no text for a box: gn.lab.ByHand(task, row) plays one.")
+            raise ValueError(
+                "an episode with tools is no text for a box: gn.lab.ByHand(task, row) plays one."
+            )
         size, self._sample_button.disabled = self._size.value, True
-        self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
+        self._status.value = (
+            f"Sampling {size} completions from the model. The kernel is busy until they are there."
+        )
         try:
             group = sample_group(
                 self.model, self.tokenizer, self.row, num_generations=size, temperature=self._temperature.value,
@@ -484,6 +579,13 @@ class RewardLab(Panel):
 
     @in_panel
     def _check(self) -> None:
-        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer, "weights": self.weights}
+        own = {
+            "format": self.format,
+            "answer": self.answer,
+            "tokenizer": self.tokenizer,
+            "weights": self.weights,
+        }
         self.report = check_rewards(self.rewards, [self.row], **own)
-        self._report_view.value = f'<div class="gn-scroll gn-report">{self.report._repr_html_()}</div>'
+        self._report_view.value = (
+            f'<div class="gn-scroll gn-report">{self.report._repr_html_()}</div>'
+        )

@@ -20,7 +20,11 @@ def push(advantage: float) -> str:
     >>> push(0.7), push(-0.7), push(0.0)
     ('more likely', 'less likely', 'not moved')
     """
-    return "not moved" if abs(advantage) < 1e-9 else ("more likely" if advantage > 0 else "less likely")
+    return (
+        "not moved"
+        if abs(advantage) < 1e-9
+        else ("more likely" if advantage > 0 else "less likely")
+    )
 
 
 class Mark(NamedTuple):
@@ -33,7 +37,13 @@ class Mark(NamedTuple):
 
 def row_view(question: str, gold: str, has_tokenizer: bool, prompt: str) -> str:
     """Return question, gold answer and prompt of the row."""
-    return render("lab/templates/row.jinja", question=question, gold=gold, prompt=prompt, has_tokenizer=has_tokenizer)
+    return render(
+        "lab/templates/row.jinja",
+        question=question,
+        gold=gold,
+        prompt=prompt,
+        has_tokenizer=has_tokenizer,
+    )
 
 
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
@@ -42,7 +52,13 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
         _line(scores, advantages, i, text=" ".join(text.split()) or "(empty)")
         for i, text in enumerate(scores.completions)
     ]
-    values = {"scores": scores, "lines": lines, "note": _group_note(scores), "number": as_score, "shorten": shorten}
+    values = {
+        "scores": scores,
+        "lines": lines,
+        "note": _group_note(scores),
+        "number": as_score,
+        "shorten": shorten,
+    }
     return render("lab/templates/scores.jinja", **values)
 
 
@@ -66,28 +82,48 @@ def _group_note(scores: Scores) -> str:
         return "One completion has nothing to be compared with: its advantage is 0. Add another, or sample a group."
     known = [total for total in scores.totals if not math.isnan(total)]
     if known and max(known) - min(known) < 1e-9:
-        return "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
+        return (
+            "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
+        )
     return ""
 
 
-def labels_view(texts: Sequence[str], given: Sequence[float | None], labels: Sequence[Any], file: object) -> str:
+def labels_view(
+    texts: Sequence[str], given: Sequence[float | None], labels: Sequence[Any], file: object
+) -> str:
     """Return the completion that waits for a score by hand, and how many have one."""
-    return render("lab/templates/labels.jinja", texts=texts, given=given, labels=labels, file=file, number=as_score)
+    return render(
+        "lab/templates/labels.jinja",
+        texts=texts,
+        given=given,
+        labels=labels,
+        file=file,
+        number=as_score,
+    )
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return what failed: which reward, on which completion, an excerpt, and the end of its traceback. Empty without errors."""
-    return "".join(_failure(e) if isinstance(e, RewardError) else any_errors_view([e]) for e in errors)
+    return "".join(
+        _failure(e) if isinstance(e, RewardError) else any_errors_view([e]) for e in errors
+    )
 
 
 def _failure(error: RewardError) -> str:
     cause = error.__cause__ or error
-    said = {"kind": type(cause).__name__, "cause": shorten(str(cause), 300), "trace": last_lines(cause)}
+    said = {
+        "kind": type(cause).__name__,
+        "cause": shorten(str(cause), 300),
+        "trace": last_lines(cause),
+    }
     return render("lab/templates/failure.jinja", error=error, **said)
 
 
 def cards_view(
-    scores: Scores, advantages: Sequence[float], rewards: Mapping[str, Callable[..., Any]], chosen: str | None
+    scores: Scores,
+    advantages: Sequence[float],
+    rewards: Mapping[str, Callable[..., Any]],
+    chosen: str | None,
 ) -> str:
     """Return a card for each completion: its text with the parts marked that earned something, and what each reward gave."""
     lines = []

@@ -47,7 +47,10 @@ class EnvironmentReport(Shown):
     @property
     def verdict(self) -> str:
         """The table in one sentence: `Ready.`, also with warnings, or what has to be mended."""
-        problems, warnings = (sum(check.status == status for check in self.checks) for status in ("problem", "warning"))
+        problems, warnings = (
+            sum(check.status == status for check in self.checks)
+            for status in ("problem", "warning")
+        )
         warned = f"Ready, with {warnings} to read." if warnings else "Ready."
         return f"Not ready, {problems} to mend first." if problems else warned
 
@@ -78,7 +81,9 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     rows = {"Python": python_row(), "packages": packages_row(), "this kernel": kernel_row()}
     rows |= {"device": cpu_row(reason)} if state is None else gpu_rows(state)
     # Model, run and export of the smallest preset: on a CPU, and on a GPU (docs/evidence/install.md).
-    rows["disk"] = disk_row(Path(run_root).expanduser().absolute(), needed=2 if state is None else 5)
+    rows["disk"] = disk_row(
+        Path(run_root).expanduser().absolute(), needed=2 if state is None else 5
+    )
     if token := os.environ.get("HF_TOKEN", "").strip():
         rows["Hub token"] = token_row(token)
     return EnvironmentReport([Check(what, *finding) for what, finding in rows.items()])
@@ -87,7 +92,11 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
 def python_row() -> Finding:
     """Whether the kit supports this Python."""
     found = ".".join(map(str, sys.version_info[:3]))
-    return ("ok", found) if packages.is_python_supported() else ("problem", found, "Use Python 3.11 to 3.14.")
+    return (
+        ("ok", found)
+        if packages.is_python_supported()
+        else ("problem", found, "Use Python 3.11 to 3.14.")
+    )
 
 
 def packages_row() -> Finding:
@@ -102,12 +111,18 @@ def packages_row() -> Finding:
     if misfits := packages.misfits():
         found = "; ".join(f"{name} {why}" for name, why in misfits.items())
         return "problem", found, f"pip uninstall -y {' '.join(misfits)}, then restart the kernel."
-    pins = {name: pin for name, pin in packages.pinned().items() if name in versions and name != "torch"}
-    others = [name for name, pin in pins.items() if not packages.is_same_release(pin, versions[name])]
+    pins = {
+        name: pin for name, pin in packages.pinned().items() if name in versions and name != "torch"
+    }
+    others = [
+        name for name, pin in pins.items() if not packages.is_same_release(pin, versions[name])
+    ]
     if others:
         found = ", ".join(f"{name} {versions[name]} instead of {pins[name]}" for name in others)
         return "warning", f"{found}, not tried with the kit", _INSTALL
-    return "ok", ", ".join(f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch"))
+    return "ok", ", ".join(
+        f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")
+    )
 
 
 def kernel_row() -> Finding:
@@ -118,7 +133,9 @@ def kernel_row() -> Finding:
     if problem and find_gpu() is not None:
         return "problem", problem, f"Move that import below gn.load_model(settings). {restart}"
     if stale := packages.stale_versions():
-        found = "; ".join(f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items())
+        found = "; ".join(
+            f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()
+        )
         return "problem", found, restart
     order = f"{problem}, which matters only on a GPU" if problem else "nothing came before unsloth"
     return "ok", f"what is loaded is what is installed, and {order}"
@@ -130,7 +147,10 @@ def cpu_row(reason: str) -> Finding:
     if reason:
         fix = "Unset CUDA_VISIBLE_DEVICES, or see what `nvidia-smi` says, and restart the kernel; until then the CPU is used."
         return "warning", f"{found}; {reason}", fix
-    choices = {"colab": "Runtime > Change runtime type > T4 GPU", "kaggle": "Settings > Accelerator > GPU T4 x2"}
+    choices = {
+        "colab": "Runtime > Change runtime type > T4 GPU",
+        "kaggle": "Settings > Accelerator > GPU T4 x2",
+    }
     choice = choices.get(find_host())
     return "ok", found, f"For a GPU: {choice}, then run the Install cell." if choice else ""
 
@@ -158,7 +178,11 @@ def gpu_row(state: GpuState) -> Finding:
         return "ok", found
     found += f"; torch {build.version}"
     if build.cuda is None:
-        return "problem", f"{found} is for the CPU: no GPU is used", f"pip uninstall -y torch. {_INSTALL}"
+        return (
+            "problem",
+            f"{found} is for the CPU: no GPU is used",
+            f"pip uninstall -y torch. {_INSTALL}",
+        )
     # CUDA 13 dropped everything before Turing; triton and bitsandbytes ask for 7.0 with any CUDA.
     least = (7, 5) if build.cuda >= (13, 0) else (7, 0)
     if gpu.compute_capability < least:
@@ -192,7 +216,11 @@ def disk_row(folder: Path, *, needed: int) -> Finding:
     """Room for model, run and export, in GB."""
     free = free_disk_bytes(folder) / 1e9
     if free < needed:
-        return "problem", f"{free:.1f} GB free", f"Free at least {needed} GB: model, run and export need it."
+        return (
+            "problem",
+            f"{free:.1f} GB free",
+            f"Free at least {needed} GB: model, run and export need it.",
+        )
     return "ok", f"{free:.0f} GB free"
 
 

@@ -62,7 +62,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error, or one that it came from, is a lack of memory of the machine or of its GPU."""
     chain = list(error_chain(error))
     # What a reward says of a completion is not the machine's word.
-    said = [_said_of(cause) for cause in chain if isinstance(cause, (RuntimeError, OSError, ValueError))]
+    said = [
+        _said_of(cause) for cause in chain if isinstance(cause, (RuntimeError, OSError, ValueError))
+    ]
     is_said = any(sign in words for words in said for sign in _MEMORY_SIGNS)
     return is_said or any(isinstance(cause, MemoryError) for cause in chain)
 
@@ -84,7 +86,11 @@ def find_fix(error: BaseException) -> str | None:
     'A vLLM in standby was'
     """
     said = [_said_of(cause) for cause in error_chain(error)]
-    known = (fix for words, fix in _FIXES.items() if any(re.search(words, text, re.DOTALL) for text in said))
+    known = (
+        fix
+        for words, fix in _FIXES.items()
+        if any(re.search(words, text, re.DOTALL) for text in said)
+    )
     return next(known, None)
 
 

@@ -54,12 +54,27 @@ def read_gpu() -> GpuState:
         nv.nvmlInit()
         if visible in ("", "-1"):
             raise NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
-        card = nv.nvmlDeviceGetHandleByIndex(int(first)) if first.isdecimal() else nv.nvmlDeviceGetHandleByUUID(first)
+        card = (
+            nv.nvmlDeviceGetHandleByIndex(int(first))
+            if first.isdecimal()
+            else nv.nvmlDeviceGetHandleByUUID(first)
+        )
         # The older version of this call counts what the driver keeps as used.
         memory = nv.nvmlDeviceGetMemoryInfo(card, version=nv.nvmlMemory_v2)
-        usable, capability = (memory.total - memory.reserved) / 2**30, nv.nvmlDeviceGetCudaComputeCapability(card)
-        gpu, cuda = Gpu(nv.nvmlDeviceGetName(card), usable, capability), nv.nvmlSystemGetCudaDriverVersion_v2()
-        return GpuState(gpu, memory.free / 2**30, nv.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10))
+        usable, capability = (
+            (memory.total - memory.reserved) / 2**30,
+            nv.nvmlDeviceGetCudaComputeCapability(card),
+        )
+        gpu, cuda = (
+            Gpu(nv.nvmlDeviceGetName(card), usable, capability),
+            nv.nvmlSystemGetCudaDriverVersion_v2(),
+        )
+        return GpuState(
+            gpu,
+            memory.free / 2**30,
+            nv.nvmlSystemGetDriverVersion(),
+            (cuda // 1000, cuda % 1000 // 10),
+        )
     except nv.NVMLError as error:
         is_none = isinstance(error, nv.NVMLError_LibraryNotFound)
         raise NoGpu("" if is_none else f"the NVIDIA driver says: {error}") from None
@@ -86,7 +101,10 @@ def driver_cuda() -> tuple[int, int] | None:
     """
     try:
         header = "\n".join(run_command(["nvidia-smi"], seconds=20))
-    except (OSError, ChildError):  # there is none, it fails, or hangs, as it does while a GPU falls off the bus
+    except (
+        OSError,
+        ChildError,
+    ):  # there is none, it fails, or hangs, as it does while a GPU falls off the bus
         return None
     # Drivers from 590 on write "CUDA UMD Version".
     found = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", header)

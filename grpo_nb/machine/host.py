@@ -31,7 +31,9 @@ def usable_cores() -> int:
 
     From Linux, Documentation/admin-guide/cgroup-v2.rst, `cpu.max`.
     """
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(bound, round(int(quota) / int(period))))
@@ -93,11 +95,15 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     say = report or (lambda line: None)
     wanted = PurePosixPath(drive.strip())
     if wanted.is_absolute() or ".." in wanted.parts:
-        raise ValueError(f"drive = {drive!r} must be a folder inside your Drive, such as 'grpo_nb/quickstart'.")
+        raise ValueError(
+            f"drive = {drive!r} must be a folder inside your Drive, such as 'grpo_nb/quickstart'."
+        )
     if not drive.strip():
         return "runs"
     if find_host() != "colab":
-        say(f"There is no Google Drive here, which is Colab's: the runs are in {Path('runs').absolute()}.")
+        say(
+            f"There is no Google Drive here, which is Colab's: the runs are in {Path('runs').absolute()}."
+        )
         return "runs"
     # There in Colab alone.
     from google.colab import drive as google_drive

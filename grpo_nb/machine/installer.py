@@ -55,7 +55,9 @@ class Installation(Shown):
         """`Ready` or `Restart needed`, with the reason and what to click."""
         if self.is_ready:
             return "Ready. Go on with the next cell."
-        names = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items()))
+        names = ", ".join(
+            f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())
+        )
         return (
             f"Restart needed: this kernel still has the old version of {names}. {how_to_restart()}, then run this cell again: "
             "it ends with Ready at once."
@@ -79,11 +81,16 @@ def install(*, vllm: bool = True, report: Say | None = None) -> Installation:
     """
     say = report or (lambda line: None)
     if not packages.is_python_supported():
-        raise EnvironmentProblem(f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14.")
+        raise EnvironmentProblem(
+            f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
+        )
     wanted, generation = choose(_ROOT, vllm=vllm)
     # A bound such as `pillow>=13` says what the repository's own environment is made of. Where another version is there
     # already, it stays, unless a pinned package asks for more.
-    lines = [line if _pin(line) or not packages.installed_version(_name(line)) else _name(line) for line in wanted]
+    lines = [
+        line if _pin(line) or not packages.installed_version(_name(line)) else _name(line)
+        for line in wanted
+    ]
     if not all(map(is_met, (*lines, *_read(_ROOT / "requirements-no-deps.txt")))):
         asked = {_name(line) for line in lines}
         require_disk(Path(sys.prefix), (15 if "vllm" in asked else 4) * 10**9, "The installation")
@@ -109,7 +116,11 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     Raises:
         EnvironmentProblem: Nothing must be installed: the reason, and what to do first.
     """
-    wanted, build, cuda = _read(folder / "requirements.txt"), packages.read_torch_build(), driver_cuda()
+    wanted, build, cuda = (
+        _read(folder / "requirements.txt"),
+        packages.read_torch_build(),
+        driver_cuda(),
+    )
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         cuda = None
     pin = next(_pin(line) for line in wanted if _name(line) == "torch")
@@ -117,7 +128,10 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     is_fixed = "torch" in sys.modules and not packages.is_same_release(pin, there)
     if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
         wanted += _read(folder / "requirements-gpu.txt")
-        return wanted, "With vLLM, which generates fast; it costs some 10 GB of disk, and time at each start."
+        return (
+            wanted,
+            "With vLLM, which generates fast; it costs some 10 GB of disk, and time at each start.",
+        )
     told = ""
     if cuda is not None:
         told = (  # the sum is in docs/reference/settings.md
@@ -125,7 +139,9 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
             f"torch {pin} (here {there}; a loaded one is not replaced: restart, and run this cell first). Unsloth's own "
             "generation is used, which is slower: a run by the T4 preset takes up to an hour (computed, not measured)."
         )
-    starts = build is not None and (cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0]))
+    starts = build is not None and (
+        cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0])
+    )
     if starts and _UNSLOTH_TORCH[0] <= packages.minor_release(there) < _UNSLOTH_TORCH[1]:
         return [line for line in wanted if _name(line) != "torch"], told
     if cuda is not None and cuda[0] < _CUDA:
@@ -149,7 +165,12 @@ def is_met(line: str) -> bool:
 
 def run_pip(arguments: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
     """Run pip in this kernel's environment."""
-    run_step([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments], what, say, log)
+    run_step(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
+        what,
+        say,
+        log,
+    )
 
 
 def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
@@ -198,12 +219,16 @@ def link(folder: Path) -> None:
     A path file does what `pip install --editable` does, without a build backend, which a fresh environment lacks from Python
     3.12 on.
     """
-    (Path(sysconfig.get_path("purelib")) / "grpo_nb.pth").write_text(f"{folder}\n", encoding="utf-8")
+    (Path(sysconfig.get_path("purelib")) / "grpo_nb.pth").write_text(
+        f"{folder}\n", encoding="utf-8"
+    )
 
 
 def _read(file: Path) -> list[str]:
     """The requirements in a file, without comments."""
-    lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()
+    )
     return [line for line in lines if line]
 
 

@@ -22,7 +22,17 @@ _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo",
           "psutil", "nvidia-ml-py")  # fmt: skip
 # Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
-_WATCHED = (*NEEDED, "vllm", "torchvision", "torchao", "numpy", "pandas", "pyarrow", "huggingface_hub", "tokenizers")
+_WATCHED = (
+    *NEEDED,
+    "vllm",
+    "torchvision",
+    "torchao",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "huggingface_hub",
+    "tokenizers",
+)
 # Time limit for importing vLLM in a process of its own. With files in memory it takes 11 s on two
 # cores. On a fresh machine vLLM and torch read 3 GB first and compile 5,000 files to bytecode.
 _VLLM_SECONDS = 300
@@ -61,12 +71,16 @@ def stale_versions() -> dict[str, tuple[str, str]]:
 
 def import_order_problem() -> str | None:
     """Say which packages were imported before unsloth, which patches them, and by which line; None if the order is right."""
-    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules]
+    early = [
+        name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules
+    ]
     if not early:
         return None
     line = _importing_line()
     by = f" ({line})" if line else ""
-    return f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth{by}"
+    return (
+        f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth{by}"
+    )
 
 
 def _importing_line() -> str | None:
@@ -110,7 +124,10 @@ def read_torch_build() -> TorchBuild | None:
     # One assignment a line: __version__ = '2.13.0+cu130', and cuda: Optional[str] = '13.0', or None.
     source = file.read_text("utf-8", errors="replace")
     values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
-    return TorchBuild(version=values["__version__"], cuda=minor_release(values["cuda"]) if "cuda" in values else None)
+    return TorchBuild(
+        version=values["__version__"],
+        cuda=minor_release(values["cuda"]) if "cuda" in values else None,
+    )
 
 
 def is_same_release(wanted: str, version: str) -> bool:
@@ -126,7 +143,9 @@ def minor_release(version: str) -> tuple[int, int]:
 
 def misfits() -> dict[str, str]:
     """What breaks the others though nothing here needs it, and why: a torchvision for another torch, an old torchao."""
-    torch, vision, torchao = (installed_version(name) for name in ("torch", "torchvision", "torchao"))
+    torch, vision, torchao = (
+        installed_version(name) for name in ("torch", "torchvision", "torchao")
+    )
     found = {}
     # 0.28 for 2.13 (pytorch/vision README).
     if torch and vision and minor_release(vision)[1] != minor_release(torch)[1] + 15:
@@ -134,13 +153,18 @@ def misfits() -> dict[str, str]:
         found["torchvision"] = why
     # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
     if torchao and minor_release(torchao) < (0, 16):
-        found["torchao"] = f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
+        found["torchao"] = (
+            f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
+        )
     return found
 
 
 def pinned() -> dict[str, str]:
     """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
-    files = (Path(__file__).resolve().parents[2] / name for name in ("requirements.txt", "requirements-no-deps.txt"))
+    files = (
+        Path(__file__).resolve().parents[2] / name
+        for name in ("requirements.txt", "requirements-no-deps.txt")
+    )
     text = "".join(file.read_text("utf-8") for file in files if file.is_file())
     return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
 
@@ -166,6 +190,8 @@ def vllm_problem() -> str | None:
     # import_kernels), and vLLM fails on it later. Its older parts for a CPU are libraries that
     # lack a module's entry, and load.
     failed = (
-        line for line in lines if "Failed to import from vllm._C" in line and "not define module export" not in line
+        line
+        for line in lines
+        if "Failed to import from vllm._C" in line and "not define module export" not in line
     )
     return next(failed, None)

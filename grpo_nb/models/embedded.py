@@ -36,7 +36,9 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     """
     # The number is raised when the conversion changes, so that old caches are left alone.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
-    return made_once(folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report))
+    return made_once(
+        folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report)
+    )
 
 
 def _embedded_gguf() -> Path:
@@ -54,7 +56,9 @@ def _embedded_gguf() -> Path:
 def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> None:
     require_disk(target, 280_000_000, "Converting the embedded model")
     if report is not None:
-        report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+        report(
+            "converting the embedded model to an ordinary checkpoint (once, about half a minute)"
+        )
     import_unsloth()
     from tokenizers.decoders import ByteLevel
     from tokenizers.pre_tokenizers import ByteLevel as Bytes
@@ -73,11 +77,16 @@ def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> 
     # signs beside a digit become other tokens than llama.cpp's.
     backend = tokenizer.backend_tokenizer
     backend.model.byte_fallback, backend.decoder = False, ByteLevel()
-    backend.pre_tokenizer = Sequence([Digits(individual_digits=True), Bytes(add_prefix_space=False)])
+    backend.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), Bytes(add_prefix_space=False)]
+    )
     tokenizer.save_pretrained(target)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
         forget_quantization(model)
         for config in (model.config, model.generation_config):
-            config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+            config.eos_token_id, config.pad_token_id = (
+                tokenizer.eos_token_id,
+                tokenizer.pad_token_id,
+            )
         model.save_pretrained(target)

@@ -36,7 +36,11 @@ def weights_identity(folder: Path) -> str | None:
                 tensor = opened.get_slice(name)
                 shape = tensor.get_shape()
                 found = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
-                rows = [tensor[at : at + 1] for at in (0, shape[0] // 2, shape[0] - 1)] if shape and shape[0] else []
+                rows = (
+                    [tensor[at : at + 1] for at in (0, shape[0] // 2, shape[0] - 1)]
+                    if shape and shape[0]
+                    else []
+                )
                 for row in rows or [opened.get_tensor(name)]:
                     found.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
                 known[name] = found.hexdigest()
@@ -49,8 +53,12 @@ def weight_files(folder: Path, stem: str) -> list[Path]:
     if not index.is_file():
         return [single] if single.is_file() else []
     names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    if any(Path(name).name != name for name in names):  # the files themselves are links in the Hub's cache
-        raise ValueError(f"{str(index)!r} names a file which is no file beside it: fetch the model again.")
+    if any(
+        Path(name).name != name for name in names
+    ):  # the files themselves are links in the Hub's cache
+        raise ValueError(
+            f"{str(index)!r} names a file which is no file beside it: fetch the model again."
+        )
     return [folder / name for name in names]
 
 
@@ -71,7 +79,9 @@ def weights_here(name: str) -> str | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        return weights_identity(Path(name if Path(name).is_dir() else snapshot_download(name, local_files_only=True)))
+        return weights_identity(
+            Path(name if Path(name).is_dir() else snapshot_download(name, local_files_only=True))
+        )
     except (HFValidationError, LocalEntryNotFoundError):
         # Made in memory, or a run in 4 bit from the quantized copy that Unsloth fetches in place of the 16-bit files.
         return None
@@ -107,7 +117,10 @@ def keep_template(run_folder: Path, tokenizer: Any) -> None:
 
 def template_of(folder: Path) -> str | None:
     """Return the chat template that a run or an adapter was trained with; None if its folder has none."""
-    file, older = folder / TEMPLATE_FILE, folder / "tokenizer_config.json"  # that of an older transformers
+    file, older = (
+        folder / TEMPLATE_FILE,
+        folder / "tokenizer_config.json",
+    )  # that of an older transformers
     held = json.loads(older.read_text("utf-8")).get("chat_template") if older.is_file() else None
     # Several by name are transformers' to choose from.
     return file.read_text("utf-8") if file.is_file() else (held if isinstance(held, str) else None)

@@ -39,7 +39,7 @@ class _Silence(io.TextIOBase):
     kept = ""
 
     def fileno(self) -> int:
-        """vLLM mutes it, and puts it back, while it makes its process group (vllm/utils/system_utils.py, suppress_stdout).
+        """VLLM mutes it, and puts it back, while it makes its process group (vllm/utils/system_utils.py, suppress_stdout).
 
         Unsloth has it so for a notebook whose stdout has none (unsloth/import_fixes.py, patch_vllm_for_notebooks).
         """
@@ -75,7 +75,9 @@ def said_last() -> str:
 
 def _is_heard(record: logging.LogRecord) -> bool:
     """All that vLLM logs while it is kept; else warnings."""
-    return sys.stdout is _SILENCE or (record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING)
+    return sys.stdout is _SILENCE or (
+        record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING
+    )
 
 
 def import_unsloth() -> Any:
@@ -98,8 +100,15 @@ def import_unsloth() -> Any:
     # What it reads only when it is imported. Without standby unsloth_zoo turns expandable segments on
     # (unsloth_zoo/__init__.py), and vLLM then does not start in standby; the trainers are written with shared scoring on
     # (unsloth/utils/prefix_grouper.py, `_ENABLED`).
-    unset = [name for name in (SHARED_SCORING, STANDBY) if name in switches and name not in os.environ]
-    if gpu is not None and unset and "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT):
+    unset = [
+        name for name in (SHARED_SCORING, STANDBY) if name in switches and name not in os.environ
+    ]
+    if (
+        gpu is not None
+        and unset
+        and "unsloth" in sys.modules
+        and not hasattr(sys.modules["unsloth"], _BY_THE_KIT)
+    ):
         raise EnvironmentProblem(
             f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
             "Restart the kernel and import grpo_nb first."
@@ -111,7 +120,10 @@ def import_unsloth() -> Any:
     # Its warning that a faster 4-bit product on a CPU could be fetched from the Hub, which nothing here would use: a red box.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
-        with silently(), warnings.catch_warnings():  # a banner, of which check_environment says the same in a table
+        with (
+            silently(),
+            warnings.catch_warnings(),
+        ):  # a banner, of which check_environment says the same in a table
             warnings.filterwarnings("ignore", message="(?s).*Unsloth should be imported before")
             import unsloth
     except (ImportError, RuntimeError) as error:
@@ -167,7 +179,9 @@ def without_loading_bars() -> Iterator[None]:
     """Load or save without transformers' bars, which a saved notebook shows at 0 % for ever: widgets are not saved."""
     from transformers.utils import logging as bars
 
-    as_before = bars.enable_progress_bar if bars.is_progress_bar_enabled() else bars.disable_progress_bar
+    as_before = (
+        bars.enable_progress_bar if bars.is_progress_bar_enabled() else bars.disable_progress_bar
+    )
     bars.disable_progress_bar()
     try:
         yield

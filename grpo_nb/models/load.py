@@ -18,8 +18,20 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.embedded import embedded_model_folder
-from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE, require_trained_on, weights_here, with_template_of
-from grpo_nb.models.import_unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
+from grpo_nb.models.identity import (
+    CALLS_FILE,
+    TEMPLATE_FILE,
+    require_trained_on,
+    weights_here,
+    with_template_of,
+)
+from grpo_nb.models.import_unsloth import (
+    import_unsloth,
+    said_last,
+    silently,
+    tell_unsloth,
+    without_loading_bars,
+)
 from grpo_nb.models.match import SHAPE, note_settings
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
@@ -114,7 +126,9 @@ def _in_one_line(name: str, what: str) -> Iterator[None]:
             there = "and cannot be a name on the Hub, which has the form user/name"
         else:
             there = f"and no {what} that the Hub gives: {summary(error)}"
-        raise FileNotFoundError(f"{here} {there}. Correct the path; gn.runs.list() shows the runs here.") from None
+        raise FileNotFoundError(
+            f"{here} {there}. Correct the path; gn.runs.list() shows the runs here."
+        ) from None
 
 
 def load_model(
@@ -157,7 +171,9 @@ def load_model(
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
     for name in _OWNED.keys() & loader.keys():
-        raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
+        raise ValueError(
+            f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...)."
+        )
     say, report = report or warnings.warn, report or (lambda line: None)
     import_unsloth()
     import torch
@@ -187,7 +203,9 @@ def load_model(
             obstacle = VllmObstacle(said, find_fix(error) or _SKIP_VLLM, said_last())
         else:
             if not has_engine(loaded[0]):  # Unsloth printed its reason, and went on without
-                obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last())
+                obstacle = VllmObstacle(
+                    "Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last()
+                )
     if obstacle is not None and gpu is not None and settings.fast_inference:
         _say_once(obstacle)
     if loaded is None:
@@ -248,15 +266,32 @@ def with_adapter(settings: Settings, adapter: str | Path) -> tuple[Settings, Pat
         raise ValueError(_no_adapter(folder))
     config = PeftConfig.from_pretrained(str(folder))
     # True: another kind of adapter knows no such word.
-    unlike = [one for one in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern") if getattr(config, one, True)]
-    if unlike or config.init_lora_weights not in (None, True, False, "gaussian"):  # other words mean a changed base
+    unlike = [
+        one
+        for one in ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern")
+        if getattr(config, one, True)
+    ]
+    if unlike or config.init_lora_weights not in (
+        None,
+        True,
+        False,
+        "gaussian",
+    ):  # other words mean a changed base
         raise ValueError(
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike) or 'init_lora_weights'}): merge it into its "
             "base model (PEFT's merge_and_unload), save that, and name its folder as the model of the settings."
         )
     with safe_open(folder / _TENSORS, "pt") as file:
-        layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in file.keys() if ".lora_A" in name}  # noqa: SIM118
-    shape = {"lora_rank": config.r, "lora_alpha": config.lora_alpha, "lora_target_modules": tuple(sorted(layers))}
+        layers = {
+            name.partition(".lora_A")[0].rpartition(".")[2]
+            for name in file.keys()
+            if ".lora_A" in name
+        }
+    shape = {
+        "lora_rank": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_target_modules": tuple(sorted(layers)),
+    }
     return settings.replace(**shape), folder, config.base_model_name_or_path
 
 
@@ -280,7 +315,9 @@ def loader_arguments(
         "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
         "load_in_4bit": settings.load_in_4bit,
         # One of them at a time (unsloth/models/loader.py, _precision_flags_conflict).
-        "load_in_16bit": not (settings.load_in_4bit or loader.get("load_in_fp8") or loader.get("load_in_8bit")),
+        "load_in_16bit": not (
+            settings.load_in_4bit or loader.get("load_in_fp8") or loader.get("load_in_8bit")
+        ),
         # It trades time for memory: worth it on a GPU; on a CPU memory is not short, and it drops the key/value cache.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
@@ -307,7 +344,9 @@ def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
     }
 
 
-def _load(settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any], *, use_vllm: bool) -> list[Any]:
+def _load(
+    settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, Any], *, use_vllm: bool
+) -> list[Any]:
     """Load model and LoRA through Unsloth.
 
     Raises:
@@ -321,7 +360,10 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, loader: dict[str, An
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)
             model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            return [FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu)), tokenizer]
+            return [
+                FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu)),
+                tokenizer,
+            ]
     except Exception as error:
         if memory := memory_advice(error, settings, place="loading"):
             what = f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
@@ -339,8 +381,13 @@ def _take_over(model: Any, source: str) -> None:
     # It ends at the tokens of generation_config.json, too. Unsloth builds the model from config.json alone
     # (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
     with contextlib.suppress(OSError):  # there is none
-        both = (model.generation_config.eos_token_id, GenerationConfig.from_pretrained(source).eos_token_id)
-        ends = {token for tokens in both for token in (tokens if isinstance(tokens, list) else [tokens])} - {None}
+        both = (
+            model.generation_config.eos_token_id,
+            GenerationConfig.from_pretrained(source).eos_token_id,
+        )
+        ends = {
+            token for tokens in both for token in (tokens if isinstance(tokens, list) else [tokens])
+        } - {None}
         model.generation_config.eos_token_id = sorted(ends)
 
 
@@ -348,7 +395,9 @@ def _take_over(model: Any, source: str) -> None:
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
     said = f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}."
-    warnings.warn(f"{said} What was said last:\n{obstacle.said}" if obstacle.said else said, stacklevel=3)
+    warnings.warn(
+        f"{said} What was said last:\n{obstacle.said}" if obstacle.said else said, stacklevel=3
+    )
 
 
 def save_adapter(model: Any, folder: str | Path) -> None:
@@ -378,5 +427,10 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
         )
     set_peft_model_state_dict(model, saved, adapter_name=adapter)
     loaded = get_peft_model_state_dict(model, adapter_name=adapter)
-    if not all(torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)) for name, tensor in saved.items()):
-        raise ValueError(f"the adapter in {str(folder)!r} was not loaded completely; this is a fault of the kit.")
+    if not all(
+        torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype))
+        for name, tensor in saved.items()
+    ):
+        raise ValueError(
+            f"the adapter in {str(folder)!r} was not loaded completely; this is a fault of the kit."
+        )

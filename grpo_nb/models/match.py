@@ -14,7 +14,11 @@ _SETTINGS, _SHAPE = "grpo_nb_settings", "grpo_nb_shape"
 def note_settings(model: Any, settings: Settings, *, is_shaped_by_adapter: bool) -> None:
     """Remember on a model what it was loaded with, and whether an adapter that it goes on from decided its LoRA's shape."""
     setattr(model, _SETTINGS, settings)
-    setattr(model, _SHAPE, {name: getattr(settings, name) for name in SHAPE} if is_shaped_by_adapter else {})
+    setattr(
+        model,
+        _SHAPE,
+        {name: getattr(settings, name) for name in SHAPE} if is_shaped_by_adapter else {},
+    )
 
 
 def as_loaded(model: Any, settings: Settings) -> Settings:
@@ -33,14 +37,24 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     """
     require_tokenizer(tokenizer)
     if not getattr(model, "peft_config", None):
-        raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
+        raise TypeError(
+            f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings)."
+        )
     settings = as_loaded(model, settings)
     loaded = getattr(model, _SETTINGS, settings)
     pairs = {name: (getattr(settings, name), getattr(loaded, name)) for name in _FIXED}
-    told = [f"{name} is {asked!r} and the model has {has!r}" for name, (asked, has) in pairs.items() if asked != has]
-    longest, room = (these.max_prompt_length + these.max_completion_length for these in (settings, loaded))
+    told = [
+        f"{name} is {asked!r} and the model has {has!r}"
+        for name, (asked, has) in pairs.items()
+        if asked != has
+    ]
+    longest, room = (
+        these.max_prompt_length + these.max_completion_length for these in (settings, loaded)
+    )
     if longest > room:
-        told.append(f"max_prompt_length + max_completion_length is {longest} and the model has {room}")
+        told.append(
+            f"max_prompt_length + max_completion_length is {longest} and the model has {room}"
+        )
     if told:
         raise ValueError(
             f"the settings are not those of the model in hand: {'; '.join(told)}. Load it again, "

@@ -33,8 +33,12 @@ def give_tool_template(tokenizer: Any) -> Any:
     True
     """
     if tokenizer.eos_token != _END:
-        raise ValueError(f"this template is for models whose turns end with {_END}, not with {tokenizer.eos_token!r}.")
-    tokenizer.chat_template = Path(__file__).with_name("tool_template.jinja").read_text("utf-8").rstrip("\n")
+        raise ValueError(
+            f"this template is for models whose turns end with {_END}, not with {tokenizer.eos_token!r}."
+        )
+    tokenizer.chat_template = (
+        Path(__file__).with_name("tool_template.jinja").read_text("utf-8").rstrip("\n")
+    )
     tokenizer.response_template = {
         "defaults": {"role": "assistant"},
         "start_anchor": "<|im_start|>assistant\n",

@@ -4,7 +4,14 @@
 Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
-from grpo_nb.rewards.answers import SlotReward, correctness, exact_text, json_answer, multiple_choice, regex_answer
+from grpo_nb.rewards.answers import (
+    SlotReward,
+    correctness,
+    exact_text,
+    json_answer,
+    multiple_choice,
+    regex_answer,
+)
 from grpo_nb.rewards.base import Reward, completion_text, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.fitting import check_rows, rewards_for

@@ -84,9 +84,13 @@ def _started(budget: Budget) -> subprocess.Popen[bytes]:
     if line := _answer(worker, ""):
         budget.seconds_left -= json.loads(line)
         return worker
-    from grpo_nb.core.words import EnvironmentProblem  # not at the top: the script needs nothing of the package
+    from grpo_nb.core.words import (
+        EnvironmentProblem,  # not at the top: the script needs nothing of the package
+    )
 
-    raise EnvironmentProblem("what compares expressions does not start: `python -c 'import math_verify'` says why.")
+    raise EnvironmentProblem(
+        "what compares expressions does not start: `python -c 'import math_verify'` says why."
+    )
 
 
 def _answer(worker: subprocess.Popen[bytes], question: str) -> bytes:
@@ -120,7 +124,9 @@ def _judge(gold: str, given: str) -> bool:
     # The settings of TRL's accuracy_reward. No limits of math-verify's own: they are signal handlers, which a long
     # multiplication never reaches.
     units = NormalizationConfig(units=True)
-    config = LatexExtractionConfig(normalization_config=units, boxed_match_priority=0, try_extract_without_anchor=False)
+    config = LatexExtractionConfig(
+        normalization_config=units, boxed_match_priority=0, try_extract_without_anchor=False
+    )
     how = {"extraction_config": [config], "extraction_mode": "first_match", "parsing_timeout": None}
     left, right = (parse(f"$\\boxed{{{text}}}$", **how) for text in (gold, given))
     if not left or not right:
@@ -128,7 +134,10 @@ def _judge(gold: str, given: str) -> bool:
     a, b = left[0], right[0]
     are_expressions = isinstance(a, Basic) and isinstance(b, Basic)
     if are_expressions and any(symbol.name == "i" for symbol in a.free_symbols):
-        a, b = (side.subs([(symbol, I) for symbol in side.free_symbols if symbol.name == "i"]) for side in (a, b))
+        a, b = (
+            side.subs([(symbol, I) for symbol in side.free_symbols if symbol.name == "i"])
+            for side in (a, b)
+        )
     is_same = verify([a], [b], timeout_seconds=None)
     if is_same and are_expressions and a.is_number and b.is_number and (a - b).has(Float):
         # math-verify rounds both to six decimals, for which 0 and 10^{-8}\pi are equal.
@@ -143,10 +152,17 @@ def _serve() -> None:
     """
     import resource  # not at the top: the package is imported on Windows too
 
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever sympy prints must not end up among the answers
-    with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit below what is mapped already
+    answers, sys.stdout = (
+        sys.stdout,
+        sys.stderr,
+    )  # whatever sympy prints must not end up among the answers
+    with contextlib.suppress(
+        ValueError, OSError
+    ):  # macOS refuses a limit below what is mapped already
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    _judge("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")  # loads what is loaded lazily
+    _judge(
+        "x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}"
+    )  # loads what is loaded lazily
     sys.stdin.readline()
     print(json.dumps(time.process_time()), file=answers, flush=True)
     for line in sys.stdin:

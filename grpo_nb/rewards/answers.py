@@ -38,7 +38,11 @@ class SlotReward(Reward):
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         golds, given = self.golds(row), self.format.extract_last(text)
         is_answer = given is not None and len(given) <= _LONGEST
-        return float(is_answer and any(self.is_same(given, gold, row) for gold in golds)) if golds else None
+        return (
+            float(is_answer and any(self.is_same(given, gold, row) for gold in golds))
+            if golds
+            else None
+        )
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """Return the gold answers of a row; none where the cell is empty (None, NaN, "").
@@ -62,7 +66,9 @@ def gold_answers(value: Any) -> list[str]:
     (['1/2', '0.5'], [])
     """
     values = value if isinstance(value, (list, tuple)) else [value]
-    texts = [str(one).strip() for one in values if one is not None and one == one]  # NaN is not itself
+    texts = [
+        str(one).strip() for one in values if one is not None and one == one
+    ]  # NaN is not itself
     return [text for text in texts if text]
 
 
@@ -92,13 +98,17 @@ class correctness(SlotReward):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.tolerance < math.inf:
-            raise ValueError(f"tolerance = {self.tolerance!r} must be zero or a positive finite number.")
+            raise ValueError(
+                f"tolerance = {self.tolerance!r} must be zero or a positive finite number."
+            )
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if given == gold:
             return True
         is_number = read_number(gold) is not None
-        return is_same_answer(given, gold, self.tolerance) and not (is_number and is_copied(given, gold, row))
+        return is_same_answer(given, gold, self.tolerance) and not (
+            is_number and is_copied(given, gold, row)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +158,26 @@ class multiple_choice(SlotReward):
     """
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        found = _OPTION.findall(completion_text(row["prompts"])[:_LONGEST]) if "prompts" in row else []
-        options = {letter: text for place, (letter, text) in enumerate(found) if ord(letter) == ord("A") + place}
+        found = (
+            _OPTION.findall(completion_text(row["prompts"])[:_LONGEST]) if "prompts" in row else []
+        )
+        options = {
+            letter: text
+            for place, (letter, text) in enumerate(found)
+            if ord(letter) == ord("A") + place
+        }
         wanted = _letter_of(gold, options)
-        return is_same_answer(given, gold) if wanted is None else _letter_of(given, options) == wanted
+        return (
+            is_same_answer(given, gold) if wanted is None else _letter_of(given, options) == wanted
+        )
 
 
 def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     letter, behind = read_letter(text)
     if letter and (not options or letter in options):
-        is_its_text = folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
+        is_its_text = (
+            folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
+        )
         return letter if is_its_text or not behind else None
     of_this_text = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return of_this_text[0] if len(of_this_text) == 1 else None
@@ -210,18 +230,27 @@ class json_answer(SlotReward):
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         score, golds = super().score_text(text, row), self.golds(row)
-        value, gold = read_json(self.format.extract_last(text) or "")[0], golds[0] if golds else None
-        is_part = self.partial and score == 0.0 and isinstance(gold, Mapping) and isinstance(value, dict)
+        value, gold = (
+            read_json(self.format.extract_last(text) or "")[0],
+            golds[0] if golds else None,
+        )
+        is_part = (
+            self.partial and score == 0.0 and isinstance(gold, Mapping) and isinstance(value, dict)
+        )
         if not is_part or not self._fits(value):
             return score
-        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len({*gold, *value})
+        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(
+            {*gold, *value}
+        )
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         value, is_json = read_json(given)
         return is_json and (self.column is None or is_same_json(value, gold)) and self._fits(value)
 
     def _fits(self, value: Any) -> bool:
-        from referencing.exceptions import Unresolvable  # not at the top: the lab runs where it is not installed
+        from referencing.exceptions import (
+            Unresolvable,  # not at the top: the lab runs where it is not installed
+        )
 
         try:
             return self.schema is None or _validator(self.schema).is_valid(value)

@@ -42,8 +42,12 @@ def with_last_word(completion: Completion) -> Completion:
 def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the columns of a call as one mapping for each of its completions; what is no column of that length is left out."""
     # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
-    listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
-    is_column = lambda held: isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count  # noqa: E731
+    listed = {
+        key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()
+    }
+    is_column = lambda held: (
+        isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count
+    )
     held_by_row = {key: held for key, held in listed.items() if is_column(held)}
     return [{key: held[i] for key, held in held_by_row.items()} for i in range(count)]
 
@@ -68,7 +72,9 @@ class Reward:
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.__repr__ = Reward.__repr__  # else every @dataclass writes one of its own, with all defaults
+        cls.__repr__ = (
+            Reward.__repr__
+        )  # else every @dataclass writes one of its own, with all defaults
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.__name__)
@@ -79,7 +85,10 @@ class Reward:
         return self.name or type(self).__name__
 
     def __repr__(self) -> str:
-        held = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        held = [
+            (field.name, getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+        ]
         told = {name: value for name, value, default in held if value != default}
         if "format" in told:
             told["format"] = self.format.name
@@ -88,7 +97,9 @@ class Reward:
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         """Score one completion. `row` holds the values of the data set's columns for it."""
         if type(self).score_batch is Reward.score_batch:
-            raise NotImplementedError(f"{type(self).__name__} defines neither score_text nor score_batch")
+            raise NotImplementedError(
+                f"{type(self).__name__} defines neither score_text nor score_batch"
+            )
         return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
@@ -99,7 +110,9 @@ class Reward:
         rows = per_row(columns, len(completions))
         needed = getattr(self, "column", None)
         if rows and needed in columns and needed not in rows[0]:
-            raise ValueError(_wrong_length(self.__name__, needed, columns[needed], len(completions)))
+            raise ValueError(
+                _wrong_length(self.__name__, needed, columns[needed], len(completions))
+            )
         return self.score_batch(list(map(completion_text, completions)), rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
@@ -110,7 +123,9 @@ class Reward:
         """
         if column not in row:
             there = f"the data has {sorted(row) or 'no columns'}; write {type(self).__name__}(column=...)"
-            raise ValueError(f"the reward {self.__name__!r} needs the data column {column!r}, but {there}.")
+            raise ValueError(
+                f"the reward {self.__name__!r} needs the data column {column!r}, but {there}."
+            )
         return row[column]
 
 
@@ -140,7 +155,11 @@ def check_weight(weight: Any, name: str) -> float:
     Raises:
         ValueError: It is no finite number, and so would be every total.
     """
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, numbers.Real)
+        or not math.isfinite(weight)
+    ):
         raise ValueError(f"weight = {weight!r} of {name} must be a finite number, such as 1.0.")
     return float(weight)
 
@@ -169,17 +188,23 @@ def reward_name(reward: RewardFunction) -> str:
     return getattr(reward, "__name__", type(reward).__name__)
 
 
-def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1) -> list[RewardFunction]:
+def reward_list(
+    rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1
+) -> list[RewardFunction]:
     """Return one reward, or several, as a list, and refuse what cannot be called as a reward.
 
     Raises:
         ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
     """
     if isinstance(rewards, str) or not (callable(rewards) or isinstance(rewards, Iterable)):
-        raise ValueError(f"rewards = {rewards!r:.80} is no reward function: write rewards=[gn.rewards.correctness()].")
+        raise ValueError(
+            f"rewards = {rewards!r:.80} is no reward function: write rewards=[gn.rewards.correctness()]."
+        )
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
-        raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")
+        raise ValueError(
+            "rewards is empty: without a reward there is nothing to score or to learn from."
+        )
     for reward in listed:
         if not callable(reward) or isinstance(reward, type):
             raise ValueError(
@@ -218,5 +243,7 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
         ValueError: A name that no reward has, or a weight that is no finite number.
     """
     if unknown := changed.keys() - weights.keys():
-        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
+        raise ValueError(
+            f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}."
+        )
     return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}

@@ -29,7 +29,9 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     'x = 1\\n'
     """
     slot = format.extract(text)
-    if slot is None and any(mark in text for mark in (format.answer_open, format.answer_close) if mark.strip()):
+    if slot is None and any(
+        mark in text for mark in (format.answer_open, format.answer_close) if mark.strip()
+    ):
         return None
     if blocks := _python_blocks(text if slot is None else slot):
         return blocks[-1]
@@ -76,25 +78,37 @@ class code_tests(Reward):
             try:
                 count += len(read_tests(self.column_of(row, self.column)))
             except ValueError as error:
-                raise ValueError(f"the reward {self.__name__!r} cannot read the data: row {number}: {error}") from error
+                raise ValueError(
+                    f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
+                ) from error
         return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
         codes = [extract_code(text, self.format) for text in texts]
-        asked = [[] if code is None else _of_one(code, tests) for code, tests in zip(codes, all_tests, strict=True)]
+        asked = [
+            [] if code is None else _of_one(code, tests)
+            for code, tests in zip(codes, all_tests, strict=True)
+        ]
         # One batch for all completions: an endless loop in one of them costs its limit once.
         groups = [[candidate for candidate, _ in group] for group in asked]
         outcomes = run_untrusted_batch(groups, limits=self.limits)
-        return [self._score(*completion) for completion in zip(all_tests, asked, outcomes, strict=True)]
+        return [
+            self._score(*completion) for completion in zip(all_tests, asked, outcomes, strict=True)
+        ]
 
     def _score(
-        self, tests: Sequence[CodeTest], asked: list[tuple[Candidate, list[CodeTest]]], outcomes: list[Outcome]
+        self,
+        tests: Sequence[CodeTest],
+        asked: list[tuple[Candidate, list[CodeTest]]],
+        outcomes: list[Outcome],
     ) -> float | None:
         # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
         if any(outcome.status == "lost" for outcome in outcomes):
             return None
-        passed = sum(_count_passed(part, outcome) for (_, part), outcome in zip(asked, outcomes, strict=True))
+        passed = sum(
+            _count_passed(part, outcome) for (_, part), outcome in zip(asked, outcomes, strict=True)
+        )
         return float(passed == len(tests)) if self.all_or_nothing else passed / len(tests)
 
 
@@ -102,13 +116,17 @@ def _of_one(code: str, tests: Sequence[CodeTest]) -> list[tuple[Candidate, list[
     """What is run of one completion, with the tests that each judges: all calls in one process, each program in its own."""
     calls = [test for test in tests if test.call is not None]
     asked = [(Candidate(code=code, calls=[test.call for test in calls]), calls)] if calls else []
-    return asked + [(Candidate(code=code, stdin=test.stdin), [test]) for test in tests if test.call is None]
+    return asked + [
+        (Candidate(code=code, stdin=test.stdin), [test]) for test in tests if test.call is None
+    ]
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
     if tests[0].call is None:
         return int(outcome.status == "ok" and tests[0].prints(outcome.stdout))
-    return sum(a.is_value and test.passes(a.value) for test, a in zip(tests, outcome.answers, strict=True))
+    return sum(
+        a.is_value and test.passes(a.value) for test, a in zip(tests, outcome.answers, strict=True)
+    )
 
 
 def _python_blocks(text: str) -> list[str]:

@@ -44,8 +44,14 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     common = {"weight": weight, "format": task.format}
     judges = {"expression": maths, "json": json_answer, "choice": multiple_choice}
     right: Reward = judges.get(task.answers.kind, correctness)(**common)
-    if task.answers.kind == "choice" and any(len(label) > 1 or not label.isalpha() for label, _ in task.answers.labels):
+    if task.answers.kind == "choice" and any(
+        len(label) > 1 or not label.isalpha() for label, _ in task.answers.labels
+    ):
         right = exact_text(**common, is_case_sensitive=False)
     if task.format.is_bare:
         return [right]
-    return [right, xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format)]
+    return [
+        right,
+        xml_format(weight=weight / 2, format=task.format),
+        xml_tags(weight=weight / 4, format=task.format),
+    ]

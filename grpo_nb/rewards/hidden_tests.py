@@ -47,7 +47,9 @@ class CodeTest:
 
     def prints(self, stdout: str) -> bool:
         """Say whether `stdout` is what must be printed, but for white space at the ends of lines and of the text."""
-        printed, wanted = ([line.rstrip() for line in text.strip().splitlines()] for text in (stdout, self.stdout))
+        printed, wanted = (
+            [line.rstrip() for line in text.strip().splitlines()] for text in (stdout, self.stdout)
+        )
         return printed == wanted
 
 
@@ -69,12 +71,20 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     cells = json.loads(value) if is_json else value
     cells = [cells] if isinstance(cells, (str, Mapping)) else cells
     if not isinstance(cells, Iterable):
-        raise ValueError(f"the tests are {cells!r:.80}: write a list of tests, or a text of asserts.")
+        raise ValueError(
+            f"the tests are {cells!r:.80}: write a list of tests, or a text of asserts."
+        )
     tests: list[CodeTest] = []
     for cell in cells:
-        tests += _of_asserts(cell) if isinstance(cell, str) else [_of_mapping(cell, may_hold_none=is_json)]
+        tests += (
+            _of_asserts(cell)
+            if isinstance(cell, str)
+            else [_of_mapping(cell, may_hold_none=is_json)]
+        )
     if not tests:
-        raise ValueError("a row has no tests: code without a test cannot earn anything. Remove the row or add a test.")
+        raise ValueError(
+            "a row has no tests: code without a test cannot earn anything. Remove the row or add a test."
+        )
     return tuple(tests)
 
 
@@ -82,13 +92,25 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     # Arrow fills the keys that other rows have with None, so a key that is None counts as missing, but for `expected`.
     items = test.items() if isinstance(test, Mapping) else ()
     given = {key: held for key, held in items if held is not None or key == "expected"}
-    if not may_hold_none and any(map(_may_be_filled, (given.get("args"), given.get("kwargs"), given.get("expected")))):
-        raise ValueError(f"the test {test!r:.120} has None in a mapping, perhaps of datasets: write json.dumps(tests).")
+    if not may_hold_none and any(
+        map(_may_be_filled, (given.get("args"), given.get("kwargs"), given.get("expected")))
+    ):
+        raise ValueError(
+            f"the test {test!r:.120} has None in a mapping, perhaps of datasets: write json.dumps(tests)."
+        )
     match given:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest.keys() - {"expected"}:
             return CodeTest(stdin=stdin, stdout=stdout)
-        case {"call": str(name), "expected": expected, **rest} if not rest.keys() - {"args", "kwargs", "tolerance"}:
-            args, kwargs, tolerance = rest.get("args", ()), rest.get("kwargs", {}), float(rest.get("tolerance", 0))
+        case {"call": str(name), "expected": expected, **rest} if not rest.keys() - {
+            "args",
+            "kwargs",
+            "tolerance",
+        }:
+            args, kwargs, tolerance = (
+                rest.get("args", ()),
+                rest.get("kwargs", {}),
+                float(rest.get("tolerance", 0)),
+            )
             is_near = not tolerance or isinstance(expected, (int, float))
             if isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping) and is_near:
                 call = Call(name, tuple(args), dict(kwargs))
@@ -116,7 +138,9 @@ def _of_asserts(text: str) -> list[CodeTest]:
 
 def _of_statement(statement: ast.stmt) -> CodeTest:
     match statement:
-        case ast.Assert(test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])):
+        case ast.Assert(
+            test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])
+        ):
             return _test(node, _value(right), has_exact_types=isinstance(operator, ast.Is))
         case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node)):
             return _test(node, False, around="bool")
@@ -125,9 +149,13 @@ def _of_statement(statement: ast.stmt) -> CodeTest:
     raise ValueError("it is no assert of a call, with == or is and a value, or with not")
 
 
-def _test(node: ast.expr, expected: Any, *, around: str = "", has_exact_types: bool = False) -> CodeTest:
+def _test(
+    node: ast.expr, expected: Any, *, around: str = "", has_exact_types: bool = False
+) -> CodeTest:
     match node:
-        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _AROUND and not around:
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
+            name in _AROUND and not around
+        ):
             around, node = name, argument
     if not isinstance(node, ast.Call):
         raise ValueError("there is no call of the candidate's function where one is expected")

@@ -107,9 +107,13 @@ class judge(Reward):
     def __post_init__(self, ask: Ask, *how: Any) -> None:
         super().__post_init__()
         if not callable(ask) or not isinstance(self.rubric, str) or not self.rubric.strip():
-            raise TypeError("a judge is a function and a rubric in words: gn.rewards.judge(ask, 'A good answer ...').")
+            raise TypeError(
+                "a judge is a function and a rubric in words: gn.rewards.judge(ask, 'A good answer ...')."
+            )
         if len(self.scale) != 2 or not -math.inf < self.scale[0] < self.scale[1] < math.inf:
-            raise ValueError(f"scale = {in_line(self.scale)} must be the worst and the best score, such as (1, 5).")
+            raise ValueError(
+                f"scale = {in_line(self.scale)} must be the worst and the best score, such as (1, 5)."
+            )
         # No field: who is asked and how often is not what is paid, and is in no record and no comparison of records.
         object.__setattr__(self, "desk", _Desk(self.read, ask, *how))
 
@@ -118,7 +122,9 @@ class judge(Reward):
 
         The marks around the data hold a hash of them, so that no answer can close its own.
         """
-        mark = hashlib.sha256(f"{question}\n{answer}".encode("utf-8", "backslashreplace")).hexdigest()[:6]
+        mark = hashlib.sha256(
+            f"{question}\n{answer}".encode("utf-8", "backslashreplace")
+        ).hexdigest()[:6]
         low, high = self.scale
         known = {"rubric": self.rubric.strip(), "question": question, "answer": answer}
         return [{"role": "user", "content": _PROMPT.format(**known, mark=mark, low=low, high=high)}]
@@ -133,7 +139,9 @@ class judge(Reward):
         number = float(found[1]) if found else math.nan
         return number if self.scale[0] <= number <= self.scale[1] else None
 
-    def judged(self, texts: Sequence[str], rows: Sequence[dict[str, Any]], is_training: bool = False) -> list[Judged]:
+    def judged(
+        self, texts: Sequence[str], rows: Sequence[dict[str, Any]], is_training: bool = False
+    ) -> list[Judged]:
         """Return score and words for each answer.
 
         Args:
@@ -142,7 +150,9 @@ class judge(Reward):
             is_training: Whether a spent budget ends a training.
         """
         asked = [self.messages(_question(row), text) for text, row in zip(texts, rows, strict=True)]
-        replies = self.desk.replies([(self._key(messages), messages) for messages in asked], is_training)
+        replies = self.desk.replies(
+            [(self._key(messages), messages) for messages in asked], is_training
+        )
         return [Judged(None if is_lost else self.read(reply), reply) for reply, is_lost in replies]
 
     def __call__(self, *, completions: Sequence[Completion], **given: Any) -> list[float | None]:
@@ -150,12 +160,21 @@ class judge(Reward):
         texts, low, high = list(map(completion_text, completions)), *self.scale
         is_trial = getattr(state, "is_trial", False)
         if is_trial and (self.measured is None or self.measured[0] != "may pay"):
-            told = "was never measured." if self.measured is None else f"was measured: {self.measured[1]}"
-            warnings.warn(f"The judge {self.__name__!r} {told} See gn.checks.agreement.", stacklevel=2)
+            told = (
+                "was never measured."
+                if self.measured is None
+                else f"was measured: {self.measured[1]}"
+            )
+            warnings.warn(
+                f"The judge {self.__name__!r} {told} See gn.checks.agreement.", stacklevel=2
+            )
         judged = self.judged(texts, per_row(given, len(texts)), state is not None and not is_trial)
         if log_extra is not None:
             log_extra(f"{self.__name__} says", [one.words for one in judged])
-            log_metric(f"{self.__name__}/unscored", sum(one.score is None for one in judged) / max(len(judged), 1))
+            log_metric(
+                f"{self.__name__}/unscored",
+                sum(one.score is None for one in judged) / max(len(judged), 1),
+            )
         return [None if one.score is None else (one.score - low) / (high - low) for one in judged]
 
     @property
@@ -181,16 +200,24 @@ class judge(Reward):
 def _question(row: Mapping[str, Any]) -> str:
     """What an answer is an answer to: the row's question, or the last turn of its prompt."""
     prompt = row.get("prompts", row.get("prompt", ""))
-    return str(row.get("question") or (prompt if isinstance(prompt, str) else prompt[-1]["content"]))
+    return str(
+        row.get("question") or (prompt if isinstance(prompt, str) else prompt[-1]["content"])
+    )
 
 
 class _Desk:
     """Where a judge is asked: how, what it said, and how many calls that took."""
 
-    def __init__(self, read: Callable[[str], float | None], ask: Ask, cache: str | Path | None, *how: Any) -> None:
+    def __init__(
+        self, read: Callable[[str], float | None], ask: Ask, cache: str | Path | None, *how: Any
+    ) -> None:
         self.read, self.ask, self.file = read, ask, cache and Path(cache)
         self.concurrent, self.retries, self.pause, self.seconds, budget = how
-        for name, value, least in (("concurrent", how[0], 1), ("retries", how[1], 0), ("budget", budget or 1, 1)):
+        for name, value, least in (
+            ("concurrent", how[0], 1),
+            ("retries", how[1], 0),
+            ("budget", budget or 1, 1),
+        ):
             require_number(name, value, least)
         self.budget = budget or math.inf
         self.kept: dict[str, str] = {}
@@ -200,7 +227,9 @@ class _Desk:
         """Return what is kept, read from the file the first time."""
         if not self.is_open and self.file is not None and self.file.is_file():
             for line in self.file.read_text("utf-8").splitlines():
-                with contextlib.suppress(ValueError):  # a line that was cut short by what ended the process
+                with contextlib.suppress(
+                    ValueError
+                ):  # a line that was cut short by what ended the process
                     self.kept.update([json.loads(line)])
         self.is_open = True
         return self.kept
@@ -214,7 +243,9 @@ class _Desk:
                 # Behind a line that was cut short, too; an empty line is read as nothing.
                 file.write(f"\n{json.dumps([key, text])}\n")
 
-    def replies(self, asked: Sequence[tuple[str, Messages]], is_training: bool) -> list[tuple[str, bool]]:
+    def replies(
+        self, asked: Sequence[tuple[str, Messages]], is_training: bool
+    ) -> list[tuple[str, bool]]:
         """Return for each of these messages the reply, or in place of one why there is none, and whether there is none.
 
         Kept ones are taken, and the others asked, all together.

@@ -44,7 +44,9 @@ class length(Reward):
         if self.unit == "tokens" and "completion_ids" in row:
             count = len(row["completion_ids"])
         else:
-            count = len(text) if self.unit == "characters" else len(re.findall(r"\w+|[^\w\s]", text))
+            count = (
+                len(text) if self.unit == "characters" else len(re.findall(r"\w+|[^\w\s]", text))
+            )
         if count < self.low:
             return count / self.low
         return 1.0 if self.high is None else max(0.0, 1.0 - max(count - self.high, 0) / self.high)

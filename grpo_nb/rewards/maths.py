@@ -37,8 +37,12 @@ _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 _JOINED = re.compile(r"\b(?:and|or)\b")
 # JSON, 007, a date, and a measure of several units: 2025-06-03, 2 h 20 min.
-_NO_EXPRESSION = re.compile(r".*[\"'].*|0\d+|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL)
-_MEASURED = re.compile(r"(.*[0-9})\]A-Za-z]) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})")
+_NO_EXPRESSION = re.compile(
+    r".*[\"'].*|0\d+|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL
+)
+_MEASURED = re.compile(
+    r"(.*[0-9})\]A-Za-z]) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,9 @@ class maths(SlotReward):
         return self.score_batch([text], [row])[0]
 
 
-def _score(given: str | None, golds: list[str], row: dict[str, Any], budget: Budget) -> float | None:
+def _score(
+    given: str | None, golds: list[str], row: dict[str, Any], budget: Budget
+) -> float | None:
     """Return 1.0 for one of the gold answers, else 0.0; None if an undecided pair could have changed that to 1.0."""
     if given is None:
         return 0.0
@@ -135,13 +141,26 @@ def _compare(given: str, gold: str, ask: Ask) -> bool:
     mine = Shape.of(given, len(theirs.parts))
     if mine.name and theirs.name and bare(mine.name) != bare(theirs.name):
         return False
-    if "" in (mine.kind, theirs.kind) and not (mine.name and theirs.name) and all(map(_RELATION.search, (given, gold))):
-        mine, theirs = Shape("", "", [given]), Shape("", "", [gold])  # an equation or inequality, as a whole
+    if (
+        "" in (mine.kind, theirs.kind)
+        and not (mine.name and theirs.name)
+        and all(map(_RELATION.search, (given, gold)))
+    ):
+        mine, theirs = (
+            Shape("", "", [given]),
+            Shape("", "", [gold]),
+        )  # an equation or inequality, as a whole
     kinds = {mine.kind, theirs.kind}
-    is_of_one_kind = len(kinds) == 1 or (kinds == {",", "()"} and (mine.has_own_names or theirs.has_own_names))
+    is_of_one_kind = len(kinds) == 1 or (
+        kinds == {",", "()"} and (mine.has_own_names or theirs.has_own_names)
+    )
     if not is_of_one_kind or len(mine.parts) != len(theirs.parts) or len(mine.parts) > _MOST_PARTS:
         return False
-    if theirs.kind == "," and re.search(r"[<>]|\\[lg]e", gold) and len({*_JOINED.findall(f"{given} {gold}")}) > 1:
+    if (
+        theirs.kind == ","
+        and re.search(r"[<>]|\\[lg]e", gold)
+        and len({*_JOINED.findall(f"{given} {gold}")}) > 1
+    ):
         return False  # one or both of two inequalities
     if theirs.kind == "":
         return _compare_expressions(mine, theirs, ask)
@@ -184,12 +203,22 @@ def is_one_answer(given: str, gold: str) -> bool:
     (True, False, False)
     """
     is_longer = len(_RELATION.findall(given)) > len(_RELATION.findall(gold))
-    if is_longer or not re.fullmatch(INSIDE, given) or (_TOWER.search(given) and not _TOWER.search(gold)):
+    if (
+        is_longer
+        or not re.fullmatch(INSIDE, given)
+        or (_TOWER.search(given) and not _TOWER.search(gold))
+    ):
         return False
     mine, known = (Counter(_TOKEN.findall(text.casefold())) for text in (given, gold))
     variables = {letter for token in known if token.isalpha() for letter in token}
-    more = [token for token, count in mine.items() if count > known[token] and not _FREE.fullmatch(token)]
+    more = [
+        token
+        for token, count in mine.items()
+        if count > known[token] and not _FREE.fullmatch(token)
+    ]
     words = [
-        token for token in more if len(token) > 1 and not {*token} <= variables and not _FREE.fullmatch(f"\\{token}")
+        token
+        for token in more
+        if len(token) > 1 and not {*token} <= variables and not _FREE.fullmatch(f"\\{token}")
     ]
     return not words and all(token.isalnum() and token.isascii() for token in more)

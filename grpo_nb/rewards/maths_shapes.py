@@ -54,7 +54,10 @@ _SPELLINGS = [
         (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
         (r"\\sqrt(\[[^\]]*\])?\s*(?:([0-9A-Za-z])|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
         # 2/3 x is two thirds of x.
-        (r"(?<![\d./}^])(\d+)\s*/\s*(\d+)\s*(?=[A-Za-z]|\\(?:pi|sqrt|[a-z]+\())", r"\\frac{\1}{\2}"),
+        (
+            r"(?<![\d./}^])(\d+)\s*/\s*(\d+)\s*(?=[A-Za-z]|\\(?:pi|sqrt|[a-z]+\())",
+            r"\\frac{\1}{\2}",
+        ),
     )
 ]
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
@@ -82,7 +85,9 @@ def boxed_answers(text: str) -> str:
     found: list[re.Match[str]] = []
     for match in _BOX.finditer(text):
         between = text[found[-1].end() : match.start()] if found else ""
-        is_part = _JOINT.fullmatch(re.sub(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)", "", between))
+        is_part = _JOINT.fullmatch(
+            re.sub(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)", "", between)
+        )
         found = [*found, match] if is_part else [match]
     return ", ".join(dict.fromkeys(match[1].strip() for match in found)) or text
 
@@ -96,7 +101,9 @@ def spelled(text: str) -> str:
     """
     if "\\\\" in text and "\\begin" not in text:  # escaped twice, as in JSON
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", plain(text)).translate(_SIGNS)
+    text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", plain(text)).translate(
+        _SIGNS
+    )
     text = _BOX.sub(r"\n\1\n", text)
     # A line of its own may be another answer; in a matrix it is none.
     text = " ".join(text.split()) if "\\begin" in text else text
@@ -112,7 +119,9 @@ def bare(text: str) -> str:
     '(\\frac{1}{2},3x)'
     """
     text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text))
+    return re.sub(
+        r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    )
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -171,7 +180,10 @@ def split_list(text: str, count: int = 0) -> list[str]:
         parts = parts_at(text, ",")
     if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
         signs = {"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}
-        return [re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda m, of=of: of[m[0].strip()], text) for of in signs]
+        return [
+            re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda m, of=of: of[m[0].strip()], text)
+            for of in signs
+        ]
     return parts
 
 
@@ -200,7 +212,11 @@ class Shape:
             return cls("", ",", parts)
         name, rest = split_name(text)
         if name:
-            return cls("", "", [text]) if split_name(rest)[0] else replace(cls.of(rest, count), name=name)
+            return (
+                cls("", "", [text])
+                if split_name(rest)[0]
+                else replace(cls.of(rest, count), name=name)
+            )
         for kind in (UNION, ":"):
             parts = parts_at(text, kind)
             if len(parts) > 1:
@@ -219,7 +235,11 @@ def _intervals(text: str) -> Shape | None:
     parts = [_interval(part.rstrip(", ")) for part in parts_at(text, _OR)]
     if len(parts) == 1 or None in parts or len({part.name for part in parts}) > 1:
         return parts[0] if len(parts) == 1 else None
-    return Shape(parts[0].name, UNION, [f"{part.kind[0]}{', '.join(part.parts)}{part.kind[1]}" for part in parts])
+    return Shape(
+        parts[0].name,
+        UNION,
+        [f"{part.kind[0]}{', '.join(part.parts)}{part.kind[1]}" for part in parts],
+    )
 
 
 def _interval(text: str) -> Shape | None:
@@ -229,7 +249,13 @@ def _interval(text: str) -> Shape | None:
         parts = [{">": "<", r"\ge": r"\le"}.get(part, part) for part in reversed(parts)]
     if len(parts) == 3 and is_name(parts[0]) != is_name(parts[2]):
         parts = [r"-\infty", "<", *parts] if is_name(parts[0]) else [*parts, "<", r"\infty"]
-    if len(parts) != 5 or not (parts[0] and is_name(parts[2]) and parts[4]) or not {*parts[1::2]} <= {"<", r"\le"}:
+    if (
+        len(parts) != 5
+        or not (parts[0] and is_name(parts[2]) and parts[4])
+        or not {*parts[1::2]} <= {"<", r"\le"}
+    ):
         return None
     low, after, name, before, high = parts
-    return Shape(name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high])
+    return Shape(
+        name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high]
+    )

@@ -31,7 +31,16 @@ _REWARD_PACKAGES = ("grpo_nb", "trl")
 _KIT = "grpo_nb"
 _MOST_LEVELS = 20
 # They have a record of their own, or say nothing about the scores.
-_NOT_STATE = ("weight", "__name__", "__wrapped__", "__doc__", "__module__", "__qualname__", "__dict__", "__weakref__")
+_NOT_STATE = (
+    "weight",
+    "__name__",
+    "__wrapped__",
+    "__doc__",
+    "__module__",
+    "__qualname__",
+    "__dict__",
+    "__weakref__",
+)
 
 
 def state_of(reward: Callable[..., Any], source_of: Callable[[Any], str]) -> str:
@@ -87,7 +96,9 @@ class _Describer:
             return [name, json.loads(json.dumps(value))]
         if isinstance(value, numpy.generic):
             return [name, repr(value.item())]
-        if isinstance(value, (float, complex, range, slice, datetime.date, datetime.time, datetime.timedelta)):
+        if isinstance(
+            value, (float, complex, range, slice, datetime.date, datetime.time, datetime.timedelta)
+        ):
             return [name, repr(value)]
         if isinstance(value, enum.Enum):
             return [name, value.name]
@@ -111,15 +122,24 @@ class _Describer:
         if isinstance(value, Mapping):
             return [name, self._mapping(value, inner)]
         if isinstance(value, functools.partial):
-            return [name, *(self.describe(part, inner) for part in (value.func, value.args, value.keywords))]
+            return [
+                name,
+                *(self.describe(part, inner) for part in (value.func, value.args, value.keywords)),
+            ]
         if isinstance(value, types.MethodType):
             holder = self.describe(value.__self__, inner, is_reward=is_reward)
             return [name, self.describe(value.__func__, inner), holder]
         if isinstance(value, types.FunctionType):
             return [name, self._function(value, inner, is_reward)]
-        if hasattr(value, "__wrapped__") and callable(value):  # of functools.lru_cache, or a decorator of the user's
+        if hasattr(value, "__wrapped__") and callable(
+            value
+        ):  # of functools.lru_cache, or a decorator of the user's
             return [name, self.describe(value.__wrapped__, inner)]
-        if is_reward or _package_of(type(value)) in self.packages or dataclasses.is_dataclass(value):
+        if (
+            is_reward
+            or _package_of(type(value)) in self.packages
+            or dataclasses.is_dataclass(value)
+        ):
             return [name, self._mapping(_attributes(value), inner)]
         return [name]
 
@@ -129,12 +149,19 @@ class _Describer:
         return [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
 
     def _mapping(self, mapping: Mapping[Any, Any], holders: tuple[int, ...]) -> list[str]:
-        pairs = ([self.describe(key, holders), self.describe(held, holders)] for key, held in mapping.items())
+        pairs = (
+            [self.describe(key, holders), self.describe(held, holders)]
+            for key, held in mapping.items()
+        )
         return sorted(map(json.dumps, pairs))
 
-    def _function(self, function: types.FunctionType, holders: tuple[int, ...], is_reward: bool) -> Any:
+    def _function(
+        self, function: types.FunctionType, holders: tuple[int, ...], is_reward: bool
+    ) -> Any:
         closure = {}
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
             try:
                 closure[name] = cell.cell_contents
             except ValueError:  # a variable that has no value yet
@@ -143,7 +170,9 @@ class _Describer:
             "closure": closure,
             "defaults": function.__defaults__,
             "keyword defaults": function.__kwdefaults__,
-            "attributes": {name: held for name, held in vars(function).items() if name not in _NOT_STATE},
+            "attributes": {
+                name: held for name, held in vars(function).items() if name not in _NOT_STATE
+            },
             # The record has the source of the reward itself.
             "source": "" if is_reward else self.source_of(function),
         }
@@ -153,7 +182,9 @@ class _Describer:
 def _attributes(holder: Any) -> dict[str, Any]:
     """Return what an object holds in attributes and slots, without what it remembers by its own `state_dict`."""
     is_kits = type(holder).__module__.partition(".")[0] == _KIT
-    if is_kits and dataclasses.is_dataclass(holder):  # the fields of the kit's rewards are all that changes a score
+    if is_kits and dataclasses.is_dataclass(
+        holder
+    ):  # the fields of the kit's rewards are all that changes a score
         names = [field.name for field in dataclasses.fields(holder)]
     else:
         names = [name for kind in type(holder).__mro__ for name in _slots_of(kind)]
@@ -161,7 +192,9 @@ def _attributes(holder: Any) -> dict[str, Any]:
     remembered = {str(name).strip("_") for name in _remembered(holder)}
     held = {}
     for name in names:
-        is_cached = isinstance(inspect.getattr_static(type(holder), name, None), functools.cached_property)
+        is_cached = isinstance(
+            inspect.getattr_static(type(holder), name, None), functools.cached_property
+        )
         if name in _NOT_STATE or is_cached or name.strip("_") in remembered:
             continue
         if (value := getattr(holder, name, _NOTHING)) is not _NOTHING:
@@ -174,7 +207,10 @@ def _slots_of(kind: type) -> list[str]:
     names = [slots] if isinstance(slots, str) else list(slots)
     # Python puts the name of the class in front of a private name.
     private = f"_{kind.__name__.lstrip('_')}"
-    return [f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name for name in names]
+    return [
+        f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+    ]
 
 
 _NOTHING = object()
@@ -182,7 +218,9 @@ _NOTHING = object()
 
 def _remembered(holder: Any) -> list[Any]:
     """Return the names under which an object keeps what it remembers from call to call: a checkpoint has them."""
-    has_memory = callable(getattr(holder, "state_dict", None)) and callable(getattr(holder, "load_state_dict", None))
+    has_memory = callable(getattr(holder, "state_dict", None)) and callable(
+        getattr(holder, "load_state_dict", None)
+    )
     return list(holder.state_dict()) if has_memory else []
 
 

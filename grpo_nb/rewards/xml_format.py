@@ -64,4 +64,6 @@ class incremental_format(Reward):
         share = found / len(spans)
         is_closed = bool(self.format.answer_close) and spans[-1] is not None and spans[-1][1] == end
         # Never as much as the last tag earns, or leaving it out would pay better than stopping.
-        return share - min(0.001 * len(text[end:].strip()), 0.8 / len(spans)) if is_closed else share
+        return (
+            share - min(0.001 * len(text[end:].strip()), 0.8 / len(spans)) if is_closed else share
+        )

@@ -50,7 +50,11 @@ class Alert(Shown):
     @property
     def standing(self) -> str:
         """Its severity, or that it was withdrawn, and at which step."""
-        return self.severity if self.is_open else f"withdrawn at step {self.ended} (was {self.severity})"
+        return (
+            self.severity
+            if self.is_open
+            else f"withdrawn at step {self.ended} (was {self.severity})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `Alert(**values)` is the same again."""
@@ -67,7 +71,9 @@ def alert_table(alerts: Iterable[Alert]) -> Html:
         name = f"{alert.rule} ({alert.subject})" if alert.subject else alert.rule
         seen = Html(alert.message, f"<b>{escaped(name)}</b>: {escaped(alert.message)}")
         rows.append((bold(alert.standing), alert.step, seen, alert.advice))
-        texts.append(f"{alert.standing}: {name}, step {alert.step}: {alert.message}\n    change: {alert.advice}")
+        texts.append(
+            f"{alert.standing}: {name}, step {alert.step}: {alert.message}\n    change: {alert.advice}"
+        )
     head = ("severity", "step", "what was seen", "what to change")
     return Html("\n".join(texts), Table(rows, head).html())
 
@@ -83,10 +89,16 @@ def alert_from(values: Mapping[str, Any]) -> Alert:
         if not isinstance(getattr(alert, name), str):
             raise ValueError(f"{name} = {in_line(getattr(alert, name))} of an alert must be a text")
     if alert.severity not in SEVERITIES:
-        raise ValueError(f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}")
-    is_step = [isinstance(step, int) and 0 <= step < 2**53 for step in (alert.step, alert.ended or 0)]
+        raise ValueError(
+            f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}"
+        )
+    is_step = [
+        isinstance(step, int) and 0 <= step < 2**53 for step in (alert.step, alert.ended or 0)
+    ]
     if not all(is_step):
-        raise ValueError(f"step = {in_line(alert.step)} and ended = {in_line(alert.ended)} must be steps")
+        raise ValueError(
+            f"step = {in_line(alert.step)} and ended = {in_line(alert.ended)} must be steps"
+        )
     return alert
 
 

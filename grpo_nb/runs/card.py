@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 # that was trained on them names them by the kit's own name, which nobody takes for others.
 _ORIGIN = "HuggingFaceTB/SmolLM2-135M-Instruct"
 # Of no meaning elsewhere, or never to be published.
-_PRIVATE_NAME = re.compile(r"run_root|model|logging_dir|output_dir|(.*_)?(token|password|secret|key|credentials?)")
+_PRIVATE_NAME = re.compile(
+    r"run_root|model|logging_dir|output_dir|(.*_)?(token|password|secret|key|credentials?)"
+)
 _LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
-_KEY = re.compile(r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+")
+_KEY = re.compile(
+    r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
+)
 # Where people have their files, on machines that this one need not be like.
 _PLACE = r"(?:~(?:[a-z_]\w*)?/|[A-Za-z]:[\\/]+Users[\\/]+|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
 # In quotes as a whole, else as far as it has no spaces.
 _PATH = re.compile(rf"(?<=['\"]){_PLACE}[^'\"\n]*|(?<![\w/.:<~\\-]){_PLACE}[^\s'\"<>|`*?,;)\]}}]*")
-_WHOLE_PATH = re.compile(r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)")
+_WHOLE_PATH = re.compile(
+    r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
+)
 _FIGURE = "figures/training.png"
 # Kind of export -> (relation to the base model, library, further tags), in the Hub's own words. A merged LoRA is a fine-tuned
 # model there; "merge" means several models in one. A GGUF file is one too, as long as the merged model it was made from is not
@@ -50,7 +56,12 @@ def write_model_card(run: Run) -> None:
 
 
 def write_export_card(
-    run: Run, folder: str | Path, kind: str, *, verification: Mapping[str, Any] | None = None, said: str = ""
+    run: Run,
+    folder: str | Path,
+    kind: str,
+    *,
+    verification: Mapping[str, Any] | None = None,
+    said: str = "",
 ) -> Path:
     """Write the card of an export into its folder, with the figure that it shows, and return the path of the card.
 
@@ -70,14 +81,24 @@ def write_export_card(
 
 
 def model_card(
-    run: Run, kind: str = "adapter", *, verification: Mapping[str, Any] | None = None, said: str = ""
+    run: Run,
+    kind: str = "adapter",
+    *,
+    verification: Mapping[str, Any] | None = None,
+    said: str = "",
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts; arguments as of `write_export_card`."""
     info, settings = run.info, run.settings
     is_embedded, gpu = settings.model == EMBEDDED_MODEL, info["machine"]["gpu"]
-    origin = f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised" if is_embedded else "local"
+    origin = (
+        f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised"
+        if is_embedded
+        else "local"
+    )
     comparison = run.comparison
-    table, note = ("", "") if comparison is None else (heldout_table(comparison), anywhere_note(comparison))
+    table, note = (
+        ("", "") if comparison is None else (heldout_table(comparison), anywhere_note(comparison))
+    )
     card = render(
         "runs/templates/card.md.jinja", run=run, heldout_table=table, heldout_note=note,
         kind=kind.partition(" ")[0], data=card_data(run, kind),
@@ -98,15 +119,25 @@ def heldout_table(comparison: Any) -> str:
     """
     columns = {"before": comparison.before, "after": comparison.after}
     if comparison.base is not None:
-        columns = {"base": comparison.base, "start of the run": comparison.before, "after": comparison.after}
+        columns = {
+            "base": comparison.base,
+            "start of the run": comparison.before,
+            "after": comparison.after,
+        }
     rows = {
         "correct (right, and in the format)": ("accuracy", "interval"),
         "in the format": ("format_share", "format_interval"),
         "correct answer anywhere in the completion": ("anywhere_share", "anywhere_interval"),
     }
-    lines = [f"| held-out, 95 % interval | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    lines = [
+        f"| held-out, 95 % interval | {' | '.join(columns)} |",
+        "| --- |" + " --- |" * len(columns),
+    ]
     for name, (share, interval) in rows.items():
-        cells = [_share_in_words(getattr(side, share), getattr(side, interval)) for side in columns.values()]
+        cells = [
+            _share_in_words(getattr(side, share), getattr(side, interval))
+            for side in columns.values()
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -146,7 +177,9 @@ def published_name(model: str) -> str | None:
     >>> published_name("Qwen/Qwen3-0.6B"), published_name("./my-model"), published_name("SmolLM2-135M-Instruct")
     ('Qwen/Qwen3-0.6B', None, None)
     """
-    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) and not re.search(r"--|\.\.", model)
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) and not re.search(
+        r"--|\.\.", model
+    )
     return model if is_id and not Path(model).exists() else None
 
 
@@ -164,12 +197,18 @@ def shareable(value: Any) -> Any:
         return value
     if _WHOLE_PATH.fullmatch(value):
         return _last_part(value)
-    return _PATH.sub(lambda found: _last_part(found[0]), _KEY.sub(r"\1***", _LOGIN.sub(r"\1", value)))
+    return _PATH.sub(
+        lambda found: _last_part(found[0]), _KEY.sub(r"\1***", _LOGIN.sub(r"\1", value))
+    )
 
 
 def public(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings without those that mean nothing elsewhere or are never published; the others as `shareable` has them."""
-    return {name: shareable(value) for name, value in values.items() if not _PRIVATE_NAME.fullmatch(name)}
+    return {
+        name: shareable(value)
+        for name, value in values.items()
+        if not _PRIVATE_NAME.fullmatch(name)
+    }
 
 
 def _last_part(path: str) -> str:

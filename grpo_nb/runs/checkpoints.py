@@ -81,7 +81,12 @@ def find_damage(folder: Path) -> str | None:
             file = inside(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:  # not there: it was not finished
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ) as error:  # not there: it was not finished
         return f"its manifest cannot be read ({error})"
     return None
 
@@ -96,7 +101,10 @@ def keep_newest(root: Path, count: int) -> None:
 
 def best_adapters(run: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each kept adapter that had the best held-out score so far, in the order of the steps."""
-    found = ((re.fullmatch(r"step-(\d{1,15})", path.name), path) for path in (run / "best").glob("step-*"))
+    found = (
+        (re.fullmatch(r"step-(\d{1,15})", path.name), path)
+        for path in (run / "best").glob("step-*")
+    )
     return sorted((int(match[1]), path) for match, path in found if match)
 
 

@@ -37,10 +37,21 @@ _HELDOUT = ("#5F6B7A", "#A0522D")
 _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
-_MARKS = {"withdrawn": ("#999", "1"), "info": ("#546E7A", "o"), "warning": ("#B26A00", "D"), "critical": (_ALARM, "v")}
+_MARKS = {
+    "withdrawn": ("#999", "1"),
+    "info": ("#546E7A", "o"),
+    "warning": ("#B26A00", "D"),
+    "critical": (_ALARM, "v"),
+}
 # Half a panel is some 450 pixels wide: with two points a stretch there is about one for each.
 _STRETCHES = 256
-TOTAL, EACH, KL, HOLDOUT, LENGTHS = "Total reward", "Each reward", "KL", "Held-out accuracy", "Completion length"
+TOTAL, EACH, KL, HOLDOUT, LENGTHS = (
+    "Total reward",
+    "Each reward",
+    "KL",
+    "Held-out accuracy",
+    "Completion length",
+)
 CALLS, _SCHEDULE = "Calls per completion", "Learning rate"
 
 
@@ -64,7 +75,11 @@ _CARDS = list(PANELS)[5:]
 _MIDDLE = (KL, HOLDOUT, LENGTHS)
 # Twelve columns; right of the single rewards there is room for their labels. All cards are on one axis: making axes takes time.
 _STRIP = "cards"
-_MOSAIC = [[TOTAL] * 6 + [EACH] * 4 + ["."] * 2, [title for title in _MIDDLE for _ in range(4)], [_STRIP] * 12]
+_MOSAIC = [
+    [TOTAL] * 6 + [EACH] * 4 + ["."] * 2,
+    [title for title in _MIDDLE for _ in range(4)],
+    [_STRIP] * 12,
+]
 _ROWS, _BETWEEN = (2.15, 1.35, 0.55), 0.87
 # In inches: what is above the panels, what they take together, and below them; the foot grows by a line for each that it has.
 _WIDTH, _HEAD, _DRAWN, _FOOT, _LINE = 10.0, 0.36, sum(_ROWS) + 2 * _BETWEEN, 0.49, 0.19
@@ -141,7 +156,14 @@ def training_figure(
             axis.set_xlim(*span)
             edge = axis.get_xaxis_transform()
             unit = f"to {reference}, nats" if title == KL else unit
-            _draw_panel(axis, title, rows, window, unit, f"not measured{' (beta = 0)' * (title == KL and beta == 0)}")
+            _draw_panel(
+                axis,
+                title,
+                rows,
+                window,
+                unit,
+                f"not measured{' (beta = 0)' * (title == KL and beta == 0)}",
+            )
         if title == EACH:
             _label_ends(axis, weights or {})
         _mark_alerts(axis, [alert for alert in marked if re.match(rules, alert.rule)], edge)
@@ -162,7 +184,9 @@ def _frame(axis: Axes, title: str, unit: str) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw_panel(axis: Axes, title: str, rows: Sequence[Row], window: int, unit: str, missing: str) -> None:
+def _draw_panel(
+    axis: Axes, title: str, rows: Sequence[Row], window: int, unit: str, missing: str
+) -> None:
     """Draw the curves of a panel, or say why there are none; those of single rewards bear their names."""
     _frame(axis, title, unit)
     keys = [PANELS[title][0]]
@@ -201,7 +225,10 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     """Add the band of one standard deviation to the total reward, where both were measured."""
     (reward, _), (half, _) = curve(rows, "reward"), curve(rows, "reward_std")
     width = 1 + len(reward) // _STRETCHES
-    low, high = ((reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width] for sign in (-1, 1))
+    low, high = (
+        (reward + sign * half).dropna().rolling(width).mean()[width - 1 :: width]
+        for sign in (-1, 1)
+    )
     if len(low):
         _note(axis, "weighted sum; band: one standard deviation")
         axis.fill_between(low.index, low, high, color=COLOURS[0], alpha=0.12, linewidth=0)
@@ -209,13 +236,25 @@ def _draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
 
 def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     """Add to the held-out accuracy its 95 % interval, the format and the answers anywhere, with theirs."""
-    measures = [(ACCURACY, "holdout", ""), ("holdout/in_format", "holdout/in_format", "in the format")]
+    measures = [
+        (ACCURACY, "holdout", ""),
+        ("holdout/in_format", "holdout/in_format", "in the format"),
+    ]
     measures.append(("holdout/anywhere", "holdout/anywhere", "correct anywhere"))
-    colours = dict(zip((name for name, *_ in measures), (COLOURS[list(PANELS).index(HOLDOUT)], *_HELDOUT), strict=True))
+    colours = dict(
+        zip(
+            (name for name, *_ in measures),
+            (COLOURS[list(PANELS).index(HOLDOUT)], *_HELDOUT),
+            strict=True,
+        )
+    )
     labelled = []
     for metric, prefix, label in measures:
         separator = "/" if metric == ACCURACY else "_"
-        (low, _), (high, _) = curve(rows, f"{prefix}{separator}low"), curve(rows, f"{prefix}{separator}high")
+        (low, _), (high, _) = (
+            curve(rows, f"{prefix}{separator}low"),
+            curve(rows, f"{prefix}{separator}high"),
+        )
         if len(low) and len(low) == len(high):
             axis.fill_between(low.index, low, high, color=colours[metric], alpha=0.1, linewidth=0)
         values, _ = curve(rows, metric)
@@ -226,7 +265,9 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     for place, (label, share, colour) in enumerate(labelled):
         # In the corner that a rising curve leaves free.
         text = f"{label} {share:.0%}"
-        _write(axis, 0.98, 0.08 + 0.13 * place, text, 8, colour, ha="right", transform=axis.transAxes)
+        _write(
+            axis, 0.98, 0.08 + 0.13 * place, text, 8, colour, ha="right", transform=axis.transAxes
+        )
 
 
 def _draw_card(
@@ -256,13 +297,22 @@ def _draw_card(
     return edge
 
 
-def _line(axis: Axes, values: pandas.Series, window: int, number: int, pale: float = 0.4, **style: Any) -> float:
+def _line(
+    axis: Axes, values: pandas.Series, window: int, number: int, pale: float = 0.4, **style: Any
+) -> float:
     """Draw values pale and their trailing mean strong, with dots where there are few; return the last mean."""
     means = values.rolling(window, 1).mean()
     style |= {"color": COLOURS[number % len(COLOURS)]}
     if window > 1:
-        axis.plot(thinned(values), **style | {"alpha": pale, "linewidth": 0.7, "linestyle": "-", "gid": None})
-    dots = {"marker": "o", "markersize": 4} if len(means) == 1 or (window == 1 and len(means) <= 60) else {}
+        axis.plot(
+            thinned(values),
+            **style | {"alpha": pale, "linewidth": 0.7, "linestyle": "-", "gid": None},
+        )
+    dots = (
+        {"marker": "o", "markersize": 4}
+        if len(means) == 1 or (window == 1 and len(means) <= 60)
+        else {}
+    )
     axis.plot(thinned(means), **{"linewidth": 2, **dots, **style})
     return means.iloc[-1]
 
@@ -276,20 +326,27 @@ def _note(axis: Axes, text: str, colour: str = _SOFT, **options: Any) -> None:
     axis.set_title(text, loc="right", color=colour, y=1, pad=5, **{"fontsize": 8, **options})
 
 
-def _write(axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any) -> None:
+def _write(
+    axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any
+) -> None:
     axis.text(x, y, text, fontsize=size, color=colour, va="center", **options)
 
 
 def _fitting(text: str, size: float, room: float) -> float:
     """The size at which a text takes at most this room, in points: a smaller one where it is wide."""
     # At few dots an inch letters are drawn up to 3 % wider.
-    width = 0.103 * _TENTHS.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0]
+    width = (
+        0.103
+        * _TENTHS.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0]
+    )
     return size * min(1, room / width)
 
 
 def _label_ends(axis: Axes, weights: Mapping[str, float]) -> None:
     """Write names and weights at the right ends of the lines, moved apart where lines end close together."""
-    named = sorted((line for line in axis.lines if line.get_gid()), key=lambda line: line.get_ydata()[-1])
+    named = sorted(
+        (line for line in axis.lines if line.get_gid()), key=lambda line: line.get_ydata()[-1]
+    )
     room, (bottom, top) = 72 * _WIDTH * (_RIGHT - axis.get_position().x1) - 5, axis.get_ylim()
     ends, apart = [line.get_ydata()[-1] for line in named], 0.085 * (top - bottom)
     places = list(itertools.accumulate(ends, lambda last, end: max(end, last + apart)))
@@ -297,13 +354,26 @@ def _label_ends(axis: Axes, weights: Mapping[str, float]) -> None:
     for place, line in zip(places, named, strict=True):
         name = line.get_gid()[8:-5]
         label = _cut(name, 20) + (f" x{weights[name]:g}" if name in weights else "")
-        how = {"xycoords": axis.get_yaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
-        how |= {"va": "center", "fontsize": _fitting(label, 9, room), "color": line.get_color(), "parse_math": False}
+        how = {
+            "xycoords": axis.get_yaxis_transform(),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
+        how |= {
+            "va": "center",
+            "fontsize": _fitting(label, 9, room),
+            "color": line.get_color(),
+            "parse_math": False,
+        }
         axis.annotate(label, (1, place - over), (5, 0), **how)
 
 
-def _mark(axis: Axes, at: Sequence[float], height: float, colour: str, shape: str, edge: Transform) -> None:
-    axis.plot(at, [height] * len(at), shape, color=colour, markersize=5, clip_on=False, transform=edge)
+def _mark(
+    axis: Axes, at: Sequence[float], height: float, colour: str, shape: str, edge: Transform
+) -> None:
+    axis.plot(
+        at, [height] * len(at), shape, color=colour, markersize=5, clip_on=False, transform=edge
+    )
 
 
 def _mark_broken(axis: Axes, steps: Sequence[int], edge: Transform) -> str:
@@ -326,19 +396,39 @@ def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     # A run that somebody sends can name anything as its reference.
     said = [(_cut(figure.get_label(), 600), 10, _INK)]
     for alert in marked[:3]:
-        said.append((f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}", 9, _MARKS[alert.kind][0]))
+        said.append(
+            (
+                f"{alert.standing}, step {alert.step}: {_cut(alert.message, 110)}",
+                9,
+                _MARKS[alert.kind][0],
+            )
+        )
     if window > 1:
-        said.append((f"Strong lines and bold numbers: mean of the last {window} steps; pale lines: each.", 8.5, _SOFT))
-    lines = [(line, *how) for text, *how in said for line in textwrap.wrap(text, 128, break_on_hyphens=False)]
+        said.append(
+            (
+                f"Strong lines and bold numbers: mean of the last {window} steps; pale lines: each.",
+                8.5,
+                _SOFT,
+            )
+        )
+    lines = [
+        (line, *how)
+        for text, *how in said
+        for line in textwrap.wrap(text, 128, break_on_hyphens=False)
+    ]
     height = _HEAD + _DRAWN + _FOOT + _LINE * len(lines)
     figure.set_size_inches(_WIDTH, height)
     # matplotlib counts what lies between in mean heights and widths.
     between = len(_ROWS) * _BETWEEN / sum(_ROWS)
-    figure.subplots_adjust(_LEFT, 1 - (_HEAD + _DRAWN) / height, _RIGHT, 1 - _HEAD / height, 1.7, between)
+    figure.subplots_adjust(
+        _LEFT, 1 - (_HEAD + _DRAWN) / height, _RIGHT, 1 - _HEAD / height, 1.7, between
+    )
     for i, (text, size, colour) in enumerate(lines):
         fitting = _fitting(text, size, 72 * _WIDTH * (_RIGHT - _LEFT))
         place = 1 - (_HEAD + _DRAWN + 0.36 + _LINE * i) / height
-        figure.text(_LEFT, place, text, fontsize=fitting, color=colour, va="center", parse_math=False)
+        figure.text(
+            _LEFT, place, text, fontsize=fitting, color=colour, va="center", parse_math=False
+        )
 
 
 def _cut(text: str, limit: int) -> str:
@@ -374,11 +464,15 @@ class LivePlot:
         reference: What it is measured to.
     """
 
-    def __init__(self, weights: Mapping[str, float], beta: float, reference: str = "the reference model") -> None:
+    def __init__(
+        self, weights: Mapping[str, float], beta: float, reference: str = "the reference model"
+    ) -> None:
         self._told, self._output = (weights, beta, reference), CellOutput()
         self._next, self._is_drawn = 0.0, False
 
-    def update(self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False) -> bool:
+    def update(
+        self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False
+    ) -> bool:
         """Redraw if it is due; say whether it was.
 
         Args:
@@ -390,8 +484,13 @@ class LivePlot:
         if not rows or (not is_last and now < self._next):
             return False
         figure = training_figure(rows, *self._told, alerts=alerts)
-        shown = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": figure.get_label()}
-        self._output.show(shown, metadata={"image/png": {"alt": f"Training curves. {figure.get_label()}"}})
+        shown = {
+            "image/png": base64.b64encode(png(figure)).decode(),
+            "text/plain": figure.get_label(),
+        }
+        self._output.show(
+            shown, metadata={"image/png": {"alt": f"Training curves. {figure.get_label()}"}}
+        )
         took = time.perf_counter() - now
         # The first figure also pays for matplotlib's fonts; waiting for that would leave the cell bare.
         # A two-hundredth of the time for redraws: one of 0.3 s then comes every minute.
@@ -411,7 +510,10 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         metric, unit, _ = PANELS[title]
         _frame(axis, title, unit)
         for i, rows in enumerate(runs.values()):
-            values, look = curve(rows, metric)[0], {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]}
+            values, look = (
+                curve(rows, metric)[0],
+                {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)]},
+            )
             if len(values):
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
     how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
@@ -422,5 +524,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     # Given as a list: matplotlib leaves a line out whose own label begins with an underscore.
     for text in figure.legend(handles, [_cut(name, 40) for name in runs], **how).get_texts():
         text.set_parse_math(False)  # a name is no formula
-    figure.subplots_adjust(_LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(runs) // 2), hspace=0.4, wspace=0.16)
+    figure.subplots_adjust(
+        _LEFT, 0.06, _RIGHT, 0.9 - 0.045 * -(-len(runs) // 2), hspace=0.4, wspace=0.16
+    )
     return figure

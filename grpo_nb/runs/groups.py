@@ -22,7 +22,9 @@ OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advan
 
 def played(table: pandas.DataFrame) -> pandas.Series:
     """Of each completion in a record all that was said and done; without tools its text."""
-    return table["turns"].map(json.loads).map(transcript) if "turns" in table else table["completion"]
+    return (
+        table["turns"].map(json.loads).map(transcript) if "turns" in table else table["completion"]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,9 @@ class GroupScores:
 
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
-        for advantage, total, text in zip(self.table["advantage"], self.table["total"], self.played, strict=True):
+        for advantage, total, text in zip(
+            self.table["advantage"], self.table["total"], self.played, strict=True
+        ):
             lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {' '.join(text.split())[:80]!r}")
         return "\n".join(lines)
 
@@ -89,7 +93,9 @@ class StepGroups:
         # A reward that run.json does not know, of a run that somebody else wrote, is shown and weighs nothing.
         scored = table.select_dtypes("number").columns
         known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
-        parts = table.sort_values("advantage", ascending=False, kind="stable").groupby("group", sort=True)
+        parts = table.sort_values("advantage", ascending=False, kind="stable").groupby(
+            "group", sort=True
+        )
         return cls(title, tuple(GroupScores(int(number), part, known) for number, part in parts))
 
     @property
@@ -106,7 +112,9 @@ class StepGroups:
 
 def view(name: str, **values: Any) -> str:
     """Return a view of a run or of its parts as HTML, from `templates`."""
-    return render(f"runs/templates/{name}.jinja", number=as_score, push=push, shown=shorten, **values)
+    return render(
+        f"runs/templates/{name}.jinja", number=as_score, push=push, shown=shorten, **values
+    )
 
 
 def standalone(name: str, **values: Any) -> str:

@@ -39,12 +39,18 @@ class Rise:
     def claim(self) -> str:
         """What all sentences about a run begin with, so that none says another thing."""
         if self.steps < 2:
-            return f"The reward of the only step is {self.first:.2f}" if self.steps else "No step has a reward"
+            return (
+                f"The reward of the only step is {self.first:.2f}"
+                if self.steps
+                else "No step has a reward"
+            )
         many = f" {self.steps // 3}" if self.steps >= 6 else ""
         means = f"from {self.first:.2f} (first{many} of {self.steps} steps) to {self.last:.2f} (last{many})"
         if self.is_clear:
             return f"The reward rose {means}"
-        return f"The reward {'did not rise clearly: it ' if self.steps >= _FEWEST else ''}went {means}"
+        return (
+            f"The reward {'did not rise clearly: it ' if self.steps >= _FEWEST else ''}went {means}"
+        )
 
     @property
     def sentence(self) -> str:

@@ -19,16 +19,30 @@ _MOST_DIGITS = 300
 
 
 @contextlib.contextmanager
-def reading(file: Path, where: str = "", cure: str = "put a copy of it back, or move it away") -> Iterator[None]:
+def reading(
+    file: Path, where: str = "", cure: str = "put a copy of it back, or move it away"
+) -> Iterator[None]:
     """Name the file in whatever is wrong with its content, as a `ValueError`: JSON's and arrow's own errors name none."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # not pyarrow's, of a damaged file
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        OSError,
+    ) as error:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # not pyarrow's, of a damaged file
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         place = f"{shown_path(file)}{where}"
-        raise ValueError(f"{place} is damaged, or of another version of the kit ({said}): {cure}.") from error
+        raise ValueError(
+            f"{place} is damaged, or of another version of the kit ({said}): {cure}."
+        ) from error
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -89,7 +103,9 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
                 if line.strip():
                     rows.append(_object(parse_json(line)))
             except json.JSONDecodeError:
-                if file.name != "metrics.jsonl" or number < len(lines):  # the others are written whole
+                if file.name != "metrics.jsonl" or number < len(
+                    lines
+                ):  # the others are written whole
                     raise
     return rows
 
@@ -126,4 +142,6 @@ def best_row(rows: Iterable[Row]) -> Row | None:
     >>> best_row([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}])["step"]
     5
     """
-    return max((row for row in rows if ACCURACY in row), key=lambda row: row[ACCURACY], default=None)
+    return max(
+        (row for row in rows if ACCURACY in row), key=lambda row: row[ACCURACY], default=None
+    )

@@ -52,7 +52,13 @@ from grpo_nb.runs.groups import StepGroups
 from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
-from grpo_nb.runs.run_info import EXPORT_FIELDS, check_comparison, check_fields, check_row, read_run_info
+from grpo_nb.runs.run_info import (
+    EXPORT_FIELDS,
+    check_comparison,
+    check_fields,
+    check_row,
+    read_run_info,
+)
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
 
@@ -63,7 +69,12 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-_LATER_MEASURES = {"format_interval": None, "anywhere_share": None, "anywhere_interval": None, "anywhere_note": ""}
+_LATER_MEASURES = {
+    "format_interval": None,
+    "anywhere_share": None,
+    "anywhere_interval": None,
+    "anywhere_note": "",
+}
 """What a comparison of an earlier version has not measured."""
 
 
@@ -83,7 +94,9 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     require_writable(Path(root))
     if name is not None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
+            raise ValueError(
+                f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only."
+            )
         folder = Path(root) / name
     folder.mkdir(parents=True)
     return folder
@@ -96,10 +109,24 @@ class Run(Shown):
     """
 
     def __init__(
-        self, path: str | Path, *, model: Any = None, tokenizer: Any = None, rewards: Iterable[Callable[..., Any]] = ()
+        self,
+        path: str | Path,
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        rewards: Iterable[Callable[..., Any]] = (),
     ) -> None:
-        self.path, self.model, self.tokenizer, self.rewards = Path(path), model, tokenizer, list(rewards)
-        self.name, self.adapter_path, self.start_path = self.path.name, self.path / "adapter", self.path / "start"
+        self.path, self.model, self.tokenizer, self.rewards = (
+            Path(path),
+            model,
+            tokenizer,
+            list(rewards),
+        )
+        self.name, self.adapter_path, self.start_path = (
+            self.path.name,
+            self.path / "adapter",
+            self.path / "start",
+        )
 
     def _file(self, name: str) -> Path:
         """Return the path of a file of this run, which may have been sent: it is no link to elsewhere."""
@@ -128,7 +155,9 @@ class Run(Shown):
         A clock can be set back, and differs between machines. Runs of earlier versions have no number and come first.
         """
         info = self.info
-        return info.get("sequence", 0), datetime.datetime.fromisoformat(info["started"]).astimezone()
+        return info.get("sequence", 0), datetime.datetime.fromisoformat(
+            info["started"]
+        ).astimezone()
 
     @property
     def settings(self) -> Settings:
@@ -183,7 +212,9 @@ class Run(Shown):
     @property
     def checkpoint_step(self) -> int | None:
         """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
-        return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
+        return max(
+            (step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None
+        )
 
     # What it logged.
 
@@ -225,7 +256,9 @@ class Run(Shown):
         steps, tables = self.steps, []
         if not steps or step not in (None, *steps):
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
-            raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
+            raise ValueError(
+                f"{self.name} has no completions of step {step}; it has those of: {span}."
+            )
         for one in steps if step is None else [step]:
             with reading(file := self._file(f"completions/step_{one:06d}.parquet")):
                 tables.append(pandas.read_parquet(file))
@@ -233,7 +266,9 @@ class Run(Shown):
 
     def step(self, number: int) -> StepGroups:
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
-        return StepGroups.of(f"Step {number} of {self.name}", self.completions(number), self.weights)
+        return StepGroups.of(
+            f"Step {number} of {self.name}", self.completions(number), self.weights
+        )
 
     @property
     def best(self) -> Row | None:
@@ -269,7 +304,9 @@ class Run(Shown):
         # Here, so that looking at a run's numbers loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
-        return training_figure(self.rows, self.weights, self.settings.beta, self.reference, alerts=self.alerts)
+        return training_figure(
+            self.rows, self.weights, self.settings.beta, self.reference, alerts=self.alerts
+        )
 
     # What it is asked about, and what came after its training.
 
@@ -286,7 +323,9 @@ class Run(Shown):
             return None
         with reading(file):
             known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if {*map(len, known.hashes)} != {16}:  # then held-out questions would seem to be new ones
+            if {*map(len, known.hashes)} != {
+                16
+            }:  # then held-out questions would seem to be new ones
                 raise ValueError("it is empty, or a line is cut")
             return known
 
@@ -307,7 +346,9 @@ class Run(Shown):
             sides = {}
             for name in ("before", "after", "base"):
                 stored = saved.get(name)
-                sides[name] = None if stored is None else SimpleNamespace(**(_LATER_MEASURES | stored))
+                sides[name] = (
+                    None if stored is None else SimpleNamespace(**(_LATER_MEASURES | stored))
+                )
             majority = saved.get("majority")
             if majority is not None:
                 majority = MajorityBaseline(**majority)
@@ -340,7 +381,9 @@ class Run(Shown):
         line = json.dumps(row, default=float) + "\n"
         if table is not None:
             (self.path / "completions").mkdir(exist_ok=True)
-            with staged_file(self.path / "completions" / f"step_{row['step']:06d}.parquet") as staged:
+            with staged_file(
+                self.path / "completions" / f"step_{row['step']:06d}.parquet"
+            ) as staged:
                 table.to_parquet(staged, index=False)
         # Opened anew each time: a network drive sends a file away when it is closed.
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -350,7 +393,10 @@ class Run(Shown):
         """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
         names = ("prompt", "question", "answer", ACCEPTED)
         kept = [{name: row[name] for name in names if name in row} for row in held_out]
-        write_text(self.path / "holdout.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in kept))
+        write_text(
+            self.path / "holdout.jsonl",
+            "".join(json.dumps(row, default=str) + "\n" for row in kept),
+        )
         write_hashes(self.path / "train_questions.txt", trained)
 
     def save_figure(self) -> None:
@@ -364,7 +410,10 @@ class Run(Shown):
     def record_export(self, path: str, kind: str, sentence: str) -> None:
         """Append an export to those of this run; what was at the same path before is there no more."""
         others = [vars(other) for other in self.exports if other.path != path]
-        write_json(self.path / "exports.json", [*others, {"path": path, "kind": kind, "sentence": sentence}])
+        write_json(
+            self.path / "exports.json",
+            [*others, {"path": path, "kind": kind, "sentence": sentence}],
+        )
 
     # What it says of itself.
 
@@ -374,13 +423,19 @@ class Run(Shown):
         for entry in self.info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
         if (best := self.best) is not None:
-            kept = f" The adapter is that of step {self.info['adapter_step']}." if "adapter_step" in self.info else ""
+            kept = (
+                f" The adapter is that of step {self.info['adapter_step']}."
+                if "adapter_step" in self.info
+                else ""
+            )
             yield f"Best held-out score: {best[ACCURACY]:.1%} at step {best['step']}.{kept}"
         if self.status not in ("finished", "running") and self.checkpoint_step is not None:
             yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:
             yield f"Held-out: {comparison.sentence}"
-        yield from (f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports)
+        yield from (
+            f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports
+        )
         yield f"Folder: {shown_path(self.path)}"
 
 
@@ -406,7 +461,9 @@ def open_run(path: str | Path | Run) -> Run:
             return Run(folder)
     place = path if path.is_dir() else path.parent
     there = ", ".join(sorted(file.parent.name for file in place.glob("*/run.json"))) or "none"
-    raise FileNotFoundError(f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {there}.")
+    raise FileNotFoundError(
+        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {there}."
+    )
 
 
 def completions_step(file: Path) -> int | None:

@@ -18,7 +18,17 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
 # Rows are read as numbers under these names, by the figure, the sentences and the health rules.
-_MEASURED = ("reward", "reward_std", "kl", "loss", "grad_norm", "entropy", "learning_rate", "step_time", ACCURACY)
+_MEASURED = (
+    "reward",
+    "reward_std",
+    "kl",
+    "loss",
+    "grad_norm",
+    "entropy",
+    "learning_rate",
+    "step_time",
+    ACCURACY,
+)
 _MEASURED_PREFIXES = ("rewards/", "completions/")
 
 
@@ -91,7 +101,9 @@ def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
         ValueError: Names the first that is missing, or is something else.
     """
     if not isinstance(values, dict):
-        raise ValueError(f"{where} = {in_line(values)} must be an object with the fields {', '.join(fields)}")
+        raise ValueError(
+            f"{where} = {in_line(values)} must be an object with the fields {', '.join(fields)}"
+        )
     for name, field in fields.items():
         if name not in values:
             if field.is_required:
@@ -118,7 +130,9 @@ def _is_time(value: Any) -> bool:
 
 
 def _is_range(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and len(value) == 2 and all(map(is_number, value)))
+    return value is None or (
+        isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+    )
 
 
 def _is_object(value: Any) -> bool:
@@ -202,7 +216,9 @@ _REWARD = {
 }
 _MACHINE = {
     "gpu": Field(_is_object_or_none, "an object"),
-    "cores": Field(lambda value: value is None or _is_count(value), "a whole number", is_required=False),
+    "cores": Field(
+        lambda value: value is None or _is_count(value), "a whole number", is_required=False
+    ),
 }
 _RESUMED = {"step": _COUNT, "changed": Field(_is_texts, "a list of texts", is_required=False)}
 _ROW = {
@@ -210,5 +226,7 @@ _ROW = {
     "max_steps": Field(is_whole, "a whole number", is_required=False),
     "alerts": Field(lambda value: isinstance(value, list), "a list", is_required=False),
 }
-_EVALUATION = {"accuracy": Field(lambda value: is_number(value) and 0 <= value <= 1, "a share from 0 to 1")}
+_EVALUATION = {
+    "accuracy": Field(lambda value: is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
+}
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

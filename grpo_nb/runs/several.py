@@ -42,7 +42,10 @@ class SideBySide(Shown, Sequence):
     def named(self) -> dict[str, Run]:
         """They by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
         names = [run.name for run in self.runs]
-        return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in self.runs}
+        return {
+            run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run
+            for run in self.runs
+        }
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
@@ -50,7 +53,11 @@ class SideBySide(Shown, Sequence):
         facts = {name: _facts(run.info) for name, run in self.named.items()}
         keys = dict.fromkeys(key for known in facts.values() for key in known)
         found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
-        return {key: values for key, values in found.items() if len({str(value) for value in values.values()}) > 1}
+        return {
+            key: values
+            for key, values in found.items()
+            if len({str(value) for value in values.values()}) > 1
+        }
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -62,14 +69,29 @@ class SideBySide(Shown, Sequence):
             rows, compared = run.rows, run.comparison
             steps = f"{rows[-1]['step'] if rows else 0} of {run.settings.max_steps}"
             held_out = (
-                f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "not compared"
+                f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}"
+                if compared
+                else "not compared"
             )
-            shown = {key: shorten(str(values[name]), _MOST_SHOWN) for key, values in differences.items()}
+            shown = {
+                key: shorten(str(values[name]), _MOST_SHOWN) for key, values in differences.items()
+            }
             differs = ", ".join(f"{key}={value}" for key, value in shown.items())
             # Half a character, which JSON and names of folders can hold, is no text for pandas.
             texts = displayable(name), displayable(differs)
-            lines.append((texts[0], run.status, steps, mean(series(rows[-10:], "reward")), held_out, texts[1]))
-        return pandas.DataFrame(lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
+            lines.append(
+                (
+                    texts[0],
+                    run.status,
+                    steps,
+                    mean(series(rows[-10:], "reward")),
+                    held_out,
+                    texts[1],
+                )
+            )
+        return pandas.DataFrame(
+            lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"]
+        )
 
     def plot(self) -> Figure:
         """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
@@ -84,7 +106,9 @@ class SideBySide(Shown, Sequence):
         if self.is_drawn:
             yield drawn(self.plot(), "plot() draws their curves.")
         table = self.table.round(2)
-        yield Table(table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
+        yield Table(
+            table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,)
+        )
         yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
 
@@ -110,7 +134,9 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
             # The name of a folder can hold line breaks.
             unreadable[" ".join(file.parent.name.split())] = str(error)
     ordered = tuple(run for _, run in sorted(runs, key=lambda pair: pair[0]))
-    return SideBySide(f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable)
+    return SideBySide(
+        f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable
+    )
 
 
 def side_by_side(*runs: Run | str | Path) -> SideBySide:

@@ -42,8 +42,12 @@ class RunViewer(Panel):
         self.logged: StepGroups | None = None
         """The step shown, as it was logged; None where the run has no completions yet."""
         self._title, self._curves_view, self._step_view = empty_view(), empty_view(), empty_view()
-        self._refresh_button = button("Read again", tooltip="Read what a running training has written since")
-        self._slider = above(widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px")
+        self._refresh_button = button(
+            "Read again", tooltip="Read what a running training has written since"
+        )
+        self._slider = above(
+            widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px"
+        )
         self._slider.continuous_update = False
         curves = "triangles and diamonds mark the alerts"
         self.children = [
@@ -52,7 +56,11 @@ class RunViewer(Panel):
             self._errors,
             section("Curves", curves, self._curves_view, widgets.HTML(code_line("run.plot()"))),
             self._slider,
-            section("The step", "its groups, completions in the order of their advantages", self._step_view),
+            section(
+                "The step",
+                "its groups, completions in the order of their advantages",
+                self._step_view,
+            ),
         ]
         self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
@@ -66,7 +74,9 @@ class RunViewer(Panel):
 
     @step.setter
     def step(self, step: int) -> None:
-        self._slider.value = min((known for _, known in self._slider.options), key=lambda known: abs(known - step))
+        self._slider.value = min(
+            (known for _, known in self._slider.options), key=lambda known: abs(known - step)
+        )
 
     @in_panel
     def refresh(self) -> None:
@@ -76,9 +86,14 @@ class RunViewer(Panel):
         self._title.value = title(self.panel_title)
         with self._quietly():
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
-            self._slider.value = (steps[-1] if was_last or shown not in steps else shown) if steps else -1
+            self._slider.value = (
+                (steps[-1] if was_last or shown not in steps else shown) if steps else -1
+            )
         figure = self.run.plot()
-        picture, words = base64.b64encode(png(figure)).decode(), f"Training curves. {figure.get_label()}"
+        picture, words = (
+            base64.b64encode(png(figure)).decode(),
+            f"Training curves. {figure.get_label()}",
+        )
         self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
         self._pick_step()
 

@@ -36,7 +36,9 @@ _TRIES = {
     "a socket": Call("socket.socket"),
     "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
     "more memory than its limit": Call("bytearray", (8 << 30,)),
-    "memory that its limit does not count": Call("mmap.mmap", (-1, 4096)),  # by default a shared one
+    "memory that its limit does not count": Call(
+        "mmap.mmap", (-1, 4096)
+    ),  # by default a shared one
     "more descriptors than its limit": Call("os.dup2", (1, 64)),
     "the environment": Call("os.environ.copy"),
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
@@ -71,11 +73,15 @@ def run_untrusted(
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
     5
     """
-    ((outcome,),) = run_untrusted_batch([[Candidate(code=code, calls=calls, stdin=stdin)]], limits=limits)
+    ((outcome,),) = run_untrusted_batch(
+        [[Candidate(code=code, calls=calls, stdin=stdin)]], limits=limits
+    )
     return outcome
 
 
-def run_untrusted_batch(groups: Sequence[Sequence[Candidate]], *, limits: Limits | None = None) -> list[list[Outcome]]:
+def run_untrusted_batch(
+    groups: Sequence[Sequence[Candidate]], *, limits: Limits | None = None
+) -> list[list[Outcome]]:
     """As `run_untrusted`, for many groups of candidates at once; the outcomes in the same groups and order.
 
     Candidates of a group, as the tests of one completion, run one after the other and share the time of one. An endless
@@ -95,15 +101,21 @@ def holes() -> tuple[str, ...]:
     """Try all that is forbidden, in about half a second; return what was not refused, nothing where the wall holds."""
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
-    tries = Candidate(code="import json, mmap, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()])
-    (tried,), (endless,) = _run_batch([[tries], [Candidate(code="while True: pass")]], Limits(cpu_seconds=0.3))
+    tries = Candidate(
+        code="import json, mmap, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()]
+    )
+    (tried,), (endless,) = _run_batch(
+        [[tries], [Candidate(code="while True: pass")]], Limits(cpu_seconds=0.3)
+    )
     if tried.status == "lost":
         return (f"{tried.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
     # dup2 calls a descriptor above the limit a bad one.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest, *answers = tried.answers
     pairs = zip(_TRIES, answers, strict=True)
-    found = [what for what, a in pairs if (a.value if a.is_value else not a.error.startswith(refusals))]
+    found = [
+        what for what, a in pairs if (a.value if a.is_value else not a.error.startswith(refusals))
+    ]
     found += ["a run without end"] * (endless.status != "limit")
     found += [f"honest code fails: {honest}"] * (honest != Answer([7], None))
     return tuple(found)
@@ -130,7 +142,9 @@ def _run_group(group: Sequence[Candidate], limits: Limits) -> list[Outcome]:
         else:
             left = replace(limits, cpu_seconds=cpu, wall_seconds=clock)
             outcome = _run(candidate, left)
-            if outcome.status == "lost":  # a machine out of memory for a moment is no verdict on the code
+            if (
+                outcome.status == "lost"
+            ):  # a machine out of memory for a moment is no verdict on the code
                 outcome = _run(candidate, left)
         outcomes.append(outcome)
         cpu -= outcome.cpu_seconds
@@ -156,14 +170,20 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     environment = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
     try:
         with open(os.memfd_create("job"), "wb+") as file:
-            file.write(marshal.dumps(job) + (candidate.stdin or "").encode("utf-8", "surrogatepass"))
+            file.write(
+                marshal.dumps(job) + (candidate.stdin or "").encode("utf-8", "surrogatepass")
+            )
             file.seek(0)
-            child = subprocess.Popen(command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment)
+            child = subprocess.Popen(
+                command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment
+            )
     except OSError as error:
         return no_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
-    os.kill(child.pid, signal.SIGKILL)  # nothing more is wanted of it; until it is waited for, the number is its own
+    os.kill(
+        child.pid, signal.SIGKILL
+    )  # nothing more is wanted of it; until it is waited for, the number is its own
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if not limit and child.returncode in (-signal.SIGPROF, -signal.SIGKILL):
@@ -171,7 +191,9 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
     return outcome_of(candidate, *written, limit, child.returncode, usage.ru_utime + usage.ru_stime)
 
 
-def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits, pid: int) -> tuple[list[bytes], str]:
+def _read_until_end(
+    pipes: Sequence[IO[bytes]], limits: Limits, pid: int
+) -> tuple[list[bytes], str]:
     """Read pipes until all are closed, or a limit is reached. Return their content and the limit, if any."""
     # One byte at a time must not cost quadratic time: a bytearray grows in place.
     written = {pipe: bytearray() for pipe in pipes}

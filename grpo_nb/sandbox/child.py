@@ -53,7 +53,11 @@ time getrandom
 # Allowed where arguments are as said: each a number of an argument, a mask, and what the masked argument must be.
 _CALLS_WITH = [
     ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
-    ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),  # AF_UNIX, SOCK_STREAM: what asyncio wakes itself with
+    (
+        "socketpair",
+        (0, _ALL_BITS, 1),
+        (1, 0xF, 1),
+    ),  # AF_UNIX, SOCK_STREAM: what asyncio wakes itself with
     # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
     ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
     ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),  # reading a limit
@@ -67,13 +71,20 @@ _CALLS_WITH = [
 class _Argument(ctypes.Structure):
     """`struct scmp_arg_cmp` of libseccomp."""
 
-    _fields_ = [("number", ctypes.c_uint), ("op", ctypes.c_int), ("mask", ctypes.c_uint64), ("value", ctypes.c_uint64)]
+    _fields_ = [
+        ("number", ctypes.c_uint),
+        ("op", ctypes.c_int),
+        ("mask", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+    ]
 
 
 def main() -> None:
     """Read the job, raise the wall, run the code, answer the calls. Nothing here knows a right answer."""
     with open(0, "rb", buffering=0, closefd=False) as file:
-        job = marshal.load(file)  # from the notebook's own process; without a buffer, what a program reads is left
+        job = marshal.load(
+            file
+        )  # from the notebook's own process; without a buffer, what a program reads is left
     os.dup2(2, _REPORT)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (2,) if job["is_program"] else (1, 2):
@@ -93,7 +104,9 @@ def main() -> None:
     module = types.ModuleType("__main__" if job["is_program"] else "candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
-        sys.modules["random"].seed(0)  # so that the same code gives the same answers, and a reward the same score
+        sys.modules["random"].seed(
+            0
+        )  # so that the same code gives the same answers, and a reward the same score
     problem = _load(job["code"], module)
     _say("end", problem)
     for path, args, kwargs in [] if problem else job["calls"]:
@@ -101,7 +114,9 @@ def main() -> None:
             _say("value", eval(path, module.__dict__)(*args, **kwargs))
         except BaseException as error:
             _say("error", _words(error))
-    if not job["is_program"]:  # whose threads, exit functions and output come to their end with the interpreter
+    if not job[
+        "is_program"
+    ]:  # whose threads, exit functions and output come to their end with the interpreter
         os._exit(0)
 
 
@@ -117,13 +132,17 @@ def _raise_wall(job: dict) -> None:
     }  # fmt: skip
     for what, limit in limits.items():
         hard = resource.getrlimit(what)[1]  # of the notebook's own process, which may be lower
-        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard),) * 2)
+        resource.setrlimit(
+            what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard),) * 2
+        )
     # After the change of user, which takes it back. It tells the end of a thread, and the one that started this process
     # waits for it.
     libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a crash leaves no core, neither in a file nor with a service
+    libc.prctl(
+        _PR_SET_DUMPABLE, 0, 0, 0, 0
+    )  # a crash leaves no core, neither in a file nor with a service
     # The rest of a huge page stays occupied when all but a small part of it is unmapped, and no limit counts it.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
@@ -148,14 +167,21 @@ def _allow_only_these_calls() -> None:
     lib = ctypes.CDLL("libseccomp.so.2")
     lib.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
-    rules = [*[(_ALLOW, name) for name in _CALLS.split()], *[(_ALLOW, *rule) for rule in _CALLS_WITH]]
+    rules = [
+        *[(_ALLOW, name) for name in _CALLS.split()],
+        *[(_ALLOW, *rule) for rule in _CALLS_WITH],
+    ]
     # Where clone3 does not exist, the C library takes clone, whose flags can be seen.
     for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
         number = lib.seccomp_syscall_resolve_name(name.encode())
-        held = [_Argument(argument, _MASKED_EQUAL, mask, value) for argument, mask, value in arguments]
+        held = [
+            _Argument(argument, _MASKED_EQUAL, mask, value) for argument, mask, value in arguments
+        ]
         held = (_Argument * len(arguments))(*held)
         # Below zero: a call that this kind of processor does not have.
-        if number >= 0 and lib.seccomp_rule_add_array(context, action, number, len(arguments), held):
+        if number >= 0 and lib.seccomp_rule_add_array(
+            context, action, number, len(arguments), held
+        ):
             raise OSError(f"libseccomp makes no rule for {name}")
     if lib.seccomp_load(context):
         raise OSError("the kernel takes no filter of system calls")

@@ -36,8 +36,15 @@ class Limits:
     """Of answers and of printed text, each."""
 
     def __post_init__(self) -> None:
-        for name, least in {"cpu_seconds": 0.01, "wall_seconds": 0, "memory_mib": 64, "output_kib": 1}.items():
-            require_number(name, getattr(self, name), least, 1 << 20, is_whole=not name.endswith("_seconds"))
+        for name, least in {
+            "cpu_seconds": 0.01,
+            "wall_seconds": 0,
+            "memory_mib": 64,
+            "output_kib": 1,
+        }.items():
+            require_number(
+                name, getattr(self, name), least, 1 << 20, is_whole=not name.endswith("_seconds")
+            )
         if self.wall_seconds == 0:
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
@@ -52,7 +59,9 @@ class Call:
 
     def __post_init__(self) -> None:
         if not _FUNCTION.fullmatch(self.function):
-            raise ValueError(f"Call({self.function!r:.60}): not a function; write its name, as 'add' or 'A().add'.")
+            raise ValueError(
+                f"Call({self.function!r:.60}): not a function; write its name, as 'add' or 'A().add'."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,12 @@ def no_outcome(candidate: Candidate, status: str, error: str) -> Outcome:
 
 
 def outcome_of(
-    candidate: Candidate, stdout: bytes, report: bytes, limit: str, exit_code: int, cpu_seconds: float
+    candidate: Candidate,
+    stdout: bytes,
+    report: bytes,
+    limit: str,
+    exit_code: int,
+    cpu_seconds: float,
 ) -> Outcome:
     """Turn bytes that a candidate could choose into answers: one for each call, in order, or none at all.
 
@@ -113,14 +127,23 @@ def outcome_of(
     # The first line, the end of the code, the answers, and one too many: what follows these changes nothing.
     most_lines = len(candidate.calls) + 3
     reported = report.split(b"\n")[:-1][:most_lines]
-    (kind, start), *lines = [_read(line) for line in reported] or [("", "its process did not start")]
+    (kind, start), *lines = [_read(line) for line in reported] or [
+        ("", "its process did not start")
+    ]
     # Written before the first line of the code ran, so that no code can make its end look like the machine's fault.
     if kind != "wall":
         return no_outcome(candidate, "lost", start)
     kinds = [kind for kind, _ in lines]
-    answers = [Answer(content, None) if kind == "value" else Answer(None, content) for kind, content in lines[1:]]
+    answers = [
+        Answer(content, None) if kind == "value" else Answer(None, content)
+        for kind, content in lines[1:]
+    ]
     status, error = "ok", ""
-    if kinds[:1] not in ([], ["end"]) or not {*kinds[1:]} <= {"value", "error"} or len(answers) > len(candidate.calls):
+    if (
+        kinds[:1] not in ([], ["end"])
+        or not {*kinds[1:]} <= {"value", "error"}
+        or len(answers) > len(candidate.calls)
+    ):
         status, error, answers = "exit", "its report is not what the protocol allows", []
     elif lines and lines[0][1] is not None:
         status, error = "error", lines[0][1]
@@ -131,7 +154,13 @@ def outcome_of(
     missing = [Answer()] * (len(candidate.calls) - len(answers))
     printed = stdout.decode("utf-8", "replace")
     seconds = cpu_seconds - start
-    return Outcome(status=status, answers=(*answers, *missing), stdout=printed, error=error, cpu_seconds=seconds)
+    return Outcome(
+        status=status,
+        answers=(*answers, *missing),
+        stdout=printed,
+        error=error,
+        cpu_seconds=seconds,
+    )
 
 
 def _read(line: bytes) -> tuple[str, Any]:

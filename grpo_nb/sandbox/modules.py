@@ -14,7 +14,12 @@ _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 # What others import late: warnings for any of them, unicodedata for \N{...} and names in other scripts.
 _ALWAYS = ("unicodedata", "warnings")
 # What the standard library imports at the first call of something, by a word that stands in the code then.
-_LATER = {"most_common": "heapq", "strptime": "_strptime", "singledispatch": "typing", "UserDict": "copy"}
+_LATER = {
+    "most_common": "heapq",
+    "strptime": "_strptime",
+    "singledispatch": "typing",
+    "UserDict": "copy",
+}
 # Windows, pages in a browser, printed poems, and what runs when it is imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
 # They are imported before the limit of processor time begins, and code must not stretch that. The 150 exercises of the tests
@@ -40,4 +45,8 @@ def modules_of(code: str) -> list[str]:
 def _is_importable(name: str) -> bool:
     """Return whether this may be a module of the standard library that does nothing when it is imported."""
     parts = name.split(".")
-    return len(name) <= _LONGEST_NAME and parts[0] in sys.stdlib_module_names and _NEVER.isdisjoint(parts)
+    return (
+        len(name) <= _LONGEST_NAME
+        and parts[0] in sys.stdlib_module_names
+        and _NEVER.isdisjoint(parts)
+    )

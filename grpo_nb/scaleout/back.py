@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.core.files import inside, put_in_place, refuse_links, shown_path, staged_folder, write_json
+from grpo_nb.core.files import (
+    inside,
+    put_in_place,
+    refuse_links,
+    shown_path,
+    staged_folder,
+    write_json,
+)
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.repetition import repetition_metrics
@@ -22,7 +29,15 @@ from grpo_nb.runs.run_info import Field, check_fields
 
 FORM = 2
 # All that is read of a folder.
-_READ = ("origin.json", "train.jsonl", "holdout.jsonl", "chat_template.jinja", "base", "result", "back")
+_READ = (
+    "origin.json",
+    "train.jsonl",
+    "holdout.jsonl",
+    "chat_template.jinja",
+    "base",
+    "result",
+    "back",
+)
 _SAME = ("task", "rewards", "number_type", "reference", "base", "generation")
 _TEXT = Field(lambda value: isinstance(value, str), "a text")
 _OBJECT = Field(lambda value: isinstance(value, dict), "an object")
@@ -69,7 +84,10 @@ class Project(Shown):
             )
         # A folder of its own, in which nobody else trains: what is there is replaced.
         target = inside(inside(self.path, "back"), self.recorded["run"])
-        if not (target / "run.json").is_file() or (target / "run.json").stat().st_mtime < finished.stat().st_mtime:
+        if (
+            not (target / "run.json").is_file()
+            or (target / "run.json").stat().st_mtime < finished.stat().st_mtime
+        ):
             with staged_folder(target) as staged:
                 _make_run(staged, self.path, self.recorded)
                 put_in_place(staged, target)
@@ -77,7 +95,9 @@ class Project(Shown):
         return open_run(target)
 
     def _parts(self) -> Iterator[Part]:
-        yield bold(f"{self.recorded['run']}, to be trained by {shown_path(self.path / 'train.py')}.")
+        yield bold(
+            f"{self.recorded['run']}, to be trained by {shown_path(self.path / 'train.py')}."
+        )
         yield from self.changes
 
 
@@ -103,10 +123,14 @@ def open_project(folder: str | Path) -> Project:
         check_fields("origin.json", recorded, _ORIGIN)
         check_fields("settings", recorded["settings"], {"model": _TEXT})
     if recorded["form"] != FORM:
-        raise ValueError(f"{str(place)!r} has the form {recorded['form']}, this version reads {FORM}: write it again.")
+        raise ValueError(
+            f"{str(place)!r} has the form {recorded['form']}, this version reads {FORM}: write it again."
+        )
     model = recorded["settings"]["model"]
     if model not in ("base", EMBEDDED_MODEL) and not published_name(model):
-        raise ValueError(f"{str(place / 'origin.json')!r} names the model {model!r}, which is no name on the Hub.")
+        raise ValueError(
+            f"{str(place / 'origin.json')!r} names the model {model!r}, which is no name on the Hub."
+        )
     return Project(path=place, recorded=recorded)
 
 
@@ -120,7 +144,12 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
     info = {
         "status": "finished",
         "settings": settings.to_dict(),
-        "machine": {**recorded["machine"], "platform": finished["platform"], "gpu": None, "device": finished["device"]},
+        "machine": {
+            **recorded["machine"],
+            "platform": finished["platform"],
+            "gpu": None,
+            "device": finished["device"],
+        },
         **{name: finished[name] for name in ("started", "seconds")},
         "versions": {**recorded["versions"], **finished["versions"]},
         "rollout": f"trl, {count} process{'es' * (count > 1)} ({finished['strategy']}), in {place.name}",
@@ -133,8 +162,12 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
             row = tidy_row(step["logs"], step["step"], settings.max_steps, settings.beta)
             if "completions/mean_length" in row:  # else the step used completions of an earlier one
                 table = completions_table(step, step["step"], settings.num_generations, weights)
-                table.to_parquet(folder / "completions" / f"step_{step['step']:06d}.parquet", index=False)
-                row |= repetition_metrics(list(group) for _, group in table.groupby("group")["completion"])
+                table.to_parquet(
+                    folder / "completions" / f"step_{step['step']:06d}.parquet", index=False
+                )
+                row |= repetition_metrics(
+                    list(group) for _, group in table.groupby("group")["completion"]
+                )
             file.write(json.dumps(row) + "\n")
     link(place / "result" / "adapter", folder / "adapter", "adapter_*")
     Run(folder).keep_questions([row["question"] for row in _lines(place / "train.jsonl")], [])
@@ -145,13 +178,26 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
 
 def _trained_with(place: Path, recorded: Mapping[str, Any], there: Mapping[str, Any]) -> Settings:
     """The settings of a training, which may not be those that were written: run.yaml and `--set` change them."""
-    settings, fields = dict(recorded["settings"]), {field.name for field in dataclasses.fields(Settings)}
-    changed = {name: value for name, value in there.items() if recorded["trainer"].get(name) != value}
-    trained = {name: changed[name] for name in changed.keys() & (fields - {"model", "run_root", "extra", "num_train_epochs"})}
+    settings, fields = (
+        dict(recorded["settings"]),
+        {field.name for field in dataclasses.fields(Settings)},
+    )
+    changed = {
+        name: value for name, value in there.items() if recorded["trainer"].get(name) != value
+    }
+    trained = {
+        name: changed[name]
+        for name in changed.keys() & (fields - {"model", "run_root", "extra", "num_train_epochs"})
+    }
     extra = {name: value for name, value in changed.items() if name not in fields}
     # Where the model and the runs are is this machine's, not the folder's, to say.
-    own = {"model": str(place / "base") if settings["model"] == "base" else settings["model"], "run_root": "runs"}
-    return Settings.from_dict({**settings, **trained, **own, "extra": {**settings["extra"], **extra}})
+    own = {
+        "model": str(place / "base") if settings["model"] == "base" else settings["model"],
+        "run_root": "runs",
+    }
+    return Settings.from_dict(
+        {**settings, **trained, **own, "extra": {**settings["extra"], **extra}}
+    )
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

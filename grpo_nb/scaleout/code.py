@@ -69,7 +69,11 @@ class RewardsCode:
         if dataclasses.is_dataclass(value):
             kind = type(value)
             self._take(kind.__name__, kind)
-            given = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init and f.compare]
+            given = [
+                (f, getattr(value, f.name))
+                for f in dataclasses.fields(value)
+                if f.init and f.compare
+            ]
             named = [f"{f.name}={self._written(held)}" for f, held in given if held != f.default]
             return f"{kind.__name__}({', '.join(named)})"
         if isinstance(value, types.FunctionType):
@@ -87,18 +91,24 @@ class RewardsCode:
     def _take(self, name: str, value: Any) -> None:
         """Take what a function knows under a name."""
         module, own_name = getattr(value, "__module__", None), getattr(value, "__name__", "")
-        made = inspect.unwrap(value) if callable(value) else value  # the source of what is cached has its decorator
+        made = (
+            inspect.unwrap(value) if callable(value) else value
+        )  # the source of what is cached has its decorator
         if isinstance(value, types.ModuleType):
             self._import(name, own_name, f"import {own_name}")
             if own_name == KIT:  # its rooms come with it here, and would not there
-                self.imports |= {f"{KIT}.{room}": f"import {KIT}.{room}" for room in ("rewards", "tasks")}
+                self.imports |= {
+                    f"{KIT}.{room}": f"import {KIT}.{room}" for room in ("rewards", "tasks")
+                }
         elif isinstance(made, types.FunctionType | type) and is_own_module(module):
             self._take_source(made)
         elif own_name and getattr(sys.modules.get(module or ""), own_name, None) is value:
             self._import(name, module, f"from {module} import {own_name}")
         elif isinstance(value, re.Pattern):
             self.imports["re"] = "import re"
-            self.parts.setdefault(name, f"{name} = re.compile({value.pattern!r}, {int(value.flags)})")
+            self.parts.setdefault(
+                name, f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
+            )
         else:
             self.parts.setdefault(name, f"{name} = {self._written(value, name)}")
 
@@ -114,7 +124,11 @@ class RewardsCode:
             raise CannotLeave(
                 f"{name} has no source here that stands by itself ({error}): define it with def, in a cell or a file."
             ) from error
-        held = made.__globals__ if isinstance(made, types.FunctionType) else vars(sys.modules[made.__module__])
+        held = (
+            made.__globals__
+            if isinstance(made, types.FunctionType)
+            else vars(sys.modules[made.__module__])
+        )
         self.parts[name] = ""  # should it name itself
         for other in sorted(used & held.keys()):
             self._take(other, held[other])
@@ -140,9 +154,15 @@ def is_own_module(module: str | None) -> bool:
 
 def _names_used(code: types.CodeType) -> set[str]:
     """The names that code looks up outside of itself, also in the functions and loops inside of it."""
-    used = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    used = {
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
     used.discard("__name__")  # which each class body looks up
-    return used.union(*(_names_used(held) for held in code.co_consts if isinstance(held, types.CodeType)))
+    return used.union(
+        *(_names_used(held) for held in code.co_consts if isinstance(held, types.CodeType))
+    )
 
 
 class KitFiles(modulefinder.ModuleFinder):
@@ -155,16 +175,26 @@ class KitFiles(modulefinder.ModuleFinder):
 
     def __init__(self, program: Path) -> None:
         super().__init__(path=[str(ROOT)])
-        imported = re.findall(rf"^\s*(?:from|import) ({KIT}[\w.]*)", program.read_text("utf-8"), re.M)
+        imported = re.findall(
+            rf"^\s*(?:from|import) ({KIT}[\w.]*)", program.read_text("utf-8"), re.M
+        )
         self.has_rooms = any(hasattr(sys.modules.get(name), "__path__") for name in imported)
         self.run_script(str(program))
         found = [
-            Path(module.__file__) for name, module in self.modules.items() if name != "__main__" and module.__file__
+            Path(module.__file__)
+            for name, module in self.modules.items()
+            if name != "__main__" and module.__file__
         ]
         self.files = {file / "__init__.py" if file.is_dir() else file for file in found}
         # Scripts and tables, which are started or read from beside a file.
-        named = [(file, name) for file in self.files for name in re.findall(r'with_name\("(.+?)"\)', file.read_text())]
-        self.files |= {file.with_name(name) for file, name in named if file.with_name(name).is_file()}
+        named = [
+            (file, name)
+            for file in self.files
+            for name in re.findall(r'with_name\("(.+?)"\)', file.read_text())
+        ]
+        self.files |= {
+            file.with_name(name) for file, name in named if file.with_name(name).is_file()
+        }
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         """Only the kit's own are followed."""
@@ -183,5 +213,11 @@ class KitFiles(modulefinder.ModuleFinder):
     def requirements(self) -> list[str]:
         """The installed packages that are imported, pinned."""
         known = importlib.metadata.packages_distributions()
-        found = {known[package][0] for package in {name.partition(".")[0] for name in self.badmodules} & known.keys()}
-        return [f"{name}=={importlib.metadata.version(name).partition('+')[0]}" for name in sorted(found)]
+        found = {
+            known[package][0]
+            for package in {name.partition(".")[0] for name in self.badmodules} & known.keys()
+        }
+        return [
+            f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
+            for name in sorted(found)
+        ]

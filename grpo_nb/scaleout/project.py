@@ -60,7 +60,11 @@ class _Plan:
         if total % processes or made % (processes * self.settings.num_generations):
             return None
         share, most = total // processes, self.settings.per_device_train_batch_size
-        size = next(n for n in range(min(most, share), 0, -1) if share % n == 0 and made // processes % n == 0)
+        size = next(
+            n
+            for n in range(min(most, share), 0, -1)
+            if share % n == 0 and made // processes % n == 0
+        )
         return size, share // size
 
 
@@ -103,7 +107,11 @@ def write(
         )
     base = None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
     check_target(target, overwrite, [run.path, *([base] if base else [])])
-    if lost := [name for name in ("adapter_model.safetensors", *_ROWS) if not (run.start_path / name).is_file()]:
+    if lost := [
+        name
+        for name in ("adapter_model.safetensors", *_ROWS)
+        if not (run.start_path / name).is_file()
+    ]:
         raise FileNotFoundError(
             f"the run {run.name!r} has not kept what it began with: {lost}. Rows are, up to 100 MB."
         )
@@ -134,14 +142,18 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
     """The reward functions of a run: as given or held, or made again from what was recorded of the kit's."""
     recorded = run.info["rewards"]
     rewards = list(given or run.rewards or map(rebuilt, recorded))
-    if lost := [entry["name"] for entry, reward in zip(recorded, rewards, strict=False) if reward is None]:
+    if lost := [
+        entry["name"] for entry, reward in zip(recorded, rewards, strict=False) if reward is None
+    ]:
         raise CannotLeave(
             f"the run {run.name!r} was opened from its folder, which has of {', '.join(lost)} the text alone. Give the "
             "functions, in their order: gn.scaleout.write(run, folder, rewards=[...])."
         )
     trained_with = [(entry["name"], entry["hash"]) for entry in recorded]
     if [(reward_name(reward), record_of(reward)["hash"]) for reward in rewards] != trained_with:
-        raise ValueError(f"give the rewards of the run as it was trained with them, in its order: {[*run.weights]}.")
+        raise ValueError(
+            f"give the rewards of the run as it was trained with them, in its order: {[*run.weights]}."
+        )
     return rewards
 
 
@@ -151,9 +163,13 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     plan = _Plan(run, settings, code, [code.add(reward) for reward in rewards], _record(run))
     if refused := [name for name in _OF_UNSLOTH if settings.extra.get(name) is not None]:
         why = "is Unsloth's alone, and the run would be another without it"
-        raise ValueError(f"{', '.join(refused)} in extra {why}: train without it, settings.replace(extra={{...}}).")
+        raise ValueError(
+            f"{', '.join(refused)} in extra {why}: train without it, settings.replace(extra={{...}})."
+        )
     for name in [name for name in _ONLY_MEMORY if settings.extra.get(name) is not None]:
-        plan.changes.append(f"{name} is left out: Unsloth alone has it, and it changes memory, not numbers.")
+        plan.changes.append(
+            f"{name} is left out: Unsloth alone has it, and it changes memory, not numbers."
+        )
     made = dict(run.info["effective"]["arguments"])
     if publishing := sorted(name for name in made if is_publishing(name)):
         raise ValueError(
@@ -162,7 +178,9 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
         )
     if made.get("optim") == "adamw_flash":
         made["optim"] = "adamw_torch_fused"
-        plan.changes.append("adamw_flash, of Unsloth alone, becomes adamw_torch_fused: the same optimizer.")
+        plan.changes.append(
+            "adamw_flash, of Unsloth alone, becomes adamw_torch_fused: the same optimizer."
+        )
     if made["loss_type"] == "bnpo":
         made["loss_type"] = "dapo"
         why = "bnpo divides by the tokens of one process, so that each number of them would learn something else"
@@ -171,10 +189,14 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
         )
     # Memory alone as well; and with several processes the reentrant kind ends in an error (DDP, find_unused_parameters).
     made["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    made["shuffle_dataset"] = made.get("shuffle_dataset", not run.info["task"].get("is_ordered", False))
+    made["shuffle_dataset"] = made.get(
+        "shuffle_dataset", not run.info["task"].get("is_ordered", False)
+    )
     made["per_device_train_batch_size"] = settings.per_device_train_batch_size
     made["gradient_accumulation_steps"] = settings.gradient_accumulation_steps
-    made["steps_per_generation"] = settings.generation_batch_size // settings.per_device_train_batch_size
+    made["steps_per_generation"] = (
+        settings.generation_batch_size // settings.per_device_train_batch_size
+    )
     kept = {name: value for name, value in public(made).items() if name not in _DECIDED_THERE}
     plan.trainer = json.loads(json.dumps(kept, default=str))
     return plan
@@ -214,7 +236,9 @@ def _processes(plan: _Plan, asked: int | None) -> int:
     fitting = [count for count in range(1, plan.settings.batch_size + 1) if plan.divided(count)]
     if asked is not None and asked not in fitting:
         why = f"each gets whole groups of {plan.settings.num_generations}, as many as the others"
-        raise ValueError(f"processes = {asked} cannot be: {why}. Take one of {fitting}, or train with another batch.")
+        raise ValueError(
+            f"processes = {asked} cannot be: {why}. Take one of {fitting}, or train with another batch."
+        )
     return asked or max(count for count in fitting if count <= 8)
 
 
@@ -226,7 +250,12 @@ def _write_rewards(staged: Path, plan: _Plan) -> KitFiles:
     code, program = plan.code, staged / "rewards.py"
     imports = sorted({*code.imports.values()})
     needs_kit = any(KIT in text for text in (*imports, *code.parts.values()))
-    values = {"imports": imports, "parts": code.parts.values(), "rewards": plan.calls, "needs_kit": needs_kit}
+    values = {
+        "imports": imports,
+        "parts": code.parts.values(),
+        "rewards": plan.calls,
+        "needs_kit": needs_kit,
+    }
     _write_from_template(program, run=plan.run.name, version=__version__, **values)
     needed = KitFiles(program)
     for file in needed.files:
@@ -234,7 +263,9 @@ def _write_rewards(staged: Path, plan: _Plan) -> KitFiles:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     if needs_kit:
-        (staged / "kit" / KIT / "__init__.py").write_text(f'"""Of grpo_nb {__version__} what these rewards need."""\n')
+        (staged / "kit" / KIT / "__init__.py").write_text(
+            f'"""Of grpo_nb {__version__} what these rewards need."""\n'
+        )
     return needed
 
 
@@ -250,9 +281,17 @@ def _try_rewards(staged: Path, plan: _Plan) -> None:
     for entry in plan.record:
         rows = [row for row in entry["rows"] for _ in range(settings.num_generations)]
         batch = make_batch(entry["completion"], rows, completion_ids=entry["completion_ids"])
-        given = {"prompts": batch.prompts, "completions": batch.completions, "completion_ids": batch.completion_ids}
+        given = {
+            "prompts": batch.prompts,
+            "completions": batch.completions,
+            "completion_ids": batch.completion_ids,
+        }
         batches.append(
-            {"after": entry["step"] - 1, "max_steps": settings.max_steps, "given": {**given, **batch.columns}}
+            {
+                "after": entry["step"] - 1,
+                "max_steps": settings.max_steps,
+                "given": {**given, **batch.columns},
+            }
         )
     script = Path(__file__).with_name("children") / "score.py"
     try:
@@ -265,7 +304,9 @@ def _try_rewards(staged: Path, plan: _Plan) -> None:
     for entry, scores in zip(plan.record, found, strict=True):
         for name, now in zip(plan.run.weights, scores, strict=True):
             # Recorded from float32, and by a reward model in another batch.
-            if not numpy.allclose(entry["rewards"][name], now, rtol=1e-4, atol=1e-4, equal_nan=True):
+            if not numpy.allclose(
+                entry["rewards"][name], now, rtol=1e-4, atol=1e-4, equal_nan=True
+            ):
                 why = "It remembers something, or draws numbers: make it depend on its arguments alone."
                 raise CannotLeave(
                     f"the reward {name!r} gives other scores in a fresh process, step {entry['step']}. {why}"
@@ -290,8 +331,12 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "trainer": plan.trainer,
     }
     head = "# All settings of the run; those under trainer are TRL's own, as for one process: train.py divides them.\n"
-    (staged / "run.yaml").write_text(head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True), "utf-8")
-    (staged / "record.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in plan.record), "utf-8")
+    (staged / "run.yaml").write_text(
+        head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True), "utf-8"
+    )
+    (staged / "record.jsonl").write_text(
+        "".join(json.dumps(entry) + "\n" for entry in plan.record), "utf-8"
+    )
     written = {name: plan.trainer[name] for name in ("loss_type", "optim") if name in plan.trainer}
     model = EMBEDDED_MODEL if settings.model == EMBEDDED_MODEL else values["model"]
     origin = {
@@ -319,22 +364,37 @@ def _is_held_to_base(run: Run) -> bool:
     from safetensors.torch import load_file
 
     begun = load_file(str(run.start_path / "adapter_model.safetensors"))
-    return not (run.path / "reference").is_dir() and any(bool(begun[name].any()) for name in begun if ".lora_B" in name)
+    return not (run.path / "reference").is_dir() and any(
+        bool(begun[name].any()) for name in begun if ".lora_B" in name
+    )
 
 
-def _write_programs(staged: Path, plan: _Plan, of_kit: KitFiles, processes: int, base: Path | None) -> None:
+def _write_programs(
+    staged: Path, plan: _Plan, of_kit: KitFiles, processes: int, base: Path | None
+) -> None:
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
-    needs_bnb = settings.load_in_4bit or any(word in plan.trainer["optim"] for word in ("8bit", "paged", "bnb"))
+    needs_bnb = settings.load_in_4bit or any(
+        word in plan.trainer["optim"] for word in ("8bit", "paged", "bnb")
+    )
     has_vllm = bool(plan.trainer.get("use_vllm"))
-    pins = [f"{name}=={versions[name].partition('+')[0]}" for name in (*_PINNED, *["bitsandbytes"] * needs_bnb)]
+    pins = [
+        f"{name}=={versions[name].partition('+')[0]}"
+        for name in (*_PINNED, *["bitsandbytes"] * needs_bnb)
+    ]
     pins += [f"trl{'[vllm]' * has_vllm}=={TRL}", f"pyyaml=={version('pyyaml')}"]
-    pins += [pin for pin in of_kit.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
+    pins += [
+        pin for pin in of_kit.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")
+    ]
     _write_from_template(staged / "train.py", pins=pins)
     _write_from_template(staged / "steps.py")
     for name in ("ddp.yaml", "fsdp2.yaml"):
         _write_from_template(staged / name, processes=processes, use_cpu="false")
     _write_from_template(staged / "cpu2.yaml", "ddp.yaml", processes=2, use_cpu="true")
-    rows = [(count, *plan.divided(count)) for count in range(1, settings.batch_size + 1) if plan.divided(count)]
+    rows = [
+        (count, *plan.divided(count))
+        for count in range(1, settings.batch_size + 1)
+        if plan.divided(count)
+    ]
     _write_from_template(
         staged / "README.md", run=run.name, settings=settings, version=__version__, changes=plan.changes,
         model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,

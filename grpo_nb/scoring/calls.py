@@ -39,8 +39,13 @@ class Batch:
         """Lists and messages of its own; environments stay what they are, for they may hold what cannot be copied."""
         lists = (self.prompts, self.completions, self.completion_ids)
         prompts, completions, ids = (copy.deepcopy(held, memo) for held in lists)
-        columns = {key: held if key == "environments" else copy.deepcopy(held) for key, held in self.columns.items()}
-        return dataclasses.replace(self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns)
+        columns = {
+            key: held if key == "environments" else copy.deepcopy(held)
+            for key, held in self.columns.items()
+        }
+        return dataclasses.replace(
+            self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns
+        )
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
@@ -71,24 +76,40 @@ def make_batch(
             f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages."
         )
     completions, count = list(map(with_last_word, completions)), len(completions)
-    listed = [dict(rows or {})] * count if isinstance(rows, Mapping | None) else [dict(row) for row in rows]
+    listed = (
+        [dict(rows or {})] * count
+        if isinstance(rows, Mapping | None)
+        else [dict(row) for row in rows]
+    )
     name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
     if prompts is None and name is not None:
         prompts = [row[name] for row in listed]
-    for name, values in (("rows", listed), ("prompts", prompts), ("completion_ids", completion_ids)):
+    for name, values in (
+        ("rows", listed),
+        ("prompts", prompts),
+        ("completion_ids", completion_ids),
+    ):
         if values is not None and len(values) != count:
-            raise ValueError(f"{len(values)} {name} for {count} completions: write one for each, or one row for all.")
+            raise ValueError(
+                f"{len(values)} {name} for {count} completions: write one for each, or one row for all."
+            )
     if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]
     if completion_ids is None and tokenizer is not None:
         # A tokenizer takes no lone surrogate. verbose: a probe longer than the model's context is meant to be.
         texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
-        completion_ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
+        completion_ids = [
+            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts
+        ]
     columns = {key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS}
     prompts, ids = (None if held is None else list(held) for held in (prompts, completion_ids))
     return Batch(
-        prompts=prompts, completions=completions, completion_ids=ids, columns=columns, trainer_state=trainer_state
+        prompts=prompts,
+        completions=completions,
+        completion_ids=ids,
+        columns=columns,
+        trainer_state=trainer_state,
     )
 
 
@@ -97,8 +118,14 @@ class RewardError(Exception):
 
     def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
         self.reward, self.row, self.excerpt = reward, row, excerpt
-        where = "on the whole batch, though on none of its rows alone" if row is None else f"on row {row}: {excerpt}"
-        super().__init__(f"the reward {reward!r} raised {type(cause).__name__}: {str(cause)[:300]} ({where})")
+        where = (
+            "on the whole batch, though on none of its rows alone"
+            if row is None
+            else f"on row {row}: {excerpt}"
+        )
+        super().__init__(
+            f"the reward {reward!r} raised {type(cause).__name__}: {str(cause)[:300]} ({where})"
+        )
         self.__cause__ = cause
 
 
@@ -113,7 +140,9 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     state = batch.trainer_state
     if state is None and not isinstance(reward, Reward):
         # transformers.TrainerState would bring the whole library. max_steps is not 0: rewards divide by it.
-        state = types.SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[])
+        state = types.SimpleNamespace(
+            global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
+        )
     ignored = lambda name, values: None  # noqa: E731
     # The lists are the batch's own, as they are the trainer's own there.
     output = reward(
@@ -123,7 +152,9 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     if is_async(reward):
         output = run_coroutine(output)
     if not isinstance(output, Iterable):
-        raise TypeError(f"it returned {output!r:.60}; it must be a list of one float for each completion")
+        raise TypeError(
+            f"it returned {output!r:.60}; it must be a list of one float for each completion"
+        )
     return list(output)
 
 
@@ -136,10 +167,19 @@ def to_float(value: Any) -> float:
     """
     if value is None:
         return math.nan
-    if isinstance(value, (str, bytes, list, tuple, dict, complex)) or type(value).__name__ == "ndarray":
-        raise TypeError(f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None")
+    if (
+        isinstance(value, (str, bytes, list, tuple, dict, complex))
+        or type(value).__name__ == "ndarray"
+    ):
+        raise TypeError(
+            f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
+        )
     number = float(value)
-    return math.copysign(math.inf, number) if math.isfinite(number) and abs(number) > FLOAT32_MAX else number
+    return (
+        math.copysign(math.inf, number)
+        if math.isfinite(number) and abs(number) > FLOAT32_MAX
+        else number
+    )
 
 
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
@@ -150,5 +190,7 @@ def to_floats(output: Sequence[Any], count: int) -> list[float]:
         TypeError, OverflowError: As `to_float`.
     """
     if len(output) != count:
-        raise ValueError(f"it returned {len(output)} scores for {count} completions: there must be one for each")
+        raise ValueError(
+            f"it returned {len(output)} scores for {count} completions: there must be one for each"
+        )
     return [to_float(value) for value in output]

@@ -33,7 +33,11 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
     looks_at, format = getattr(reward, "looks_at", "slot and tags"), getattr(reward, "format", None)
     if looks_at == "text" or not isinstance(format, AnswerFormat):
         return (Span(0, len(text), WHOLE_TEXT),)
-    found = [Span(*span, "tag") for span in format.tag_spans(text) if span is not None and "tags" in looks_at]
+    found = [
+        Span(*span, "tag")
+        for span in format.tag_spans(text)
+        if span is not None and "tags" in looks_at
+    ]
     given = format.extract_last(text) if "slot" in looks_at else None
     if given is not None:
         start = text.find(given, text.find(format.answer_open) + len(format.answer_open))

@@ -24,13 +24,18 @@ _HELD = {"format": AnswerFormat, "limits": Limits}
 def source_of(reward: RewardFunction) -> str:
     """Return the source text of a reward: of the function, of what a `functools.partial` wraps, or of the object's class."""
     function = unwrapped(reward)
-    target = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
+    target = (
+        function if inspect.isroutine(function) or isinstance(function, type) else type(function)
+    )
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):
         # A class of a notebook has no file there, but its methods have.
         methods = [held for held in vars(target).values() if isinstance(held, types.FunctionType)]
-        return "\n".join(map(source_of, methods)) or "source not available (defined interactively without a file)"
+        return (
+            "\n".join(map(source_of, methods))
+            or "source not available (defined interactively without a file)"
+        )
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
@@ -43,7 +48,13 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     """
     is_kits, source = type(reward) in kinds().values(), source_of(reward)
     is_partial = isinstance(reward, functools.partial)
-    given = [reward.args, reward.keywords] if is_partial else vars(reward) if isinstance(reward, Reward) else None
+    given = (
+        [reward.args, reward.keywords]
+        if is_partial
+        else vars(reward)
+        if isinstance(reward, Reward)
+        else None
+    )
     written = json.dumps(given, default=_as_data, skipkeys=True)
     identity = type(reward).__name__ + written + ("" if is_kits else source)
     return {
@@ -68,7 +79,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if is_same_state(before.get("state"), now.get("state")):
             return ""
         return "it holds other values now (attributes, closure or arguments)"
-    old, new = ({"kind": record["kind"] or "a function", **record["parameters"]} for record in (before, now))
+    old, new = (
+        {"kind": record["kind"] or "a function", **record["parameters"]} for record in (before, now)
+    )
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     told = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed]
     return ", ".join(told) or "its source or its arguments are others"

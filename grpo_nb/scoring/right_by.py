@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.rewards.answers import SlotReward, correctness, json_answer, regex_answer
-from grpo_nb.rewards.base import Reward, RewardFunction, kinds, range_of, reward_name, weights_by_name
+from grpo_nb.rewards.base import (
+    Reward,
+    RewardFunction,
+    kinds,
+    range_of,
+    reward_name,
+    weights_by_name,
+)
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import score
@@ -49,7 +56,9 @@ class FunctionJudge:
 Judge = Reward | FunctionJudge
 
 
-def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
+def answer_reward(
+    rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None
+) -> Reward | None:
     """The reward of the kit for the answer among these; None for none or several.
 
     None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
@@ -91,7 +100,9 @@ def main_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     return main[0] if len(main) == 1 else None
 
 
-def function_judge(function: RewardFunction, rows: Sequence[Mapping[str, Any]], format: AnswerFormat) -> FunctionJudge:
+def function_judge(
+    function: RewardFunction, rows: Sequence[Mapping[str, Any]], format: AnswerFormat
+) -> FunctionJudge:
     """Return a function as a judge, with the score from which on an answer is correct.
 
     The full score is the upper end of the function's attribute `range`, if it has one. Otherwise it is the best score that
@@ -113,15 +124,21 @@ def function_judge(function: RewardFunction, rows: Sequence[Mapping[str, Any]], 
     """
     declared = range_of(function)
     if declared is not None and math.isfinite(declared[1]):
-        return FunctionJudge(function=function, full_score=declared[1], reason="its declared maximum")
+        return FunctionJudge(
+            function=function, full_score=declared[1], reason="its declared maximum"
+        )
     tried = [dict(row) for row in rows[:_TRIED_ROWS]]
     golds = [format.render("reasoning", str(row.get("answer", ""))) for row in tried]
     of_gold = _known(_function_scores(function, golds, tried))
     of_empty = _known(_function_scores(function, [""] * len(tried), tried))
     best = max(of_gold, default=-math.inf)
     if best > max(of_empty, default=-math.inf) + _ROUNDING:
-        return FunctionJudge(function=function, full_score=best, reason="its score for a gold answer in the format")
-    return FunctionJudge(function=function, full_score=1.0, reason="no maximum is declared or seen on gold answers")
+        return FunctionJudge(
+            function=function, full_score=best, reason="its score for a gold answer in the format"
+        )
+    return FunctionJudge(
+        function=function, full_score=1.0, reason="no maximum is declared or seen on gold answers"
+    )
 
 
 def choose_judge(
@@ -233,7 +250,9 @@ def has_candidates(judge: Judge | None) -> bool:
     return judge is None or (isinstance(judge, SlotReward) and not isinstance(judge, regex_answer))
 
 
-def anywhere_in_words(judge: Judge | None, rows: Sequence[Mapping[str, Any]], format: AnswerFormat) -> str:
+def anywhere_in_words(
+    judge: Judge | None, rows: Sequence[Mapping[str, Any]], format: AnswerFormat
+) -> str:
     """Say how `right_anywhere` finds an answer in these rows, or why it finds none.
 
     >>> anywhere_in_words(None, [{"question": "1 + 1?", "answer": "2"}], xml())
@@ -261,7 +280,9 @@ def _golds(judge: Judge | None, row: Mapping[str, Any]) -> list[str]:
     return [str(gold) for gold in golds]
 
 
-def _candidate_kind(judge: Judge | None, gold: str, row: Mapping[str, Any], labels: Sequence[str]) -> CandidateKind:
+def _candidate_kind(
+    judge: Judge | None, gold: str, row: Mapping[str, Any], labels: Sequence[str]
+) -> CandidateKind:
     return "json" if isinstance(judge, json_answer) else kind_of(gold, row, labels)
 
 
@@ -277,7 +298,9 @@ def _function_scores(
     state = None
     if not isinstance(function, Reward):
         # As in the trial before a training: a reward that learns from each training call learns nothing from this one.
-        state = types.SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[])
+        state = types.SimpleNamespace(
+            global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
+        )
         state.is_trial = True
     how = {"completion_ids": completion_ids, "trainer_state": state}
     try:

@@ -21,7 +21,14 @@ from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, excerp
 from grpo_nb.rewards import base
 from grpo_nb.rewards.async_rewards import is_async
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
-from grpo_nb.scoring.calls import FLOAT32_MAX, Batch, RewardError, call_reward, make_batch, to_floats
+from grpo_nb.scoring.calls import (
+    FLOAT32_MAX,
+    Batch,
+    RewardError,
+    call_reward,
+    make_batch,
+    to_floats,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -51,16 +58,22 @@ class Scores(Shown):
         NaN where every reward gave None, which TRL leaves out of its group, and where a reward failed, as nobody knows then.
         """
         failed = {error.row for error in self.errors}
-        weighed = ([self.weights[name] * score for score in scores] for name, scores in self.values.items())
+        weighed = (
+            [self.weights[name] * score for score in scores] for name, scores in self.values.items()
+        )
         totals = []
         for i, row in enumerate(zip(*weighed, strict=True)):
             known = [part for part in row if not math.isnan(part)]
             totals.append(sum(known) if known and not failed & {i, None} else math.nan)
         return tuple(totals)
 
-    def advantages(self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group") -> list[float]:
+    def advantages(
+        self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group"
+    ) -> list[float]:
         """Return `group_advantages` of the totals; all completions are one group if `num_generations` is not given."""
-        return group_advantages(self.totals, num_generations or len(self), scale_rewards=scale_rewards)
+        return group_advantages(
+            self.totals, num_generations or len(self), scale_rewards=scale_rewards
+        )
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -68,7 +81,9 @@ class Scores(Shown):
         import pandas
 
         # pyarrow cannot hold a lone surrogate.
-        rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
+        rows = zip(
+            map(displayable, self.completions), *self.values.values(), self.totals, strict=True
+        )
         return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
     def _parts(self) -> Iterator[Part]:
@@ -76,7 +91,10 @@ class Scores(Shown):
         rows = [
             (
                 *map(as_score, row),
-                Html(shorten(repr(text), 80), f"<div style='white-space:pre-wrap'>{escaped(shorten(text, 400))}</div>"),
+                Html(
+                    shorten(repr(text), 80),
+                    f"<div style='white-space:pre-wrap'>{escaped(shorten(text, 400))}</div>",
+                ),
             )
             for text, *row in zip(self.completions, *self.values.values(), self.totals, strict=True)
         ]
@@ -130,7 +148,9 @@ def score(
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
     ids = {"completion_ids": completion_ids, "tokenizer": tokenizer}
-    batch = copy.deepcopy(make_batch(completions, rows, prompts=prompts, trainer_state=trainer_state, **ids))
+    batch = copy.deepcopy(
+        make_batch(completions, rows, prompts=prompts, trainer_state=trainer_state, **ids)
+    )
     texts = tuple(map(completion_text, batch.completions))
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
@@ -139,7 +159,9 @@ def score(
         name = reward_name(reward)
         try:
             values[name] = _finite_floats(call_reward(reward, batch), len(batch))
-        except EnvironmentProblem:  # a judge without its server: row by row it would only take longer
+        except (
+            EnvironmentProblem
+        ):  # a judge without its server: row by row it would only take longer
             raise
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
@@ -155,7 +177,9 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
     scores = to_floats(output, count)
     for value, score in zip(output, scores, strict=True):
         if value is not None and not math.isfinite(score):
-            raise ValueError(f"a score is {value!r}; it must be a finite number, or None where there is no score")
+            raise ValueError(
+                f"a score is {value!r}; it must be a finite number, or None where there is no score"
+            )
     return tuple(scores)
 
 
@@ -201,16 +225,22 @@ def group_advantages(
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     values = [math.nan if total is None else float(total) for total in totals]
     if num_generations < 1 or not values or len(values) % num_generations:
-        raise ValueError(f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}.")
+        raise ValueError(
+            f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}."
+        )
     advantages = []
     batch_std = _std(values)
     for start in range(0, len(values), num_generations):
         group = values[start : start + num_generations]
         mean = _mean([value for value in group if not math.isnan(value)])
         std = _std(group) if scale == "group" else batch_std
-        scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
+        scaled = [
+            (value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group
+        ]
         # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
-        advantages += [0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled]
+        advantages += [
+            0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled
+        ]
     return advantages
 
 

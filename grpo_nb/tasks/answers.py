@@ -77,20 +77,39 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     """
     accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
     written = [gold for row in accepted for gold in row]
-    first = {gold.casefold(): gold for gold in reversed(written)}  # labels in other capitals are one
-    counts = Counter(label for row in accepted for label in {first[gold.casefold()] for gold in row})
+    first = {
+        gold.casefold(): gold for gold in reversed(written)
+    }  # labels in other capitals are one
+    counts = Counter(
+        label for row in accepted for label in {first[gold.casefold()] for gold in row}
+    )
     comes_again = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= 3 * len(counts)
-    is_label = comes_again and all(len(label) <= _LONGEST_LABEL and "\n" not in label for label in counts)
+    is_label = comes_again and all(
+        len(label) <= _LONGEST_LABEL and "\n" not in label for label in counts
+    )
     # A row is odd if none of its answers is of the kind.
-    odd = {likely: tuple(row[0] for row in accepted if not any(map(is_such, row))) for likely, is_such in _IS.items()}
+    odd = {
+        likely: tuple(row[0] for row in accepted if not any(map(is_such, row)))
+        for likely, is_such in _IS.items()
+    }
     if kind is None:
-        told = [likely for likely, others in odd.items() if _ONE_ODD_OF * len(others) <= len(golds)] if golds else []
+        told = (
+            [likely for likely, others in odd.items() if _ONE_ODD_OF * len(others) <= len(golds)]
+            if golds
+            else []
+        )
         kind = "choice" if is_label and told[:1] in ([], ["expression"]) else (*told, "text")[0]
     # Equally frequent numbers, such as sums of which each comes three times, have no floor to speak of.
-    has_shares = kind == "choice" or (kind == "number" and comes_again and len({*counts.values()}) > 1)
+    has_shares = kind == "choice" or (
+        kind == "number" and comes_again and len({*counts.values()}) > 1
+    )
     in_order = sorted(counts, key=lambda label: (-counts[label], written.index(label)))
     shares = tuple((label, counts[label] / len(golds)) for label in in_order if has_shares)
-    records = [value for value, _ in map(read_json, written) if isinstance(value, dict)] if kind == "json" else []
+    records = (
+        [value for value, _ in map(read_json, written) if isinstance(value, dict)]
+        if kind == "json"
+        else []
+    )
     keys = Counter(key for record in records for key in record)
     usual = tuple(key for key, count in keys.items() if 2 * count > len(golds))
     rule = _percent_rule(written) if kind == "number" else ""
@@ -100,8 +119,18 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
 def _percent_rule(golds: Sequence[str]) -> str:
     """Return how a percent sign beside these numbers is read, with one of them; empty where nothing is unclear."""
     numbers = {gold: read_number(gold) for gold in golds}
-    signed = next((gold for gold, number in numbers.items() if number is not None and number.unit == "%"), None)
-    small = next((gold for gold, n in numbers.items() if n is not None and not n.unit and 0 < abs(n.value) < 1), None)
+    signed = next(
+        (gold for gold, number in numbers.items() if number is not None and number.unit == "%"),
+        None,
+    )
+    small = next(
+        (
+            gold
+            for gold, n in numbers.items()
+            if n is not None and not n.unit and 0 < abs(n.value) < 1
+        ),
+        None,
+    )
     if signed is not None:
         return f"in percent where a sign stands: {signed} may be written without it"
     if small is None:
@@ -157,7 +186,9 @@ def _are_alike(one: str, other: str) -> bool:
     is_swap = len(short) == len(long) and short[start : start + 2] == long[start : start + 2][::-1]
     rests = {(short[start + 1 :], long[start + 1 :]), (short[start:], long[start + 1 :])}
     rests |= {(short[start + 2 :], long[start + 2 :])} if is_swap else set()
-    changed = long[start : start + 1] + (short[start : start + 1] if len(short) == len(long) else "")
+    changed = long[start : start + 1] + (
+        short[start : start + 1] if len(short) == len(long) else ""
+    )
     return not re.search(r"\d", changed) and any(a == b for a, b in rests)
 
 
@@ -224,7 +255,9 @@ def read_letter(text: str) -> tuple[str, str]:
     text = plain(text).replace("**", "")
     text = text.upper() if re.fullmatch(r"\W*\w\W*", text) else text
     found = _LETTER.fullmatch(text)
-    return (found["letter"], plain(next(filter(None, found.groups()[1:]), ""))) if found else ("", "")
+    return (
+        (found["letter"], plain(next(filter(None, found.groups()[1:]), ""))) if found else ("", "")
+    )
 
 
 def read_json(text: str) -> tuple[Any, bool]:

@@ -42,8 +42,28 @@ _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>[^\n]+?)\s*")  # as in GSM8K
 # How people call these columns; only ever proposed, never taken.
 _USUAL = {
-    "question": ("question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence"),
-    "answer": ("answer", "label", "target", "gold", "solution", "output", "response", "category", "class"),
+    "question": (
+        "question",
+        "problem",
+        "prompt",
+        "instruction",
+        "query",
+        "input",
+        "text",
+        "review",
+        "sentence",
+    ),
+    "answer": (
+        "answer",
+        "label",
+        "target",
+        "gold",
+        "solution",
+        "output",
+        "response",
+        "category",
+        "class",
+    ),
 }
 
 
@@ -66,14 +86,18 @@ class Cleaned:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
         self.left_out[reason] += 1
         cells = ", ".join(
-            f"{name}={shorten(repr(_cell(row, name)), 80)}" for names in self.used.values() for name in names
+            f"{name}={shorten(repr(_cell(row, name)), 80)}"
+            for names in self.used.values()
+            for name in names
         )
         self.examples.setdefault(reason, f"row {number}: {cells}")
 
     @property
     def sentence(self) -> str:
         """What was left out, in one line."""
-        return "; ".join(f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items())
+        return "; ".join(
+            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items()
+        )
 
 
 class _Item(NamedTuple):
@@ -126,7 +150,9 @@ def clean(
     """
     check_choice("contradictory", contradictory, get_args(Contradictory))
     if not read.rows:
-        raise ValueError(f"{read.place} has no rows: a task needs at least two, one to train on and one held out.")
+        raise ValueError(
+            f"{read.place} has no rows: a task needs at least two, one to train on and one held out."
+        )
     found = list(dict.fromkeys(name for row in read.rows for name in row))
     used = _columns_of_parts(read, found, columns)
     cleaned, items = Cleaned(notes=[*read.notes], used=used), []
@@ -136,7 +162,9 @@ def clean(
             kept.append((number, row))
         else:
             cleaned.leave_out("that keep= leaves out", number, row)
-    reading = like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
+    reading = (
+        like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
+    )
     for number, row in kept:
         try:
             items.append(_Item(number, row, _parts(row, used, reading)))
@@ -155,25 +183,35 @@ def clean(
     return cleaned
 
 
-def _reading_of(rows: Sequence[Mapping[str, Any]], used: Mapping[str, Sequence[str]], kind: Kind | None) -> _Reading:
+def _reading_of(
+    rows: Sequence[Mapping[str, Any]], used: Mapping[str, Sequence[str]], kind: Kind | None
+) -> _Reading:
     """Decide how the answers of these rows are read."""
     if "answer" not in used:
         return _Reading()
     golds = [_cell(row, used["answer"][0]) for row in rows]
     options = [options_in(_question_cells(row, used)) for row in rows]
-    pairs = [(gold, held) for gold, held in zip(golds, options, strict=True) if held and _is_there(gold)]
+    pairs = [
+        (gold, held) for gold, held in zip(golds, options, strict=True) if held and _is_there(gold)
+    ]
     return _Reading(_has_aliases(golds, kind), OptionReading.of(pairs) if pairs else None)
 
 
 def _has_aliases(golds: Iterable[Any], kind: Kind | None) -> bool:
     """Say whether lists among the answers hold several right answers; lists of numbers alone are one answer in JSON."""
     entries = [entry for gold in golds if isinstance(gold, (list, tuple)) for entry in gold]
-    if not entries or kind == "json" or any(isinstance(entry, (list, tuple, dict)) for entry in entries):
+    if (
+        not entries
+        or kind == "json"
+        or any(isinstance(entry, (list, tuple, dict)) for entry in entries)
+    ):
         return False
     return kind is not None or any(isinstance(entry, str) for entry in entries)
 
 
-def _question_cells(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> list[tuple[str, Any]]:
+def _question_cells(
+    row: Mapping[str, Any], used: Mapping[str, Sequence[str]]
+) -> list[tuple[str, Any]]:
     """Return the columns of the question with their values."""
     return [(name, _cell(row, name)) for name in used.get("question", ())]
 
@@ -187,9 +225,13 @@ def _without_solutions(
     is_after_hashes = reading.is_after_hashes if is_decided else 2 * count > len(items)
     if not is_after_hashes or not count:
         if count:
-            cleaned.notes.append(f"{count} of {len(items)} answers contain ####; they are used as they are written")
+            cleaned.notes.append(
+                f"{count} of {len(items)} answers contain ####; they are used as they are written"
+            )
         return items, is_after_hashes
-    cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
+    cleaned.notes.append(
+        "answers were read after ####; what stands before them is the column solution"
+    )
     kept = []
     for item, match in zip(items, solved, strict=True):
         if match is not None:
@@ -197,7 +239,9 @@ def _without_solutions(
         elif read_number(item.parts["answer"]) is not None:
             item.parts["solution"] = ""  # the answer without its solution
         else:
-            cleaned.leave_out("whose answer has no #### where most rows have one", item.number, item.row)
+            cleaned.leave_out(
+                "whose answer has no #### where most rows have one", item.number, item.row
+            )
             continue
         kept.append(item)
     return kept, True
@@ -230,7 +274,9 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
     """Add the columns that play no part, renamed where their name is taken."""
     renamed = [names[0] for names in cleaned.used.values() if len(names) == 1]
     if unused := sorted({*PARTS}.intersection(found).difference(*cleaned.used.values())):
-        cleaned.notes.append(f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part")
+        cleaned.notes.append(
+            f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part"
+        )
     taken = _TAKEN | ({"solution"} if cleaned.reading.is_after_hashes else set())
     for name in found:
         if name in PARTS or name in renamed:
@@ -241,14 +287,18 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
             kept_as = f"source_{kept_as}"
         if kept_as != name:
             why = (
-                f"the trainer uses the name {name!r} itself" if name in _TAKEN else "the answers have one of this name"
+                f"the trainer uses the name {name!r} itself"
+                if name in _TAKEN
+                else "the answers have one of this name"
             )
             cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {why}")
         for item, value in zip(items, column, strict=True):
             item.parts.setdefault(kept_as, value)
 
 
-def _columns_of_parts(read: Rows, found: Sequence[str], columns: Columns | None) -> dict[str, list[str]]:
+def _columns_of_parts(
+    read: Rows, found: Sequence[str], columns: Columns | None
+) -> dict[str, list[str]]:
     """Part -> its columns, from what was asked for and what is there.
 
     Raises:
@@ -256,21 +306,26 @@ def _columns_of_parts(read: Rows, found: Sequence[str], columns: Columns | None)
     """
     place, fields = read.place, [*found, *_fields(read.rows)]
     _require_parts(columns or {}, fields)
-    named = {part: [names] if isinstance(names, str) else [*names] for part, names in (columns or {}).items()}
+    named = {
+        part: [names] if isinstance(names, str) else [*names]
+        for part, names in (columns or {}).items()
+    }
     named |= {part: [part] for part in PARTS if part not in named and part in found}
     chats = [name for name in _CHATS if name in found]
     if chats and not {"question", "prompt"} & named.keys():
         named["prompt"] = chats[:1]
     needed = {} if "prompt" in named else {"question": ["question"]}
-    if named.get("prompt", [""])[0] not in _CHATS:  # of a chat, the last turn is the answer where no column is
+    if (
+        named.get("prompt", [""])[0] not in _CHATS
+    ):  # of a chat, the last turn is the answer where no column is
         needed["answer"] = ["answer"]
     for part, names in {**needed, **named}.items():
         missing = [name for name in names if name not in fields]
         if missing or (len(names) != 1 and part != "question"):
-            told = (
-                f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
+            told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
+            raise ValueError(
+                f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}"
             )
-            raise ValueError(f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}")
     return named
 
 
@@ -284,10 +339,14 @@ def _require_parts(columns: Columns, fields: Sequence[str]) -> None:
     if not unknown:
         return
     meant = did_you_mean(unknown[0], PARTS)
-    if all(isinstance(name, str) and name in PARTS for name in columns.values()) and {*columns} <= {*fields}:
+    if all(isinstance(name, str) and name in PARTS for name in columns.values()) and {*columns} <= {
+        *fields
+    }:
         turned = {part: name for name, part in columns.items()}
         meant = f". The part comes first: columns={json.dumps(turned, ensure_ascii=False)}"
-    raise ValueError(f"columns= has the part {unknown[0]!r}, which is none of {', '.join(PARTS)}{meant}")
+    raise ValueError(
+        f"columns= has the part {unknown[0]!r}, which is none of {', '.join(PARTS)}{meant}"
+    )
 
 
 def _fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -319,15 +378,24 @@ def _proposed(found: Sequence[str]) -> str:
     """A map to copy: the usual names, else of two columns the first as the question."""
     proposed: dict[str, str] = {}
     for part, usual in _USUAL.items():
-        called = [name for word in usual for name in found if word in name.casefold() and name not in proposed.values()]
+        called = [
+            name
+            for word in usual
+            for name in found
+            if word in name.casefold() and name not in proposed.values()
+        ]
         proposed[part] = called[0] if called else "<column>"
     if len(found) == 2 and "<column>" in proposed.values():
         rest = [name for name in found if name not in proposed.values()]
-        proposed = {part: rest.pop(0) if name == "<column>" else name for part, name in proposed.items()}
+        proposed = {
+            part: rest.pop(0) if name == "<column>" else name for part, name in proposed.items()
+        }
     return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 
-def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _Reading) -> dict[str, Any]:
+def _parts(
+    row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _Reading
+) -> dict[str, Any]:
     """Question, answer, and prompt where the row has its own."""
     parts: dict[str, Any] = {}
     gold = _cell(row, used["answer"][0]) if "answer" in used else None
@@ -348,7 +416,11 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _
                 raise _LeftOut("whose answer is none of its options")
         (_, asked), *more = [(name, value) for name, value in cells if name not in options.columns]
         # A column of one letter is an option behind its letter.
-        lines = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
+        lines = [
+            f"{name}) {value}" if len(name) == 1 else str(value)
+            for name, value in more
+            if _is_there(value)
+        ]
         lines += [f"{option.letter}) {option.text}" for option in options if _is_there(option.text)]
         if more or lines:
             asked = "\n".join([str(asked)] * _is_there(asked) + lines)
@@ -361,7 +433,11 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _
 
 def _is_there(value: Any) -> bool:
     """Whether a cell holds anything: no None, NaN or white space."""
-    return value is not None and not (isinstance(value, float) and value != value) and bool(str(value).strip())
+    return (
+        value is not None
+        and not (isinstance(value, float) and value != value)
+        and bool(str(value).strip())
+    )
 
 
 def _text(value: Any, part: str) -> str:
@@ -373,7 +449,9 @@ def _text(value: Any, part: str) -> str:
     if not isinstance(value, (str, numbers.Number)):
         raise _LeftOut(f"whose {part} is no text")
     # pandas makes whole numbers beside an empty cell to floats.
-    return displayable(str(int(value) if isinstance(value, float) and value.is_integer() else value))
+    return displayable(
+        str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    )
 
 
 def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
@@ -381,7 +459,10 @@ def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
     chat = []
     for turn in turns:
         match turn:
-            case {"role": str(speaker), "content": str(content)} | {"from": str(speaker), "value": str(content)}:
+            case {"role": str(speaker), "content": str(content)} | {
+                "from": str(speaker),
+                "value": str(content),
+            }:
                 role = _SPEAKERS.get(speaker, speaker)
                 chat.append({"role": role, "content": displayable(content)})
     if len(chat) < len(turns) or any(turn["role"] not in _ROLES for turn in chat):
@@ -392,15 +473,23 @@ def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
 def _asked_by(chat: Sequence[Mapping[str, str]]) -> str:
     """What a chat asks: what the user says or, after other turns, all of it, for many chats end with the same "ok"."""
     said = [turn for turn in chat if turn["role"] not in INSTRUCTS]
-    return said[0]["content"] if len(said) == 1 else "\n".join(f"{turn['role']}: {turn['content']}" for turn in said)
+    return (
+        said[0]["content"]
+        if len(said) == 1
+        else "\n".join(f"{turn['role']}: {turn['content']}" for turn in said)
+    )
 
 
-def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned) -> list[_Item]:
+def _once(
+    place: str, items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
+) -> list[_Item]:
     """The rows with each question once, whatever its white space."""
     groups: dict[str, list[_Item]] = {}
     for item in items:
         turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
-        groups.setdefault(" ".join(" ".join(turn["content"] for turn in turns).split()), []).append(item)
+        groups.setdefault(" ".join(" ".join(turn["content"] for turn in turns).split()), []).append(
+            item
+        )
     kept = []
     for first, *others in groups.values():
         repeated = [item for item in others if _is_same_gold(item.parts, first.parts)]
@@ -417,14 +506,20 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
         else:
             kept.append(first)
         for item in others:
-            cleaned.leave_out("repeated" if item in repeated else "contradictory", item.number, item.row)
+            cleaned.leave_out(
+                "repeated" if item in repeated else "contradictory", item.number, item.row
+            )
     return kept
 
 
 def _is_same_gold(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Say whether two rows share a right answer."""
     golds = wanted.get(ACCEPTED, [wanted["answer"]])
-    return any(is_same_answer(one, gold) for one in given.get(ACCEPTED, [given["answer"]]) for gold in golds)
+    return any(
+        is_same_answer(one, gold)
+        for one in given.get(ACCEPTED, [given["answer"]])
+        for gold in golds
+    )
 
 
 def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
@@ -477,7 +572,11 @@ def _holds_none(value: Any) -> bool:
 def nested_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the columns that a `Dataset` has to store as JSON to give them back unchanged."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if name != "prompt" and _is_changed_by_arrow([row.get(name) for row in rows])]
+    return [
+        name
+        for name in names
+        if name != "prompt" and _is_changed_by_arrow([row.get(name) for row in rows])
+    ]
 
 
 def as_dataset(rows: Sequence[Mapping[str, Any]], nested: Sequence[str] | None = None) -> "Dataset":
@@ -490,12 +589,17 @@ def as_dataset(rows: Sequence[Mapping[str, Any]], nested: Sequence[str] | None =
     from datasets import Dataset, Features, Json
 
     nested = nested_columns(rows) if nested is None else nested
-    plain = Dataset.from_list([{name: value for name, value in row.items() if name not in nested} for row in rows])
+    plain = Dataset.from_list(
+        [{name: value for name, value in row.items() if name not in nested} for row in rows]
+    )
     if not nested:
         return plain
     features = {name: Json() if name in nested else plain.features[name] for name in rows[0]}
     # Written here, for Json itself writes ten decimals and takes the text "2" for the number.
-    written = [{name: _as_json(cell) if name in nested else cell for name, cell in row.items()} for row in rows]
+    written = [
+        {name: _as_json(cell) if name in nested else cell for name, cell in row.items()}
+        for row in rows
+    ]
     return Dataset.from_list(written, features=Features(features))
 
 
@@ -504,4 +608,6 @@ def _as_json(cell: Any) -> str | None:
 
 
 def _as_text(value: Any) -> str:
-    return displayable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return displayable(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )

@@ -49,7 +49,9 @@ def normalized_question(question: Any) -> str:
     text = _ZEROS.sub(lambda found: found[1] or found[2], _GROUPED.sub("", _BRACKETS.sub("", text)))
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
-        if any(character.isdigit() for character in word) or not any(character.isalpha() for character in word):
+        if any(character.isdigit() for character in word) or not any(
+            character.isalpha() for character in word
+        ):
             words.append(word.strip(_QUOTES_AND_STOPS) or word)
         else:
             # By category, for the combining marks of some scripts are part of the word.
@@ -59,7 +61,9 @@ def normalized_question(question: Any) -> str:
 
 
 def _digest(question: Any) -> str:
-    return hashlib.sha256(normalized_question(question).encode(errors="surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(normalized_question(question).encode(errors="surrogatepass")).hexdigest()[
+        :16
+    ]
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> C
     """
     known = [str(question) for question in questions if _digest(question) in trained.hashes]
     example = min(known, default=None)
-    return Contamination(questions=len(questions), count=len(known), example=example, source=trained.source)
+    return Contamination(
+        questions=len(questions), count=len(known), example=example, source=trained.source
+    )
 
 
 def write_hashes(file: Path, questions: Iterable[Any]) -> None:

@@ -26,7 +26,9 @@ class Sampled(NamedTuple):
     scores: Mapping[str, Sequence[float]]
 
 
-def pass_rates(train: Dataset, measured: Any, reward: str | None, begun: Sequence[Any] = ()) -> dict[int, float]:
+def pass_rates(
+    train: Dataset, measured: Any, reward: str | None, begun: Sequence[Any] = ()
+) -> dict[int, float]:
     """Return, for each row that was sampled, the share of completions that the reward pays in full.
 
     Args:
@@ -43,14 +45,20 @@ def pass_rates(train: Dataset, measured: Any, reward: str | None, begun: Sequenc
     if reward is None:
         reward = "correctness" if "correctness" in names else names[0] if len(names) == 1 else None
     if reward not in names:
-        raise ValueError(f"which reward says that an answer is right? Write reward='<name>' with one of {names}.")
+        raise ValueError(
+            f"which reward says that an answer is right? Write reward='<name>' with one of {names}."
+        )
     rates = {}
     for row, seen in enumerate(_by_row(train, sampled, begun)):
-        scores = [score for one in seen for score in one.scores.get(reward, ()) if not math.isnan(score)]
+        scores = [
+            score for one in seen for score in one.scores.get(reward, ()) if not math.isnan(score)
+        ]
         if scores:
             rates[row] = sum(score >= _RIGHT for score in scores) / len(scores)
     if not rates:
-        raise ValueError("none of the measured groups belongs to a training question of this task: measure this one.")
+        raise ValueError(
+            "none of the measured groups belongs to a training question of this task: measure this one."
+        )
     return rates
 
 
@@ -68,7 +76,9 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
     elif hasattr(measured, "num_generations"):  # a Baseline
         size = measured.num_generations
         for i, row in enumerate(measured.rows):
-            scores = {name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()}
+            scores = {
+                name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()
+            }
             yield Sampled(_key(row["prompt"]), scores)
     else:
         rewards = [reward["name"] for reward in measured.info["rewards"]]
@@ -78,12 +88,20 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
 
 
 def _key(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
+    return (
+        prompt
+        if isinstance(prompt, str)
+        else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
+    )
 
 
 def _by_row(rows: Dataset, sampled: Iterable[Sampled], begun: Sequence[Any]) -> list[list[Sampled]]:
     """What was sampled of each row."""
-    by_prompt = {_key(prompt): row for prompts in (rows["prompt"], begun) for row, prompt in enumerate(prompts)}
+    by_prompt = {
+        _key(prompt): row
+        for prompts in (rows["prompt"], begun)
+        for row, prompt in enumerate(prompts)
+    }
     found: list[list[Sampled]] = [[] for _ in range(len(rows))]
     for one in sampled:
         if one.key in by_prompt:

@@ -51,9 +51,13 @@ class AnswerFormat:
     def __post_init__(self) -> None:
         marks = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
         if any(marks) and not self.answer_open.strip():
-            raise ValueError(f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be found.")
+            raise ValueError(
+                f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be found."
+            )
         if bool(self.reasoning_open) != bool(self.reasoning_close):
-            raise ValueError("reasoning_open and reasoning_close belong together: give both, or neither.")
+            raise ValueError(
+                "reasoning_open and reasoning_close belong together: give both, or neither."
+            )
 
     @property
     def is_bare(self) -> bool:
@@ -64,7 +68,11 @@ class AnswerFormat:
     def tags(self) -> tuple[str, ...]:
         """The marks a complete completion holds, in order, each once."""
         opened = "" if self.is_opened_by_template else self.reasoning_open
-        return tuple(tag for tag in (opened, self.reasoning_close, self.answer_open, self.answer_close) if tag.strip())
+        return tuple(
+            tag
+            for tag in (opened, self.reasoning_close, self.answer_open, self.answer_close)
+            if tag.strip()
+        )
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
@@ -78,7 +86,14 @@ class AnswerFormat:
             return answer
         if not self.reasoning_open:
             return f"{reasoning}\n{self.answer_open}{answer}{self.answer_close}"
-        parts = (self.reasoning_open, reasoning, self.reasoning_close, self.answer_open, answer, self.answer_close)
+        parts = (
+            self.reasoning_open,
+            reasoning,
+            self.reasoning_close,
+            self.answer_open,
+            answer,
+            self.answer_close,
+        )
         return "\n".join(parts)
 
     def extract(self, text: str) -> str | None:
@@ -104,7 +119,11 @@ class AnswerFormat:
         Of a bare format, which has none, 1.0 for whatever is not empty.
         """
         spans = self.tag_spans(text)
-        return sum(span is not None for span in spans) / len(spans) if spans else float(bool(text.strip()))
+        return (
+            sum(span is not None for span in spans) / len(spans)
+            if spans
+            else float(bool(text.strip()))
+        )
 
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
         r"""Return for each of `tags` where it stands, as (start, end); None if it is missing or there more than once.
@@ -167,11 +186,15 @@ class AnswerFormat:
             content, after = (content, others[0]) if len(others) == 1 else ("", "")
         return (before, content.strip(), after) if content.strip() else None
 
-    def for_template(self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> AnswerFormat:
+    def for_template(
+        self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
         require_tokenizer(tokenizer, chat_template_kwargs)
         asked, how = [{"role": "user", "content": "?"}], chat_template_kwargs or {}
-        rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **how)
+        rendered = tokenizer.apply_chat_template(
+            asked, tokenize=False, add_generation_prompt=True, **how
+        )
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
@@ -194,7 +217,9 @@ def xml() -> AnswerFormat:
 
 def think_answer() -> AnswerFormat:
     """`<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948). Some templates open `<think>` themselves."""
-    return dataclasses.replace(xml(), name="think", reasoning_open="<think>", reasoning_close="</think>")
+    return dataclasses.replace(
+        xml(), name="think", reasoning_open="<think>", reasoning_close="</think>"
+    )
 
 
 def boxed() -> AnswerFormat:

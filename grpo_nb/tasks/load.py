@@ -114,7 +114,9 @@ def load_task(
     >>> len(task.train), len(task.holdout), task.answers.kind
     (1, 1, 'number')
     """
-    require("gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings)
+    require(
+        "gn.load_task(source, settings)", optional=("settings",), source=source, settings=settings
+    )
     seed = (settings.seed if settings is not None else 0) if seed is None else seed
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
     chat = dict(chat_template_kwargs if chat_template_kwargs is not None else asked or {})
@@ -123,7 +125,9 @@ def load_task(
     if isinstance(source, str) and source == "arithmetic":
         if has_own_holdout or holdout != _HELD_OUT:
             size = "96" if has_own_holdout else holdout
-            raise ValueError(f"of 'arithmetic', holdout_size says how many are held out: holdout_size={size}")
+            raise ValueError(
+                f"of 'arithmetic', holdout_size says how many are held out: holdout_size={size}"
+            )
         _require_arithmetic(options)
         rows, holdout = _arithmetic(seed, **options)
         read, options = Rows("arithmetic", rows, place="arithmetic"), {}
@@ -131,18 +135,31 @@ def load_task(
     else:
         read = read_rows(source, split, config, encoding)
     given = {"split": split, "config": config, "encoding": encoding}
-    unread = [*options, *(name for name, value in given.items() if value is not None and name not in read.takes)]
+    unread = [
+        *options,
+        *(name for name, value in given.items() if value is not None and name not in read.takes),
+    ]
     if unread:
-        meant = did_you_mean(unread[0], inspect.signature(load_task).parameters) if unread[0] in options else ""
-        raise TypeError(f"{unread[0]}= means nothing for {read.place}{meant if meant.startswith('; did') else ''}")
+        meant = (
+            did_you_mean(unread[0], inspect.signature(load_task).parameters)
+            if unread[0] in options
+            else ""
+        )
+        raise TypeError(
+            f"{unread[0]}= means nothing for {read.place}{meant if meant.startswith('; did') else ''}"
+        )
     cleaned = clean(read, columns, contradictory, keep, kind=kind)
     own = None
     if has_own_holdout:
         own_read = _read_holdout(holdout, source, config, encoding)
         own = clean(own_read, columns, contradictory, keep, kind=kind, like=cleaned)
         _leave_out_held(cleaned, own, read.place)
-        cleaned.left_out.update({f"in holdout, {reason}": count for reason, count in own.left_out.items()})
-        cleaned.examples.update({f"in holdout, {reason}": shown for reason, shown in own.examples.items()})
+        cleaned.left_out.update(
+            {f"in holdout, {reason}": count for reason, count in own.left_out.items()}
+        )
+        cleaned.examples.update(
+            {f"in holdout, {reason}": shown for reason, shown in own.examples.items()}
+        )
         cleaned.notes += [f"in holdout: {note}" for note in own.notes if note not in cleaned.notes]
     notes = cleaned.notes
     every = [*cleaned.rows, *(own.rows if own is not None else ())]
@@ -156,7 +173,9 @@ def load_task(
     rows = with_prompts(every, format, example, system is not None)
     mark, told = format.answer_open.strip(), [turn["content"] for turn in rows[0]["prompt"][:-1]]
     if mark not in "".join(told):
-        notes.append(f"nothing in the prompt names {mark}: say it in system=, or in an example turn")
+        notes.append(
+            f"nothing in the prompt names {mark}: say it in system=, or in an example turn"
+        )
     if tokenizer is not None and is_system_role_lost(tokenizer, chat):
         rows = [{**row, "prompt": merge_system_turn(row["prompt"])} for row in rows]
         notes.append(NO_SYSTEM_ROLE)
@@ -185,18 +204,30 @@ def load_task(
     return task
 
 
-def _read_holdout(holdout: Source, source: Source, config: str | None, encoding: str | None) -> Rows:
+def _read_holdout(
+    holdout: Source, source: Source, config: str | None, encoding: str | None
+) -> Rows:
     """Read the user's own held-out rows: from a source, or from another split of the training source."""
     is_text = isinstance(holdout, str)
     if isinstance(holdout, bool) or holdout is None:
-        raise TypeError(f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your own.")
+        raise TypeError(
+            f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your own."
+        )
     is_name = is_text and "/" not in holdout and not holdout.lower().endswith(FILES)
-    if is_name and isinstance(source, Mapping) and all(hasattr(part, "features") for part in source.values()):
+    if (
+        is_name
+        and isinstance(source, Mapping)
+        and all(hasattr(part, "features") for part in source.values())
+    ):
         if holdout not in source:
-            raise ValueError(f"holdout = {holdout!r} is no split of the data{did_you_mean(holdout, source)}")
+            raise ValueError(
+                f"holdout = {holdout!r} is no split of the data{did_you_mean(holdout, source)}"
+            )
         return _in_holdout(read_rows(source, holdout))
     if is_name and isinstance(source, str) and not source.lower().endswith(FILES):
-        return _in_holdout(read_rows(source, holdout, config))  # a split of the same data set on the Hub
+        return _in_holdout(
+            read_rows(source, holdout, config)
+        )  # a split of the same data set on the Hub
     if isinstance(holdout, Mapping) and "test" in holdout and hasattr(holdout["test"], "features"):
         return _in_holdout(read_rows(holdout, "test"))
     split = "test" if is_text and not holdout.lower().endswith(FILES) else None
@@ -238,10 +269,15 @@ def _align_columns(train: TaskRows, held: TaskRows) -> list[str]:
     """Give both parts the same columns, and return a note on those that only one of them has."""
     notes = []
     names = [list(dict.fromkeys(name for row in part for name in row)) for part in (train, held)]
-    for part, own, other, said in ((held, *reversed(names), "held-out"), (train, *names, "training")):
+    for part, own, other, said in (
+        (held, *reversed(names), "held-out"),
+        (train, *names, "training"),
+    ):
         missing = [name for name in other if name not in own]
         if missing:
-            notes.append(f"the {said} rows have no {', '.join(map(repr, missing))}: None in each of them")
+            notes.append(
+                f"the {said} rows have no {', '.join(map(repr, missing))}: None in each of them"
+            )
         for row in part:
             row.update(dict.fromkeys(missing))
     return notes
@@ -276,7 +312,9 @@ def _notes_on_kind(answers: Answers, count: int) -> list[str]:
     return notes
 
 
-def fitting_format(format: AnswerFormat | None, answers: Answers, system: str | None = None) -> AnswerFormat:
+def fitting_format(
+    format: AnswerFormat | None, answers: Answers, system: str | None = None
+) -> AnswerFormat:
     """Return the format, `xml()` if none is given, with a system prompt that fits the answers, or with the one given."""
     format = format if format is not None else xml()
     if system is not None:
@@ -284,7 +322,9 @@ def fitting_format(format: AnswerFormat | None, answers: Answers, system: str | 
     return format if format.answer_hint else dataclasses.replace(format, answer_hint=answers.hint)
 
 
-def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, is_told: bool = False) -> TaskRows:
+def with_prompts(
+    rows: TaskRows, format: AnswerFormat, example: Example | None, is_told: bool = False
+) -> TaskRows:
     """Return the rows with the chat messages that ask their question.
 
     Messages of a row's own stay as they are, but for what was asked for: an example turn comes before what they say, and with
@@ -293,7 +333,10 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, 
     Raises:
         ValueError: An example whose answer the format cannot read back.
     """
-    system, shown = [{"role": "system", "content": format.system_prompt()}], _turns_of(example, format)
+    system, shown = (
+        [{"role": "system", "content": format.system_prompt()}],
+        _turns_of(example, format),
+    )
 
     def prompt(row: dict[str, Any]) -> list[dict[str, str]]:
         own = row.get("prompt")
@@ -312,7 +355,9 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
     asked, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
     if format.extract(reply) != answer.strip():
-        raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
+        raise ValueError(
+            f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}"
+        )
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
 
 
@@ -331,7 +376,9 @@ def _require_arithmetic(options: Mapping[str, Any]) -> None:
             # The numbers may be negative; their count may not.
             require_number(name, value, 1 if name not in ("low", "high") else -(10**18))
         elif not (isinstance(value, str) and value and {*value} <= {*_RESULT}):
-            raise ValueError(f"operators = {in_line(value)} must be a text of some of + - *, such as '+-'.")
+            raise ValueError(
+                f"operators = {in_line(value)} must be a text of some of + - *, such as '+-'."
+            )
     low, high = options.get("low", 1), options.get("high", 20)
     if low > high:
         raise ValueError(f"low = {low} is above high = {high}: numbers are drawn from low to high.")
@@ -359,10 +406,14 @@ def _arithmetic(
             f"there are {len(every)} distinct questions of train_size + holdout_size = {count}: raise high."
         )
     chosen = draw.sample(list(every), count)
-    return [{"question": f"What is {asked}?", "answer": str(every[asked])} for asked in chosen], holdout_size
+    return [
+        {"question": f"What is {asked}?", "answer": str(every[asked])} for asked in chosen
+    ], holdout_size
 
 
-def _expression(draw: random.Random, terms: int, low: int, high: int, operators: str) -> tuple[str, int]:
+def _expression(
+    draw: random.Random, terms: int, low: int, high: int, operators: str
+) -> tuple[str, int]:
     """An expression of so many numbers, what belongs together in brackets, and its value."""
     if terms == 1:
         number = draw.randint(low, high)
@@ -382,7 +433,9 @@ def _question_key(question: str) -> str:
     return "\n".join(sorted(map(normalized_question, lines))).casefold()
 
 
-def _split(rows: TaskRows, holdout: float | int, seed: int, left_out: str) -> tuple[TaskRows, TaskRows]:
+def _split(
+    rows: TaskRows, holdout: float | int, seed: int, left_out: str
+) -> tuple[TaskRows, TaskRows]:
     count = max(round(holdout * len(rows)), 1) if 0 < holdout < 1 else int(holdout)
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.
@@ -396,6 +449,10 @@ def _split(rows: TaskRows, holdout: float | int, seed: int, left_out: str) -> tu
         if len(held) < count:
             held.update(groups[i])
     if not 0 < len(held) < len(rows):
-        parts = f"holds out {len(held)} of {len(rows)} questions that differ in more than their writing"
-        raise ValueError(f"holdout = {holdout!r} {parts}: both parts need one. Rows left out: {left_out or 'none'}.")
+        parts = (
+            f"holds out {len(held)} of {len(rows)} questions that differ in more than their writing"
+        )
+        raise ValueError(
+            f"holdout = {holdout!r} {parts}: both parts need one. Rows left out: {left_out or 'none'}."
+        )
     return [r for i, r in enumerate(rows) if i not in held], [rows[i] for i in sorted(held)]

@@ -59,9 +59,14 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
         for mark, signs in (("^", _RAISED), ("_", _LOWERED)):
-            text = signs.sub(lambda found, mark=mark: f"{mark}{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+            text = signs.sub(
+                lambda found, mark=mark: f"{mark}{{{unicodedata.normalize('NFKC', found[0])}}}",
+                text,
+            )
         text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
-        text = "".join(str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in text)
+        text = "".join(
+            str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in text
+        )
     text = _unwrapped(text)
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)
@@ -76,8 +81,17 @@ def _unwrapped(text: str) -> str:
         for start, end in _PAIRS:
             inner = text[len(start) : len(text) - len(end)]
             # (1, 2) is a pair, (1+x)(1-x) a product, and __init__ a name.
-            is_other = re.search("[,;]", inner) if start in "({" else start[0] == "_" and inner.isidentifier()
-            is_around = inner and text.startswith(start) and text.endswith(end) and not (start in inner or end in inner)
+            is_other = (
+                re.search("[,;]", inner)
+                if start in "({"
+                else start[0] == "_" and inner.isidentifier()
+            )
+            is_around = (
+                inner
+                and text.startswith(start)
+                and text.endswith(end)
+                and not (start in inner or end in inner)
+            )
             text = inner.strip() if is_around and not is_other else text
         found = _AROUND.fullmatch(text)
         text = found[found.lastindex] if found else text
@@ -88,7 +102,9 @@ _DIGITS = r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)|[1-9]\d?(?:,\d\d
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 # A digit right after a fraction is a factor: it must not become a part of the denominator. Nor must an exponent.
 _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
-_FRAC = re.compile(rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}")
+_FRAC = re.compile(
+    rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
+)
 _NUMBER = re.compile(
     r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?(?:\([a-z]\))?|[A-Z]{2,4}|p[A-Z]{1,2}|\\[a-z]+)\s*=(?!=)\s*)?(?P<sign>[-+]?)\s*"
     r"(?P<money>(?:(?:US ?)?[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*(?P<minus>-?)\s*"
@@ -159,7 +175,25 @@ def _unit_spellings() -> tuple[dict[str, str], dict[str, str]]:
 _FULL_NAMES, _IN_ANY_CASE = _unit_spellings()
 # Abbreviations that count as a unit though _SHORT does not have them.
 _ALSO_SHORT = frozenset(
-    ("hr", "sec", "yr", "wk", "gm", "mol", "cal", "kcal", "kph", "kmh", "kmph", "KB", "kB", "Kg", "KG", "Km", "KM")
+    (
+        "hr",
+        "sec",
+        "yr",
+        "wk",
+        "gm",
+        "mol",
+        "cal",
+        "kcal",
+        "kph",
+        "kmh",
+        "kmph",
+        "KB",
+        "kB",
+        "Kg",
+        "KG",
+        "Km",
+        "KM",
+    )
 )
 _SQUARE = re.compile(r"\b(square|sq|cubic|cu)\b\.?\s+([A-Za-z]+)")
 _TEMPERATURE = re.compile(
@@ -194,7 +228,9 @@ def read_number(text: str) -> Number | None:
     if not (found := _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())):
         value = _spelled(re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold()))
         return None if value is None else Number(Fraction(value))
-    over, under = (Fraction(re.sub(r"[,' ]|\.$", "", part)) for part in (found["over"], found["under"] or "1"))
+    over, under = (
+        Fraction(re.sub(r"[,' ]|\.$", "", part)) for part in (found["over"], found["under"] or "1")
+    )
     unit = unit_name(f"{found['money']} {found['unit'] or ''}")
     if found["unit"] and not found["gap"] and not _are_known_units(found["unit"]):
         return None  # 42abc and 42ish are no numbers, while 42km and 42min are
@@ -202,7 +238,9 @@ def read_number(text: str) -> Number | None:
     is_improper = found["whole"] and not 0 <= over < under
     if under == 0 or is_improper or is_amount or unit is None or (found["sign"] and found["minus"]):
         return None
-    value = (over / under + int(found["whole"] or 0)) * Fraction(10) ** int(found["e"] or found["power"] or 0)
+    value = (over / under + int(found["whole"] or 0)) * Fraction(10) ** int(
+        found["e"] or found["power"] or 0
+    )
     value *= Fraction(_SCALES.get((found["scale"] or "").casefold(), 1), 100 if unit == "%" else 1)
     name = found["name"] or ""
     name = "y" if "(" in name else re.sub("[_{}]", "", name)  # f(x) = 3 is y = 3
@@ -225,7 +263,9 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if any(a and b and a != b for a, b in ((given.name, gold.name), (given.unit, gold.unit))):
         return False
     difference = abs(given.value - gold.value)
-    given_points, gold_points = (number.value * (100 if number.unit == "%" else 1) for number in (given, gold))
+    given_points, gold_points = (
+        number.value * (100 if number.unit == "%" else 1) for number in (given, gold)
+    )
     difference_in_points = abs(given_points - gold_points)
     if gold.unit == "%":
         return difference_in_points <= tolerance or 100 * difference <= tolerance
@@ -256,10 +296,14 @@ def unit_name(text: str) -> str | None:
 
 def _plain_unit(text: str) -> str:
     """Return the text of a unit without LaTeX: per as /, squares and degrees in one spelling."""
-    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace("^\\circ", "\u00b0")
+    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace(
+        "^\\circ", "\u00b0"
+    )
     text = _TEMPERATURE.sub(lambda found: "\u00b0C" if found[1] else "\u00b0F", text)
     text = _SQUARE.sub(lambda found: f"{found[2]}^{2 if found[1] in ('square', 'sq') else 3}", text)
-    return " ".join(re.sub(r"\bper\b", "/", text.replace("\\cdot", "*").replace("\\mu", "u")).split())
+    return " ".join(
+        re.sub(r"\bper\b", "/", text.replace("\\cdot", "*").replace("\\mu", "u")).split()
+    )
 
 
 def _unit_word(word: str) -> str:
@@ -267,7 +311,12 @@ def _unit_word(word: str) -> str:
     if known := _known_unit(word):
         return known
     name = word.removesuffix("s") if len(word) > 2 else word
-    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word) and not _NO_UNIT.fullmatch(name)
+    is_word = (
+        len(word) > 2
+        and word.islower()
+        and re.search("[aeiouy]", word)
+        and not _NO_UNIT.fullmatch(name)
+    )
     return name if is_word else ""
 
 
@@ -306,6 +355,14 @@ def _spelled(words: str) -> int | None:
         if found:
             whole = 1 if many == "a" else _spelled(many)
             more = _spelled(rest.strip().removeprefix("and ")) if rest else 0
-            return None if None in (whole, more) or more >= _SCALES[name] else whole * _SCALES[name] + more
+            return (
+                None
+                if None in (whole, more) or more >= _SCALES[name]
+                else whole * _SCALES[name] + more
+            )
     ten, _, one = words.partition(" ")
-    return _SPELLED[ten] + _SPELLED[one] if ten in _TENS and one in _ONES[1:10] else _SPELLED.get(words)
+    return (
+        _SPELLED[ten] + _SPELLED[one]
+        if ten in _TENS and one in _ONES[1:10]
+        else _SPELLED.get(words)
+    )

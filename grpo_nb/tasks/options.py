@@ -50,11 +50,19 @@ class OptionReading:
         counts = {
             "label": sum(_by_label(gold, options) is not None for gold, options in pairs),
             "text": sum(_by_text(gold, options) is not None for gold, options in pairs),
-            "position": sum(_by_position(gold, options, first_index) is not None for gold, options in pairs),
+            "position": sum(
+                _by_position(gold, options, first_index) is not None for gold, options in pairs
+            ),
         }
         best = max(counts, key=counts.__getitem__)
         # A number that is no option's text is no position either, unless numbers are positions in most rows.
-        ways = ("position",) if best == "position" else ("label", "text") if best == "label" else ("text", "label")
+        ways = (
+            ("position",)
+            if best == "position"
+            else ("label", "text")
+            if best == "label"
+            else ("text", "label")
+        )
         return cls(ways, first_index, is_sure)
 
     def notes(self, column: str) -> list[str]:
@@ -142,7 +150,9 @@ def as_letter(gold: Any, options: Options, reading: OptionReading) -> str | None
 
 def _by_label(gold: Any, options: Options) -> int | None:
     wanted = str(gold).strip().casefold()
-    return next((i for i, one in enumerate(options) if wanted in map(str.casefold, one.labels)), None)
+    return next(
+        (i for i, one in enumerate(options) if wanted in map(str.casefold, one.labels)), None
+    )
 
 
 def _by_text(gold: Any, options: Options) -> int | None:
@@ -152,7 +162,11 @@ def _by_text(gold: Any, options: Options) -> int | None:
 
 def _by_position(gold: Any, options: Options, first_index: int) -> int | None:
     number = _whole_number(gold)
-    return number - first_index if number is not None and 0 <= number - first_index < len(options) else None
+    return (
+        number - first_index
+        if number is not None and 0 <= number - first_index < len(options)
+        else None
+    )
 
 
 def _whole_number(gold: Any) -> int | None:
@@ -172,7 +186,9 @@ def _first_index(pairs: Sequence[tuple[Any, Options]]) -> tuple[int, bool]:
         return 0, True
     if any(number == len(options) for number, options in numbers):
         return 1, True
-    by_name = next((options.first_index for _, options in numbers if options.first_index is not None), None)
+    by_name = next(
+        (options.first_index for _, options in numbers if options.first_index is not None), None
+    )
     return (0, False) if by_name is None else (by_name, True)
 
 

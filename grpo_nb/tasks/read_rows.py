@@ -36,7 +36,9 @@ class Rows:
     """Which of the arguments split, config and encoding say something of it."""
 
 
-def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
+def read_rows(
+    source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None
+) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -52,13 +54,23 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     """
     if isinstance(source, (str, Path)):
         return _read_named(source, split, config, encoding)
-    if isinstance(source, Mapping) and source and all(hasattr(part, "features") for part in source.values()):
+    if (
+        isinstance(source, Mapping)
+        and source
+        and all(hasattr(part, "features") for part in source.values())
+    ):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
-            raise ValueError(f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".')
+            raise ValueError(
+                f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".'
+            )
         rows, notes = _with_label_names(source[chosen].to_list(), source[chosen].features)
         return Rows("dataset", rows, notes, takes=("split",))
-    for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
+    for method in (
+        "to_list",
+        "to_pylist",
+        "to_dicts",
+    ):  # of a Dataset, an Arrow table, a polars.DataFrame
         if hasattr(source, method):
             rows, notes = _with_label_names(getattr(source, method)(), _features_of(source))
             return Rows("dataset", rows, notes)
@@ -71,20 +83,28 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     raise TypeError(f"source = {in_line(source)}: load_task takes 'arithmetic', {taken}.")
 
 
-def _read_named(source: str | Path, split: str | None, config: str | None, encoding: str | None) -> Rows:
+def _read_named(
+    source: str | Path, split: str | None, config: str | None, encoding: str | None
+) -> Rows:
     """Read what a text or path names: a file, or a data set on the Hub."""
     path = Path(source)
     if path.suffix.lower() in FILES:
         return _read_file(path, encoding)
     if str(source) in _KNOWN and not path.is_file():
-        return _read_hub(str(source), split, config)  # a folder of this name is often a run or an export
+        return _read_hub(
+            str(source), split, config
+        )  # a folder of this name is often a run or an export
     if path.is_dir():
         raise ValueError(
             f"{str(source)!r} is a folder here, not a file. Name the file in it, such as {str(path / 'train.jsonl')!r}, or "
             "give the rows of the data set on the Hub: datasets.load_dataset(...)."
         )
-    if path.exists() or path.suffix[1:].isalpha():  # the name of a data set may end in .0, as a version does
-        raise ValueError(f"{str(source)!r} is no {', '.join(FILES)} file: give what pandas reads, a DataFrame.")
+    if (
+        path.exists() or path.suffix[1:].isalpha()
+    ):  # the name of a data set may end in .0, as a version does
+        raise ValueError(
+            f"{str(source)!r} is no {', '.join(FILES)} file: give what pandas reads, a DataFrame."
+        )
     _require_no_misspelling(str(source))
     return _read_hub(str(source), split, config)
 
@@ -96,7 +116,9 @@ def _require_no_misspelling(name: str) -> None:
         ValueError: With the name that was probably meant.
     """
     known = {one: one for one in _NAMES}
-    known |= {str(Path(name)): f"{name}{ending}" for ending in FILES if Path(f"{name}{ending}").is_file()}
+    known |= {
+        str(Path(name)): f"{name}{ending}" for ending in FILES if Path(f"{name}{ending}").is_file()
+    }
     alike = {key.casefold(): meant for key, meant in known.items()}
     nearest = difflib.get_close_matches(name.casefold(), alike, n=1, cutoff=_MISSPELT)
     if nearest:
@@ -126,11 +148,19 @@ def _with_label_names(
 
     A label of -1 stands for no label, as in the test parts of public data sets, and becomes None.
     """
-    readers = {name: reader for name, feature in features.items() if (reader := _label_reader(feature))}
+    readers = {
+        name: reader for name, feature in features.items() if (reader := _label_reader(feature))
+    }
     if not readers:
         return rows, ()
-    rows = [{name: readers[name](value) if name in readers else value for name, value in row.items()} for row in rows]
-    notes = tuple(f"the column {name!r} holds labels: their names are used, not their numbers" for name in readers)
+    rows = [
+        {name: readers[name](value) if name in readers else value for name, value in row.items()}
+        for row in rows
+    ]
+    notes = tuple(
+        f"the column {name!r} holds labels: their names are used, not their numbers"
+        for name in readers
+    )
     return rows, notes
 
 
@@ -138,7 +168,9 @@ def _label_reader(feature: Any) -> Callable[[Any], Any] | None:
     """Return what turns the numbers in a value of this type into names of labels; None if it holds no labels."""
     if hasattr(feature, "int2str"):
         return lambda value: None if value is None or value < 0 else feature.int2str(value)
-    inner = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    inner = (
+        feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    )
     if inner is not None and not isinstance(feature, Mapping):
         reader = _label_reader(inner)
         return reader and (lambda value: value if value is None else [reader(one) for one in value])
@@ -147,14 +179,18 @@ def _label_reader(feature: Any) -> Callable[[Any], Any] | None:
     readers = {name: reader for name, part in feature.items() if (reader := _label_reader(part))}
     if not readers:
         return None
-    return lambda value: value and {k: readers[k](v) if k in readers else v for k, v in value.items()}
+    return lambda value: (
+        value and {k: readers[k](v) if k in readers else v for k, v in value.items()}
+    )
 
 
 def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     checked = [*rows]
     for number, row in enumerate(checked):
         if not isinstance(row, Mapping):
-            raise TypeError(f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?"}}.')
+            raise TypeError(
+                f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?"}}.'
+            )
     return [{str(name): value for name, value in row.items()} for row in checked]
 
 
@@ -179,7 +215,10 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
             return Rows(path.stem, rows, notes, place=path.name)
         text, notes = _decoded(path.read_bytes(), encoding)
         rows = _read_csv(text) if kind in (".csv", ".tsv") else _read_json(path.name, text)
-    except (ValueError, OSError) as error:  # what pandas, pyarrow, json and codecs raise is one of these
+    except (
+        ValueError,
+        OSError,
+    ) as error:  # what pandas, pyarrow, json and codecs raise is one of these
         raise ValueError(
             f"{path} cannot be read: {' '.join(str(error).split())}. Mend it, or give a DataFrame."
         ) from error
@@ -193,7 +232,9 @@ def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
     try:
         return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"), ()
     except UnicodeError:
-        return data.decode("cp1252"), ("read as cp1252, for it is not UTF-8; encoding= chooses another",)
+        return data.decode("cp1252"), (
+            "read as cp1252, for it is not UTF-8; encoding= chooses another",
+        )
 
 
 def _read_csv(text: str) -> list[dict[str, Any]]:
@@ -202,9 +243,15 @@ def _read_csv(text: str) -> list[dict[str, Any]]:
 
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
     separator = max(",;\t|", key=head.count)
-    frame = pandas.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
-    if not isinstance(frame.index, pandas.RangeIndex):  # pandas takes the cells that are too many for an index
-        raise ValueError(f"more cells than the first line has names; a text with {separator!r} needs quotation marks")
+    frame = pandas.read_csv(
+        io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
+    )
+    if not isinstance(
+        frame.index, pandas.RangeIndex
+    ):  # pandas takes the cells that are too many for an index
+        raise ValueError(
+            f"more cells than the first line has names; a text with {separator!r} needs quotation marks"
+        )
     return _rows_of_table(frame)
 
 
@@ -215,7 +262,11 @@ def _read_json(place: str, text: str) -> list[dict[str, Any]]:
     except json.JSONDecodeError as error:
         if not error.msg.startswith("Extra data"):
             raise
-        content = [_read_line(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        content = [
+            _read_line(number, line)
+            for number, line in enumerate(text.split("\n"), 1)
+            if line.strip()
+        ]
     if isinstance(content, Mapping):
         return _rows_of_table(content)
     return _checked(place, content if isinstance(content, list) else [content])
@@ -236,5 +287,7 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         data = load_dataset(known, config or usual, split=split or "train")
         rows, notes = _with_label_names(data.to_list(), _features_of(data))
     except (OSError, ConnectionError, ValueError) as error:
-        raise ValueError(f"{name!r} is no file, and no data set that the Hub gives: {error!s:.300}") from error
+        raise ValueError(
+            f"{name!r} is no file, and no data set that the Hub gives: {error!s:.300}"
+        ) from error
     return Rows(name, rows, notes, place=name, takes=("split", "config"))

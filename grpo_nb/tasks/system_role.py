@@ -6,12 +6,12 @@ from typing import Any
 from grpo_nb.core.words import require_tokenizer
 
 _MARK = "system-role-check"
-NO_SYSTEM_ROLE = (
-    "the model's chat template has no system role, so the system prompt stands at the start of the first user message"
-)
+NO_SYSTEM_ROLE = "the model's chat template has no system role, so the system prompt stands at the start of the first user message"
 
 
-def is_system_role_lost(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> bool:
+def is_system_role_lost(
+    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> bool:
     """Say whether the chat template refuses a system message, or leaves it out without a word."""
     from jinja2 import TemplateError
 
@@ -33,7 +33,9 @@ def fit_to_template(
 ) -> list[Any]:
     """Return prompts that the chat template can render: without a system role if it has none."""
     prompts = list(prompts)
-    has_system = any(turn["role"] in ("system", "developer") for prompt in prompts for turn in prompt[:1])
+    has_system = any(
+        turn["role"] in ("system", "developer") for prompt in prompts for turn in prompt[:1]
+    )
     if has_system and is_system_role_lost(tokenizer, chat_template_kwargs):
         return list(map(merge_system_turn, prompts))
     return prompts

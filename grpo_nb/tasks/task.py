@@ -59,7 +59,11 @@ class Task(Shown):
     """What the model may do before it answers."""
 
     def with_tools(
-        self, *functions: Tool, environment: type | None = None, rounds: int = 8, seconds_per_call: float = 10.0
+        self,
+        *functions: Tool,
+        environment: type | None = None,
+        rounds: int = 8,
+        seconds_per_call: float = 10.0,
     ) -> Task:
         """Return the task with functions that a model may call before it answers; what they return or raise is told to it.
 
@@ -84,11 +88,18 @@ class Task(Shown):
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
-        return {**self.chat_template_kwargs, **({"tools": self.play.schemas} if self.play is not None else {})}
+        return {
+            **self.chat_template_kwargs,
+            **({"tools": self.play.schemas} if self.play is not None else {}),
+        }
 
     def begun_prompts(self, rows: Dataset) -> list[Any]:
         """Return the prompts of some of its rows, each with what its environment says at first."""
-        return [self.play.begin(row)[0] for row in rows] if self.play is not None else list(rows["prompt"])
+        return (
+            [self.play.begin(row)[0] for row in rows]
+            if self.play is not None
+            else list(rows["prompt"])
+        )
 
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
@@ -113,8 +124,14 @@ class Task(Shown):
         own, asked = dict(self.chat_template_kwargs), settings.extra.get("chat_template_kwargs")
         if asked is not None and asked != own:
             told = f"extra has chat_template_kwargs = {asked}, and the task was made with {own}"
-            raise ValueError(f"{told}: say it where the task is made, gn.load_task(..., chat_template_kwargs={asked}).")
-        return settings.replace(extra={**settings.extra, "chat_template_kwargs": own}) if own else settings
+            raise ValueError(
+                f"{told}: say it where the task is made, gn.load_task(..., chat_template_kwargs={asked})."
+            )
+        return (
+            settings.replace(extra={**settings.extra, "chat_template_kwargs": own})
+            if own
+            else settings
+        )
 
     def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
         """Return the task without the prompts of more than `max_prompt_length` tokens, counted in `dropped`.
@@ -130,28 +147,32 @@ class Task(Shown):
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
             lengths = prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
-            kept[part] = rows.select([i for i, length in enumerate(lengths) if length <= max_prompt_length])
+            kept[part] = rows.select(
+                [i for i, length in enumerate(lengths) if length <= max_prompt_length]
+            )
             if len(kept[part]) == 0:
-                all_longer = (
-                    f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens"
+                all_longer = f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens"
+                raise ValueError(
+                    f"{all_longer}. Write max_prompt_length={max(lengths)}, or shorten the prompts."
                 )
-                raise ValueError(f"{all_longer}. Write max_prompt_length={max(lengths)}, or shorten the prompts.")
             every += zip(lengths, rows["question"], strict=True)
         too_long = [pair for pair in every if pair[0] > max_prompt_length]
         if not too_long:
             return self
         length, question = max(too_long)
-        note = (
-            f"{len(too_long)} of {len(every)} prompts left out: settings.replace(max_prompt_length={length}) keeps all"
-        )
+        note = f"{len(too_long)} of {len(every)} prompts left out: settings.replace(max_prompt_length={length}) keeps all"
         examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
         dropped = self._dropped_and({"too long": len(too_long)})
-        return dataclasses.replace(self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note))
+        return dataclasses.replace(
+            self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note)
+        )
 
     def _without_system_turns(self) -> Task:
         """Return the task with the system prompt at the start of each first user message."""
         merged = {
-            part: as_dataset([{**row, "prompt": merge_system_turn(row["prompt"])} for row in getattr(self, part)])
+            part: as_dataset(
+                [{**row, "prompt": merge_system_turn(row["prompt"])} for row in getattr(self, part)]
+            )
             for part in ("train", "holdout")
         }
         return dataclasses.replace(self, **merged, notes=(*self.notes, NO_SYSTEM_ROLE))
@@ -177,7 +198,9 @@ class Task(Shown):
             before, train = list(train["pass_rate"]), train.remove_columns("pass_rate")
         rates = [found.get(row, known) for row, known in enumerate(before)]
         # With its type: a list that holds only None would get none.
-        return dataclasses.replace(self, train=train.add_column("pass_rate", pyarrow.array(rates, type="float64")))
+        return dataclasses.replace(
+            self, train=train.add_column("pass_rate", pyarrow.array(rates, type="float64"))
+        )
 
     def curriculum(self, low: float = 0.1, high: float = 0.9) -> Task:
         """Return the task with the training questions whose pass rate lies between `low` and `high`, both included.
@@ -194,7 +217,9 @@ class Task(Shown):
         ValueError: no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).
         """
         if "pass_rate" not in self.train.column_names:
-            raise ValueError("no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).")
+            raise ValueError(
+                "no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...))."
+            )
         rates = list(self.train["pass_rate"])
         below = [i for i, rate in enumerate(rates) if rate is not None and rate < low]
         above = [i for i, rate in enumerate(rates) if rate is not None and rate > high]
@@ -203,8 +228,13 @@ class Task(Shown):
             raise ValueError(
                 f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: widen both."
             )
-        dropped = {f"with a pass rate below {low:g}": len(below), f"with a pass rate above {high:g}": len(above)}
-        return dataclasses.replace(self, train=self.train.select(kept), dropped=self._dropped_and(dropped))
+        dropped = {
+            f"with a pass rate below {low:g}": len(below),
+            f"with a pass rate above {high:g}": len(above),
+        }
+        return dataclasses.replace(
+            self, train=self.train.select(kept), dropped=self._dropped_and(dropped)
+        )
 
     def after(self, runs: Sequence[Any]) -> Task:
         """Return the task to go on with after other runs: the questions they sampled least often come first.
@@ -224,7 +254,9 @@ class Task(Shown):
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
-        return dict(Counter(self.dropped) + Counter(more))  # of reasons without rows nothing is kept
+        return dict(
+            Counter(self.dropped) + Counter(more)
+        )  # of reasons without rows nothing is kept
 
     def _parts(self) -> Iterable[Html | Table | str]:
         shown = {
@@ -235,7 +267,9 @@ class Task(Shown):
             "answer format": self.format.name,
         }
         if self.play is not None:
-            shown["tools"] = ", ".join(tool.__name__ for tool in self.play.of(self.play.fresh_environment))
+            shown["tools"] = ", ".join(
+                tool.__name__ for tool in self.play.of(self.play.fresh_environment)
+            )
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
@@ -243,11 +277,21 @@ class Task(Shown):
         yield Table(list(shown.items()), narrow=(0,))
         yield from self.notes
         if self.dropped:
-            rows = [(count, reason, self.examples.get(reason, "")) for reason, count in self.dropped.items()]
-            yield Table(rows, ("rows left out", "why", "one of them (the first row is row 0)"), right=(0,), wide=(2,))
+            rows = [
+                (count, reason, self.examples.get(reason, ""))
+                for reason, count in self.dropped.items()
+            ]
+            yield Table(
+                rows,
+                ("rows left out", "why", "one of them (the first row is row 0)"),
+                right=(0,),
+                wide=(2,),
+            )
         first = self.train[0]
         said = "The first training prompt, whose answer is"
-        yield Html(f"{said} {first['answer']!r}:", f"{said} <code>{escaped(first['answer'])}</code>:")
+        yield Html(
+            f"{said} {first['answer']!r}:", f"{said} <code>{escaped(first['answer'])}</code>:"
+        )
         if self.tokenizer is None:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
             return
@@ -258,4 +302,6 @@ class Task(Shown):
 
 def _has_system_turn(rows: Dataset) -> bool:
     """Say whether a prompt begins with what the system says."""
-    return any(turn["role"] in ("system", "developer") for prompt in rows["prompt"] for turn in prompt[:1])
+    return any(
+        turn["role"] in ("system", "developer") for prompt in rows["prompt"] for turn in prompt[:1]
+    )

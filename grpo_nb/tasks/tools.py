@@ -17,9 +17,7 @@ from grpo_nb.core.words import in_line, require_number
 Tool = Callable[..., Any]
 _CONSTANTS = (str, bool, int, float, tuple, list, dict, type(None))
 _NO_IMAGES = "gives an image: tools of this kit give text. Have it describe what is to be seen."
-_HOW = (
-    "Write types for its arguments, and a docstring that says what it does and, below 'Args:', what each argument is."
-)
+_HOW = "Write types for its arguments, and a docstring that says what it does and, below 'Args:', what each argument is."
 
 
 class _Refused(BaseException):
@@ -65,33 +63,58 @@ class Play:
                 "reward: def won(environments, **_): return [float(e._won()) for e in environments]."
             )
         every = [*self.tools, *self._methods.values()]
-        if not every or not all(map(callable, every)) or any(map(inspect.iscoroutinefunction, every)):
+        if (
+            not every
+            or not all(map(callable, every))
+            or any(map(inspect.iscoroutinefunction, every))
+        ):
             raise ValueError(
                 "there is no tool, or one that is async: give functions, or methods without _, written with def."
             )
         names = [tool.__name__ for tool in every]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"two tools are called {min(twice)!r}, and a model could call only one of them.")
+            raise ValueError(
+                f"two tools are called {min(twice)!r}, and a model could call only one of them."
+            )
         for tool in every:
             if missing := _undescribed(tool):
-                raise ValueError(f"a tool cannot be described to the model: {tool.__name__} has no {missing}. {_HOW}")
+                raise ValueError(
+                    f"a tool cannot be described to the model: {tool.__name__} has no {missing}. {_HOW}"
+                )
 
     @property
     def _methods(self) -> dict[str, Tool]:
         """The public methods of the environment, as TRL finds them."""
-        held = inspect.getmembers(self.environment, inspect.isfunction) if self.environment is not None else []
-        return {name: method for name, method in held if name != "reset" and not name.startswith("_")}
+        held = (
+            inspect.getmembers(self.environment, inspect.isfunction)
+            if self.environment is not None
+            else []
+        )
+        return {
+            name: method for name, method in held if name != "reset" and not name.startswith("_")
+        }
 
     @property
     def identity(self) -> list[str]:
         """What makes these tools others: sources, as far as known, what a model is told of them, constants of the class."""
-        own = [held for _, held in inspect.getmembers(self.environment, inspect.isfunction)] if self.environment else []
+        own = (
+            [held for _, held in inspect.getmembers(self.environment, inspect.isfunction)]
+            if self.environment
+            else []
+        )
         held = vars(self.environment) if self.environment else {}
         return [
             str(self.rounds),
-            *(f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}" for f in (*self.tools, *own)),
+            *(
+                f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}"
+                for f in (*self.tools, *own)
+            ),
             *(f"{f.__name__} {f.arguments_set}" for f in self.tools if hasattr(f, "arguments_set")),
-            *(f"{name} = {held[name]!r}" for name in held if isinstance(held[name], _CONSTANTS) and name[:2] != "__"),
+            *(
+                f"{name} = {held[name]!r}"
+                for name in held
+                if isinstance(held[name], _CONSTANTS) and name[:2] != "__"
+            ),
         ]
 
     @functools.cached_property
@@ -110,10 +133,16 @@ class Play:
             self.__init__()
             said = kind.reset(self, **copy.deepcopy(row))
             if said is not None and not isinstance(said, str):
-                raise ValueError(f"{kind.__name__}.reset returned {in_line(said)}: a text for the prompt, or None.")
+                raise ValueError(
+                    f"{kind.__name__}.reset returned {in_line(said)}: a text for the prompt, or None."
+                )
             return said
 
-        return type(kind.__name__, (kind,), {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__})
+        return type(
+            kind.__name__,
+            (kind,),
+            {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__},
+        )
 
     def limited(self, tool: Tool) -> Tool:
         """A tool as the model calls it, under the time limit. Environment and rewards call methods as they were written."""
@@ -121,14 +150,22 @@ class Play:
 
     def of(self, environment: Any = None) -> list[Tool]:
         """The tools of one episode as the model calls them, in which it plays in this environment."""
-        return [*map(self.limited, (*self.tools, *(getattr(environment, name) for name in self._methods)))]
+        return [
+            *map(
+                self.limited, (*self.tools, *(getattr(environment, name) for name in self._methods))
+            )
+        ]
 
     @functools.cached_property
     def schemas(self) -> list[dict[str, Any]]:
         """The tools as a chat template takes them."""
-        from transformers.utils import get_json_schema  # when a model is there, and with it unsloth, which comes before
+        from transformers.utils import (
+            get_json_schema,  # when a model is there, and with it unsloth, which comes before
+        )
 
-        return [get_json_schema(tool) for tool in self.of(self.environment and self.fresh_environment())]
+        return [
+            get_json_schema(tool) for tool in self.of(self.environment and self.fresh_environment())
+        ]
 
     def begin(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Begin an episode: the prompt with what the environment says at first, and the environment as a column of rewards."""
@@ -181,7 +218,9 @@ def _function_of_partial(partial: functools.partial) -> Tool:
     while isinstance(function, functools.partial):
         function = function.func
     free = [
-        parameter for name, parameter in inspect.signature(partial).parameters.items() if name not in partial.keywords
+        parameter
+        for name, parameter in inspect.signature(partial).parameters.items()
+        if name not in partial.keywords
     ]
 
     @functools.wraps(function)
@@ -192,9 +231,13 @@ def _function_of_partial(partial: functools.partial) -> Tool:
     tool.__name__ = own.get("__name__", function.__name__)
     tool.__doc__ = own.get("__doc__", function.__doc__)
     names = {parameter.name for parameter in free} | {"return"}
-    tool.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name in names}
+    tool.__annotations__ = {
+        name: kind for name, kind in function.__annotations__.items() if name in names
+    }
     tool.__signature__ = inspect.signature(partial).replace(parameters=free)
-    tool.arguments_set = f"{partial.args} {partial.keywords}"  # a tool with other arguments is another one
+    tool.arguments_set = (
+        f"{partial.args} {partial.keywords}"  # a tool with other arguments is another one
+    )
     return tool
 
 
@@ -208,7 +251,8 @@ def _limited(tool: Tool, seconds: float) -> Tool:
         result = run_with_deadline(lambda: tool(*args, **given), seconds)
         parts = result if isinstance(result, (list, tuple)) else [result]
         if any(
-            type(part).__module__.startswith("PIL") or (isinstance(part, dict) and part.get("type") == "image")
+            type(part).__module__.startswith("PIL")
+            or (isinstance(part, dict) and part.get("type") == "image")
             for part in parts
         ):
             raise _Refused(f"the tool {tool.__name__} {_NO_IMAGES}")
@@ -223,7 +267,9 @@ def _undescribed(tool: Tool) -> str:
         return "docstring"
     taken = [p for name, p in inspect.signature(tool).parameters.items() if name != "self"]
     untyped = next((f"type for {p.name}" for p in taken if p.annotation is p.empty), "")
-    return untyped or next((f"line for {p.name} below 'Args:'" for p in taken if f"{p.name}:" not in told), "")
+    return untyped or next(
+        (f"line for {p.name} below 'Args:'" for p in taken if f"{p.name}:" not in told), ""
+    )
 
 
 def _source_of(function: Tool) -> str:

@@ -7,5 +7,10 @@ import lazy_loader
 
 # Found when asked for: most of them import trl, and unsloth before it. `gn.train` and `gn.dry_run` are those of the files.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submod_attrs={"effective": ["effective_settings"], "priming": ["prime"], "callback": ["Observer"]}
+    __name__,
+    submod_attrs={
+        "effective": ["effective_settings"],
+        "priming": ["prime"],
+        "callback": ["Observer"],
+    },
 )

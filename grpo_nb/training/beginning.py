@@ -32,11 +32,18 @@ def keep_beginning(run: Run, model: Any, task: Task) -> None:
 def write_task(folder: Path, task: Task) -> None:
     """Write the rows of a task as JSON lines, what JSON does not know as its text."""
     for name, rows in (("train", task.train), ("holdout", task.holdout)):
-        write_text(folder / f"{name}.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
+        write_text(
+            folder / f"{name}.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows)
+        )
 
 
 def keep_generation(
-    run: Run, at: int, step: int, rows: Sequence[Mapping[str, Any]], completion_ids: Sequence[Sequence[int]], size: int
+    run: Run,
+    at: int,
+    step: int,
+    rows: Sequence[Mapping[str, Any]],
+    completion_ids: Sequence[Sequence[int]],
+    size: int,
 ) -> None:
     """Write what was generated, which the trainer tells of the first generations: text alone would not give the tokens back.
 
@@ -50,5 +57,12 @@ def keep_generation(
     """
     file = run.start_path / "generations.json"
     kept = json.loads(file.read_text("utf-8")) if file.is_file() else []
-    made = {"at": at, "step": step, "rows": list(rows[::size]), "completion_ids": list(map(list, completion_ids))}
-    write_json(file, [*(entry for entry in kept if entry["at"] < at), made])  # a resumed run makes some again
+    made = {
+        "at": at,
+        "step": step,
+        "rows": list(rows[::size]),
+        "completion_ids": list(map(list, completion_ids)),
+    }
+    write_json(
+        file, [*(entry for entry in kept if entry["at"] < at), made]
+    )  # a resumed run makes some again

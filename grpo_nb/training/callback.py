@@ -55,8 +55,15 @@ class Recorder(TrainerCallback):
         observers: Asked at each row, in this order; the health rules come last, for they read what all others add.
     """
 
-    def __init__(self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()) -> None:
-        self.run, self.trainer, self.settings, self.observers = run, trainer, settings, list(observers)
+    def __init__(
+        self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.run, self.trainer, self.settings, self.observers = (
+            run,
+            trainer,
+            settings,
+            list(observers),
+        )
         self.rows, self.weights = run.rows, run.weights
         self.health = HealthMonitor(
             weights=self.weights, settings=settings, ranges=run.ranges, rows=self.rows, stop_on=settings.stop_on_alert
@@ -98,30 +105,46 @@ class Recorder(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin()
         state.log_history = [dict(row) for row in self.rows]
-        self.bar = progress_bar(state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True)
-        self._plot = LivePlot(self.weights, self.settings.beta, self.run.reference) if is_notebook() else None
+        self.bar = progress_bar(
+            state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
+        )
+        self._plot = (
+            LivePlot(self.weights, self.settings.beta, self.run.reference)
+            if is_notebook()
+            else None
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A judge without the calls for another step ends the training as the stop button does.
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
             self.is_interrupted = True
-            warnings.warn("A judge's budget does not last for another step, so it ends here.", stacklevel=2)
+            warnings.warn(
+                "A judge's budget does not last for another step, so it ends here.", stacklevel=2
+            )
         # With more `logging_steps`, too: a checkpoint comes after a row.
         control.should_log |= self.is_interrupted or control.should_training_stop
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         if logs is None or "train_runtime" in logs:  # the trainer's closing summary
             return
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         table = None
         if _GENERATED in row:
             has_tools, size = bool(self.trainer.tools), self.settings.num_generations
-            table = completions_table(last_generation(self.trainer), row["step"], size, self.weights, has_tools)
+            table = completions_table(
+                last_generation(self.trainer), row["step"], size, self.weights, has_tools
+            )
             texts = list(played(table))
-            row |= repetition_metrics(texts[first : first + size] for first in range(0, len(texts), size))
+            row |= repetition_metrics(
+                texts[first : first + size] for first in range(0, len(texts), size)
+            )
             if has_tools:
                 last = [turns[-1] for turns in map(json.loads, table["turns"])]
-                row["tools/unanswered"] = sum(bool(turn.get("tool_calls")) for turn in last) / len(last)
+                row["tools/unanswered"] = sum(bool(turn.get("tool_calls")) for turn in last) / len(
+                    last
+                )
         for observer in self.observers:
             try:
                 if observer(row, table):
@@ -131,7 +154,9 @@ class Recorder(TrainerCallback):
         fresh = self.health.update(row)
         row |= {"alerts": [alert.to_dict() for alert in fresh]} if fresh else {}
         if self.health.should_stop:
-            self.stopped_by = ", ".join(alert.rule for alert in self.health.alerts if alert.kind == "critical")
+            self.stopped_by = ", ".join(
+                alert.rule for alert in self.health.alerts if alert.kind == "critical"
+            )
         self.run.write_step(row, table)
         self.rows.append(row)
         if "holdout/accuracy" in row and best_row(self.rows)["step"] == row["step"]:
@@ -142,7 +167,9 @@ class Recorder(TrainerCallback):
             keep_best(self.run.path)
         self._show(row, fresh)
         control.should_training_stop |= self.is_interrupted or bool(self.stopped_by or self.error)
-        control.should_save = control.should_training_stop or self.trainer.is_save_due(self.settings.save_steps)
+        control.should_save = control.should_training_stop or self.trainer.is_save_due(
+            self.settings.save_steps
+        )
 
     def _show(self, row: Mapping[str, Any], fresh: Sequence[Alert]) -> None:
         """Bring bar, figure and alerts up to date. Where that fails it is left: it is no reason to end a training."""
@@ -150,7 +177,10 @@ class Recorder(TrainerCallback):
             return
         try:
             if "reward" in row:
-                shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
+                shown = {
+                    "reward": f"{row['reward']:.2f}",
+                    "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured",
+                }
                 self.bar.set_postfix(shown, refresh=False)
             self.bar.update(row["step"] - self.bar.n)
             self.bar.refresh()
@@ -185,7 +215,11 @@ def best_adapter(run: Run, step: int) -> Path:
 
 
 def completions_table(
-    logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float], has_tools: bool = False
+    logs: Mapping[str, Any],
+    step: int,
+    size: int,
+    weights: Mapping[str, float],
+    has_tools: bool = False,
 ) -> pandas.DataFrame:
     """Return the last generation batch of a trainer as `Run.completions` has it.
 
@@ -197,7 +231,9 @@ def completions_table(
         has_tools: Whether a completion is an episode, of which every turn is kept.
     """
     scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
-    prompts = [prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]]
+    prompts = [
+        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
+    ]
     texts = list(map(completion_text, logs["completion"]))
     # Of those that are a number, as TRL has it; NaN where none is.
     total = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
@@ -206,6 +242,10 @@ def completions_table(
         first["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
     own = {**first, **scores, "total": total, "advantage": list(logs["advantages"])}
     # What rewards log of each completion (TRL's `log_extra`), such as a judge's words.
-    said = {name: pandas.Series(map(str, words)) for name, words in logs.get("extra", {}).items() if name not in own}
+    said = {
+        name: pandas.Series(map(str, words))
+        for name, words in logs.get("extra", {}).items()
+        if name not in own
+    }
     # At once: a table that grows by columns takes twice as long.
     return pandas.DataFrame(own | said)

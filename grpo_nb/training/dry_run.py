@@ -54,12 +54,24 @@ def dry_run(
     True
     """
     refuse_keywords(dry_run, unknown)
-    require(CALL.format("dry_run"), model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings)
+    require(
+        CALL.format("dry_run"),
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        rewards=rewards,
+        settings=settings,
+    )
     memory = stateful_holders(reward_list(rewards))
     # Copied, for a state_dict may hand out the very lists that the reward adds to; a reward itself may hold a lock or a model.
     known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}
     try:
-        with kept_random_state(), kept_modes(model), reference_adapter(model), tempfile.TemporaryDirectory() as nowhere:
+        with (
+            kept_random_state(),
+            kept_modes(model),
+            reference_adapter(model),
+            tempfile.TemporaryDirectory() as nowhere,
+        ):
             # What makes a run visible elsewhere has no place in a dry one.
             quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
             prepared = prepare(model, tokenizer, task, rewards, quiet)
@@ -71,7 +83,9 @@ def dry_run(
     finally:
         for name, reward in memory.items():
             reward.load_state_dict(known[name])
-    table = completions_table(last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools))
+    table = completions_table(
+        last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
+    )
     return StepGroups.of("A dry run", table, prepared.weights)
 
 

@@ -33,7 +33,9 @@ def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
         return built, stock(**{name: value for name, value in handed.items() if name in known})
 
 
-def effective_settings(settings: Settings, model: Any = None, *, pair: Any = None) -> EffectiveSettings:
+def effective_settings(
+    settings: Settings, model: Any = None, *, pair: Any = None
+) -> EffectiveSettings:
     """Say which settings will not run as written here, and what runs that nobody asked for, with the reason where it is known.
 
     The configuration is built as for a training, on this machine, and looked at. What the trainer itself changes afterwards
@@ -53,14 +55,21 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
     require_settings(settings, "gn.training.effective_settings(settings, model)")
     gpu, obstacle = find_gpu(), None
     if model is None:
-        chosen, obstacle = number_type(settings, gpu), vllm_obstacle(settings, gpu, try_import=False)
+        chosen, obstacle = (
+            number_type(settings, gpu),
+            vllm_obstacle(settings, gpu, try_import=False),
+        )
         sharing = None if gpu is None else "That is for CPUs."
     else:
         chosen = number_type_of(model, settings, gpu)
-        sharing = CpuEngine.obstacle(model, settings.max_prompt_length + settings.max_completion_length)
+        sharing = CpuEngine.obstacle(
+            model, settings.max_prompt_length + settings.max_completion_length
+        )
         if not has_engine(model):
             obstacle = vllm_obstacle(settings, gpu) or "The model was loaded without vLLM."
-    asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None)
+    asked = requested_arguments(
+        settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None
+    )
     found = compared(settings, asked, *(pair or configurations(settings, model)))
     loaded = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
     shaped = settings if model is None else as_loaded(model, settings)
@@ -69,7 +78,9 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
             why = "The adapter that the model was loaded with decides it."
             loaded[name] = Effect(getattr(settings, name), getattr(shaped, name), why)
     if settings.num_train_epochs is not None:
-        steps = f"{settings.max_steps} steps" if pair else "steps that gn.plan(settings, task) shows"
+        steps = (
+            f"{settings.max_steps} steps" if pair else "steps that gn.plan(settings, task) shows"
+        )
         why = "Counted in the training questions when the training starts."
         loaded["num_train_epochs"] = Effect(settings.num_train_epochs, steps, why)
     if settings.fast_inference and obstacle is not None:

@@ -11,7 +11,13 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.async_rewards import is_async
-from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name, with_last_word
+from grpo_nb.rewards.base import (
+    Completion,
+    RewardFunction,
+    completion_text,
+    reward_name,
+    with_last_word,
+)
 from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.calls import RewardError, to_floats
 from grpo_nb.scoring.scores import score
@@ -19,7 +25,14 @@ from grpo_nb.scoring.scores import score
 # What a reward raised may tell of memory or GPU; the words of other errors may be those of a completion.
 _OF_THE_MACHINE = (RuntimeError, MemoryError)
 # What TRL hands to a reward beside the columns of the data.
-_NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+_NOT_COLUMNS = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
 
 
 def guarded(reward: RewardFunction) -> RewardFunction:
@@ -50,7 +63,9 @@ def _usable(name: str, scores: list[Any], completions: Sequence[Completion]) -> 
         told = f"it returned {len(scores)} scores for {len(completions)} completions: there must be one for each"
         raise RewardError(name, None, "", ValueError(told))
     for row, value in enumerate(to_floats(scores, len(scores))):
-        if math.isinf(value):  # every advantage of its group, and with them the adapter, would be NaN
+        if math.isinf(
+            value
+        ):  # every advantage of its group, and with them the adapter, would be NaN
             excerpt = repr(shorten(completion_text(completions[row]), 120))
             told = f"it gave {scores[row]!r:.40}: give a finite number, or None where it has nothing to say"
             raise RewardError(name, row, excerpt, ValueError(told))
@@ -68,9 +83,14 @@ def _located(reward: RewardFunction, keywords: dict[str, Any]) -> Iterator[None]
         if isinstance(error, _OF_THE_MACHINE) and is_out_of_memory(error):
             raise
         columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
-        rows = [{key: values[i] for key, values in columns.items()} for i in range(len(keywords["completions"]))]
+        rows = [
+            {key: values[i] for key, values in columns.items()}
+            for i in range(len(keywords["completions"]))
+        ]
         known = {key: keywords.get(key) for key in ("prompts", "completion_ids", "trainer_state")}
-        score(reward, keywords["completions"], rows, **known)  # raises a `RewardError` where a row alone does it
+        score(
+            reward, keywords["completions"], rows, **known
+        )  # raises a `RewardError` where a row alone does it
         raise RewardError(reward_name(reward), None, "", error) from error
 
 
@@ -88,7 +108,9 @@ def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        of_a_reward = isinstance(error, RewardError) and not isinstance(error.__cause__, _OF_THE_MACHINE)
+        of_a_reward = isinstance(error, RewardError) and not isinstance(
+            error.__cause__, _OF_THE_MACHINE
+        )
         if isinstance(error, EnvironmentProblem) or (of_a_reward and not is_disk_full(error)):
             raise
         memory, problem = memory_advice(error, settings), gpu_problem(error)

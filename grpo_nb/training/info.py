@@ -46,7 +46,9 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
         },
         "rewards": [
             {"name": name, "weight": weight, **_described(reward)}
-            for (name, weight), reward in zip(prepared.weights.items(), prepared.rewards, strict=True)
+            for (name, weight), reward in zip(
+                prepared.weights.items(), prepared.rewards, strict=True
+            )
         ],
         "machine": {
             "platform": platform.platform(),

@@ -63,7 +63,9 @@ class Prepared:
     """Why TRL's own path computes it, or None if prompts are shared."""
 
 
-def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings) -> Prepared:
+def prepare(
+    model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
+) -> Prepared:
     """Check what a training is asked for; nothing is written.
 
     Raises:
@@ -71,9 +73,13 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
     """
     require_same_settings(model, tokenizer, settings)
     if settings.keep == "best" and not settings.holdout_every:
-        raise ValueError("keep = 'best' needs held-out scores: settings = settings.replace(holdout_every=5).")
+        raise ValueError(
+            "keep = 'best' needs held-out scores: settings = settings.replace(holdout_every=5)."
+        )
     if settings.holdout_every and not len(task.holdout):
-        raise ValueError("holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2).")
+        raise ValueError(
+            "holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2)."
+        )
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
     if task.play is not None:
         tool_template(tokenizer)
@@ -81,7 +87,9 @@ def prepare(model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunc
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
     if left_out:
-        warnings.warn(f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3)
+        warnings.warn(
+            f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3
+        )
     settings = settings.for_questions(len(task.train))
     weights = tried(rewards, task, settings)
     obstacle = _stock_reason(model, settings)
@@ -101,7 +109,9 @@ def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> 
     """
     weights = weights_by_name(rewards)
     if taken := weights.keys() & OWN_COLUMNS:
-        raise ValueError(f"{taken} is a column of the record of completions already: give the reward another name.")
+        raise ValueError(
+            f"{taken} is a column of the record of completions already: give the reward another name."
+        )
     row = task.train[0]
     check_rows(rewards, task.train)
     tried_on = task.begun(row)
@@ -109,7 +119,10 @@ def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> 
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for reward in rewards:
         answer = [{"role": "assistant", "content": task.format.render("reasoning", row["answer"])}]
-        call_reward(guarded(reward), make_batch([answer], tried_on, completion_ids=[[0]], trainer_state=state))
+        call_reward(
+            guarded(reward),
+            make_batch([answer], tried_on, completion_ids=[[0]], trainer_state=state),
+        )
     return weights
 
 
@@ -117,9 +130,14 @@ def _stock_reason(model: Any, settings: Settings) -> str | None:
     """Why prompts are not shared, or None if they are; a warning where the user could not know."""
     if not settings.shared_prompts:
         return "it is switched off"
-    obstacle = CpuEngine.obstacle(model, settings.max_prompt_length + settings.max_completion_length)
+    obstacle = CpuEngine.obstacle(
+        model, settings.max_prompt_length + settings.max_completion_length
+    )
     if obstacle is not None and find_gpu() is None:
-        warnings.warn(f"Prompts are not shared, and a step takes about three times as long: {obstacle}.", stacklevel=4)
+        warnings.warn(
+            f"Prompts are not shared, and a step takes about three times as long: {obstacle}.",
+            stacklevel=4,
+        )
     return obstacle
 
 
@@ -137,8 +155,14 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
         yield_cores()
     engine = None if prepared.obstacle else CpuEngine(prepared.model)
     # transformers makes the folder that it is to write to, so it is one that goes away again.
-    with explained(prepared.settings), kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:
-        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
+    with (
+        explained(prepared.settings),
+        kept_precision(prepared.model),
+        tempfile.TemporaryDirectory() as nowhere,
+    ):
+        arguments = grpo_arguments(
+            prepared.settings, prepared.weights, Path(nowhere), prepared.model
+        )
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         play, tools = prepared.task.play, {}
@@ -162,11 +186,16 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
     return trainer
 
 
-def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any = None) -> dict[str, Any]:
+def grpo_arguments(
+    settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
+) -> dict[str, Any]:
     """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
     gpu = find_gpu()
     if model is None:
-        chosen, has_vllm = number_type(settings, gpu).name, vllm_obstacle(settings, gpu, try_import=False) is None
+        chosen, has_vllm = (
+            number_type(settings, gpu).name,
+            vllm_obstacle(settings, gpu, try_import=False) is None,
+        )
     else:
         # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
         chosen, has_vllm = number_type_of(model, settings, gpu).name, has_engine(model)

@@ -78,14 +78,21 @@ def prime(
     require_same_settings(model, tokenizer, settings)
     settings = task.rendered_by(settings)
     if task.play is not None:
-        raise ValueError("priming shows answers, and no calls of tools: show an episode, load_task(..., example=...).")
+        raise ValueError(
+            "priming shows answers, and no calls of tools: show an episode, load_task(..., example=...)."
+        )
     if not len(task.holdout):
-        raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
-    chosen = random.Random(settings.seed).sample(range(len(task.train)), min(examples, len(task.train)))
+        raise ValueError(
+            "the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2)."
+        )
+    chosen = random.Random(settings.seed).sample(
+        range(len(task.train)), min(examples, len(task.train))
+    )
     shown = [task.train[i] for i in sorted(chosen)]
     asked = [task.holdout[i] for i in range(min(_HELD_OUT, len(task.holdout)))]
     turns, measured = (
-        Dataset.from_list([_tokens(tokenizer, task, row, reasoning(row)) for row in rows]) for rows in (shown, asked)
+        Dataset.from_list([_tokens(tokenizer, task, row, reasoning(row)) for row in rows])
+        for rows in (shown, asked)
     )
     gpu = find_gpu()
     number_type = number_type_of(model, settings, gpu).name
@@ -120,7 +127,11 @@ def prime(
         )
         with kept_precision(model):
             trainer = SFTTrainer(
-                model, arguments, train_dataset=turns, eval_dataset=measured, processing_class=tokenizer
+                model,
+                arguments,
+                train_dataset=turns,
+                eval_dataset=measured,
+                processing_class=tokenizer,
             )
         silence(trainer)
         rest_engine(model)
@@ -138,4 +149,7 @@ def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str) -> dict[str, l
     )["input_ids"]
     text = completion(task.format, reasoning, row["answer"])
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return {"input_ids": [*prompt, *answer], "labels": [-100] * len(prompt) + answer}  # no loss counts -100
+    return {
+        "input_ids": [*prompt, *answer],
+        "labels": [-100] * len(prompt) + answer,
+    }  # no loss counts -100

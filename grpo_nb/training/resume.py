@@ -34,7 +34,11 @@ class Resumption(NamedTuple):
 
 
 def find_run(
-    settings: Settings, name: str | None, resume: str | Path | None, info: Mapping[str, Any], locks: ExitStack
+    settings: Settings,
+    name: str | None,
+    resume: str | Path | None,
+    info: Mapping[str, Any],
+    locks: ExitStack,
 ) -> Resumption | None:
     """Return the run that `train(..., name=name, resume=resume)` means, or None if it begins a new one.
 
@@ -64,7 +68,9 @@ def find_run(
     other = _other_training(before, now)
     pairs = list(zip(before["rewards"], now["rewards"], strict=False))
     rewards = [
-        f"the reward {old['name']!r} has changed: {said}" for old, new in pairs if (said := differences(old, new))
+        f"the reward {old['name']!r} has changed: {said}"
+        for old, new in pairs
+        if (said := differences(old, new))
     ]
     if is_auto and status == "finished":
         is_only_state = all(old["hash"] == new["hash"] for old, new in pairs)
@@ -83,17 +89,23 @@ def find_run(
         raise ValueError(
             f"the run {run.name!r} was another training: {'; '.join(other)}. Go on as it began, or give a new run another name."
         )
-    is_whole = settings.max_steps == before["settings"]["max_steps"] and any(run.adapter_path.glob("*.safetensors"))
+    is_whole = settings.max_steps == before["settings"]["max_steps"] and any(
+        run.adapter_path.glob("*.safetensors")
+    )
     if is_auto and status == "finished" and is_whole:
         return Resumption(run, checkpoint, [], is_over=True)
     if checkpoint.path is None:
         return _without_checkpoint(run, checkpoint, is_auto)
-    if settings.max_steps < checkpoint.step or (status == "finished" and settings.max_steps == checkpoint.step):
+    if settings.max_steps < checkpoint.step or (
+        status == "finished" and settings.max_steps == checkpoint.step
+    ):
         raise ValueError(
             f"the run {run.name!r} has done {checkpoint.step} steps already, and max_steps = {settings.max_steps}: "
             f"settings = settings.replace(max_steps={checkpoint.step * 2}) trains it further, resume=None begins a new run."
         )
-    changed = _differences(before["settings"], now["settings"], (key for key in MAY_CHANGE if key != "run_root"))
+    changed = _differences(
+        before["settings"], now["settings"], (key for key in MAY_CHANGE if key != "run_root")
+    )
     changed += rewards + _differences(before["versions"], now["versions"], before["versions"])
     changed += _differences(before, now, ("rollout", "number_type", "host"))
     changed += [f"passed over {text}" for text in checkpoint.passed_over]
@@ -155,19 +167,28 @@ def _require_silence(run: Run, is_auto: bool) -> None:
     # Another machine cannot be asked: silence tells that it is gone.
     if is_auto and run.status == "unknown" and seconds_since_written(run.path) < 120:
         told = f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}): it may be training"
-        raise ValueError(f"{told}. Try again in two minutes or, if you know that it is gone: resume={run.name!r}.")
+        raise ValueError(
+            f"{told}. Try again in two minutes or, if you know that it is gone: resume={run.name!r}."
+        )
 
 
 def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
     why = "; ".join(checkpoint.passed_over) or "none was written yet when it ended"
     # Any file may be missing, as on a drive that was cut off; what was trained shows in the others.
-    if not is_auto or run.rows or run.steps or run.adapter_path.is_dir() or run.checkpoint_step is not None:
+    if (
+        not is_auto
+        or run.rows
+        or run.steps
+        or run.adapter_path.is_dir()
+        or run.checkpoint_step is not None
+    ):
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to go on from ({why}). For a new run: resume=None, another name."
         )
     aside = run.path.rename(free_path(run.path, ".unfinished-", 1)).name
     warnings.warn(
-        f"{run.name!r} ended before its first checkpoint ({why}) and is in {aside!r}: a new run begins.", stacklevel=4
+        f"{run.name!r} ended before its first checkpoint ({why}) and is in {aside!r}: a new run begins.",
+        stacklevel=4,
     )
 
 
@@ -176,22 +197,32 @@ def _other_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     old, new = before["settings"], now["settings"]
     back = {key: old[key] for key in old if key not in MAY_CHANGE and old[key] != new.get(key)}
     found = [*_differences(old, new, back), replacing(back)] if back else []
-    found += _differences(before["task"], now["task"], ("fingerprint", "format", "name", "train", "holdout"))
-    was, are = ({reward["name"]: reward["weight"] for reward in info["rewards"]} for info in (before, now))
+    found += _differences(
+        before["task"], now["task"], ("fingerprint", "format", "name", "train", "holdout")
+    )
+    was, are = (
+        {reward["name"]: reward["weight"] for reward in info["rewards"]} for info in (before, now)
+    )
     if list(was.items()) != list(are.items()):  # their order counts, too
         found.append(f"the rewards and their weights were {was}, are {are}")
     return found
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
+    return [
+        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
 
 
 def continued_info(found: Resumption, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `run.json` of a resumed run from what that of a new one would be; a warning says what has changed."""
     run, step, before = found.run, found.checkpoint.step, found.run.info
     if found.changed:
-        warnings.warn(f"Resuming {run.name!r} at step {step}: {'; '.join(found.changed)}.", stacklevel=3)
+        warnings.warn(
+            f"Resuming {run.name!r} at step {step}: {'; '.join(found.changed)}.", stacklevel=3
+        )
     entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changed": found.changed}
     kept = {key: before[key] for key in ("started", "reference", "sequence") if key in before}
     return {**info, **kept, "resumed": [*before.get("resumed", ()), entry]}

@@ -92,7 +92,14 @@ def train(
     ('finished', 2)
     """
     refuse_keywords(train, unknown)
-    require(CALL.format("train"), model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings)
+    require(
+        CALL.format("train"),
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        rewards=rewards,
+        settings=settings,
+    )
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.
@@ -116,24 +123,32 @@ def train(
             # Before the run has a folder: what TRL refuses leaves nothing behind.
             _, alone = configurations(settings, model)
             trainer = build_trainer(prepared)
-            info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
+            info["effective"] = effective_settings(
+                settings, model, pair=(trainer.args, alone)
+            ).to_dict()
             folder = _begin(prepared, name, info, locks) if before is None else go_back(before)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
                 run.write_info(info)
                 scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-                _train_and_close(Recorder(run, trainer, settings, [*scores, *observers]), info, before)
+                _train_and_close(
+                    Recorder(run, trainer, settings, [*scores, *observers]), info, before
+                )
     return run
 
 
 def _given_back(found: Resumption, prepared: Prepared) -> Run:
     """Return a finished run as after its training: its adapter in the model, what its rewards learnt, its figure shown."""
-    run = Run(found.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
+    run = Run(
+        found.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards
+    )
     load_adapter(prepared.model, run.adapter_path)
     if found.checkpoint.path is not None:
         restore_state(stateful_holders(prepared.rewards), found.checkpoint.path)
     if is_notebook():
-        LivePlot(run.weights, run.settings.beta, run.reference).update(run.rows, alerts=run.alerts, is_last=True)
+        LivePlot(run.weights, run.settings.beta, run.reference).update(
+            run.rows, alerts=run.alerts, is_last=True
+        )
     warnings.warn(
         f"The run {run.name!r} is finished: it is given back with its adapter, nothing was trained. resume=None: a new run.",
         stacklevel=3,
@@ -174,7 +189,9 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
                 raise recorder.error
         is_cut_short = recorder.is_interrupted and trainer.state.global_step < settings.max_steps
         info["stopped_by"] = recorder.stopped_by
-        info["status"] = "interrupted" if is_cut_short else "stopped" if recorder.stopped_by else "finished"
+        info["status"] = (
+            "interrupted" if is_cut_short else "stopped" if recorder.stopped_by else "finished"
+        )
     except KeyboardInterrupt:
         info["status"] = "interrupted"
     except Exception as error:
@@ -209,7 +226,10 @@ def _close(recorder: Recorder, info: dict[str, Any]) -> list[str]:
 
 def _settle_reference(trainer: Any, run: Run, info: Mapping[str, Any]) -> None:
     """Have the KL measured to what `run.json` says."""
-    model, is_base = trainer.accelerator.unwrap_model(trainer.model), info["reference"] == BASE_MODEL
+    model, is_base = (
+        trainer.accelerator.unwrap_model(trainer.model),
+        info["reference"] == BASE_MODEL,
+    )
     if "ref" in model.peft_config and is_base:
         # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
         # the base model, and switching the adapter off gives the same without three products per layer.

@@ -62,7 +62,9 @@ DRIVE = ""  # @param {"type": "string"}
 # %%
 # A score on held-out questions while it trains: at the first step, every seventh and the last.
 held_out = {"holdout_every": 7, "holdout_questions": 16}
-settings = gn.preset(PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **held_out, **CHANGES})
+settings = gn.preset(
+    PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **held_out, **CHANGES}
+)
 settings
 
 # %% [markdown]
@@ -98,7 +100,11 @@ task
 # answer's place counts.
 
 # %%
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+rewards = [
+    gn.rewards.correctness(weight=2.0),
+    gn.rewards.xml_format(weight=1.0),
+    gn.rewards.xml_tags(weight=0.5),
+]
 
 good = task.format.render("2 + 5 = 7", "7")
 for text in (good, good.replace("</answer>", ""), "The answer is 7."):
@@ -120,7 +126,10 @@ for text in (good, good.replace("</answer>", ""), "The answer is 7."):
 from grpo_nb.checks import choose_level
 
 harder = gn.tasks.ARITHMETIC_LEVELS[1:] if TASK == {"source": "arithmetic"} else ()
-levels = [task, *(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer) for level in harder)]
+levels = [
+    task,
+    *(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer) for level in harder),
+]
 choice = choose_level(model, tokenizer, levels, rewards, settings)
 task = choice.task
 choice
@@ -197,13 +206,18 @@ from transformers import logging, pipeline
 
 logging.set_verbosity_error()  # three warnings about defaults that do not matter here
 logging.disable_progress_bar()
-answers, prompts = comparison.transcripts(), dict(zip(task.holdout["question"], task.holdout["prompt"], strict=True))
+answers, prompts = (
+    comparison.transcripts(),
+    dict(zip(task.holdout["question"], task.holdout["prompt"], strict=True)),
+)
 is_right = answers["after_is"] == "right"
 three = pandas.concat([answers[is_right].head(2), answers[~is_right].head(1)])
 if has_learnt:
     chat = pipeline("text-generation", model=str(exported.path), dtype="auto")
     for question, gold in zip(three["question"], three["answer"], strict=True):
-        answer = chat(prompts[question], max_new_tokens=settings.max_completion_length, do_sample=False)
+        answer = chat(
+            prompts[question], max_new_tokens=settings.max_completion_length, do_sample=False
+        )
         said = answer[0]["generated_text"][-1]["content"]
         right = rewards[0](completions=[said], answer=[gold])[0] == 1
         print(f"{question} -> {said}   ({'right' if right else f'wrong, it is {gold}'})\n")
@@ -217,7 +231,9 @@ if has_learnt:
 
 # %%
 assert run.status == "finished", run.status_sentence
-assert not has_learnt or exported.verification["passed"], f"Not the trained model: {exported.verification}"
+assert not has_learnt or exported.verification["passed"], (
+    f"Not the trained model: {exported.verification}"
+)
 outcome = run.outcome(comparison)
 if not outcome.worked and not choice.has_room:
     print(f"The model could already do this before the training. {choice.sentence}")

@@ -77,7 +77,9 @@ words = {
     "negative": ["awful", "a disgrace", "terrible", "disgusting", "dreadful"],
     "neutral": ["on the first floor", "as described", "open until nine"],
 }
-rows = [(f"The {t} was {w}.", mood) for mood in words for t, w in itertools.product(things, words[mood])]
+rows = [
+    (f"The {t} was {w}.", mood) for mood in words for t, w in itertools.product(things, words[mood])
+]
 dirt = [
     ("The tea was cold.", ""),
     ("", "positive"),
@@ -114,7 +116,13 @@ for attempt in ({}, {"columns": COLUMNS}):
 
 # %%
 task = gn.load_task(
-    DATA, settings, columns=COLUMNS, example=EXAMPLE, contradictory="drop", holdout=0.3, tokenizer=tokenizer
+    DATA,
+    settings,
+    columns=COLUMNS,
+    example=EXAMPLE,
+    contradictory="drop",
+    holdout=0.3,
+    tokenizer=tokenizer,
 )
 task
 

@@ -75,7 +75,11 @@ model, tokenizer = gn.load_model(settings, report=print)
 # has two. Then the task. There is no example in its prompt, only the description; remember that for the end.
 
 # %%
-rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
+rows = [
+    {"question": f"What is {a} + {b}?", "answer": str(a + b)}
+    for a in range(1, 21)
+    for b in range(1, a + 1)
+]
 task = gn.load_task(**{"source": rows, **TASK}, settings=settings, tokenizer=tokenizer)
 
 good = task.format.render("2 + 5 = 7", "7")
@@ -129,7 +133,11 @@ report
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
 gold = lab.row["answer"]
-other = str(int(gold) + 1) if gold.isdigit() else next(row["answer"] for row in task.train if row["answer"] != gold)
+other = (
+    str(int(gold) + 1)
+    if gold.isdigit()
+    else next(row["answer"] for row in task.train if row["answer"] != gold)
+)
 lab.completions = [
     task.format.render(f"The sum is {gold}.", gold),
     task.format.render(f"It is {gold}, or one more.", other),
@@ -231,7 +239,9 @@ before
 
 # %%
 example = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(**{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer)
+task_with_example = gn.load_task(
+    **{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer
+)
 after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
 after
 
@@ -245,13 +255,19 @@ after
 from scipy.stats import fisher_exact
 
 differing = [after.counts["differs"], before.counts["differs"]]
-luck = fisher_exact([differing, [PROMPTS - count for count in differing]], alternative="greater").pvalue
+luck = fisher_exact(
+    [differing, [PROMPTS - count for count in differing]], alternative="greater"
+).pvalue
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "the first reward paid for another text"
 assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
 assert mended.ok, mended.summary
-assert any("outweighs" in finding.kind for finding in weighed.findings), "the weights were not noticed"
-print("The loophole was found and closed, and the weights that reward format more than being right were noticed.")
+assert any("outweighs" in finding.kind for finding in weighed.findings), (
+    "the weights were not noticed"
+)
+print(
+    "The loophole was found and closed, and the weights that reward format more than being right were noticed."
+)
 clear = "more groups have a learning signal" if luck < 0.01 else "no clear difference is shown"
 print(f"With the example turn {clear} (p = {luck:.2g}).")
 print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")

@@ -52,17 +52,29 @@ gn.check_environment()
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
+CHANGES = {
+    "per_device_train_batch_size": 8,
+    "max_completion_length": 40,
+    "save_steps": 2,
+}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": STEPS, "gradient_accumulation_steps": 1}
+changes = {
+    "run_root": gn.machine.run_folder(DRIVE, report=print),
+    "max_steps": STEPS,
+    "gradient_accumulation_steps": 1,
+}
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+rewards = [
+    gn.rewards.correctness(weight=2.0),
+    gn.rewards.xml_format(weight=1.0),
+    gn.rewards.xml_tags(weight=0.5),
+]
 
 # %% [markdown]
 # ## What you asked for, and what will run
@@ -102,10 +114,18 @@ gn.dry_run(model, tokenizer, task, rewards, settings)
 # by itself: that is what `stop_on_alert="critical"` asks for.
 
 # %%
-rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
+rows = [
+    {"question": f"What is {a} + {b}?", "answer": str(a + b)}
+    for a in range(1, 21)
+    for b in range(1, a + 1)
+]
 bare = gn.load_task(rows, settings, tokenizer=tokenizer)
 hopeless = settings.replace(
-    max_steps=100, max_completion_length=12, num_generations=4, per_device_train_batch_size=4, stop_on_alert="critical"
+    max_steps=100,
+    max_completion_length=12,
+    num_generations=4,
+    per_device_train_batch_size=4,
+    stop_on_alert="critical",
 )
 provoked = gn.train(model, tokenizer, bare, rewards[:2], hopeless)
 
@@ -179,10 +199,16 @@ gn.runs.side_by_side(*kept)
 
 # %%
 assert provoked.status == "stopped", "a run without any signal was not stopped"
-assert any(alert.rule == "no_spread" for alert in provoked.alerts), "nobody said that no group has spread"
-assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
+assert any(alert.rule == "no_spread" for alert in provoked.alerts), (
+    "nobody said that no group has spread"
+)
+assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), (
+    "the resumed run has gaps or repeats steps"
+)
 assert [r.status for r in kept] == ["finished", "finished"], "a stage did not finish"
-print(f"The run without a learning signal stopped at step {len(provoked.rows)}, and the interrupted run was resumed.")
+print(
+    f"The run without a learning signal stopped at step {len(provoked.rows)}, and the interrupted run was resumed."
+)
 for stage in kept:
     print(f"Stage {stage.name}: {stage.rise().sentence}")
 

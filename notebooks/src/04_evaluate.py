@@ -67,10 +67,16 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 if not RUN:
-    settings = gn.preset(PRESET, max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
+    settings = gn.preset(
+        PRESET, max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print)
+    )
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    rewards = [
+        gn.rewards.correctness(weight=2.0),
+        gn.rewards.xml_format(weight=1.0),
+        gn.rewards.xml_tags(weight=0.5),
+    ]
     run = gn.train(model, tokenizer, task, rewards, settings)
 else:
     run = gn.open_run(RUN)
@@ -84,7 +90,9 @@ run
 # differently.
 
 # %%
-gn.ask(run, [row["question"] for row in run.holdout[:2]])  # or your own: gn.ask(run, "What is 17 + 25?")
+gn.ask(
+    run, [row["question"] for row in run.holdout[:2]]
+)  # or your own: gn.ask(run, "What is 17 + 25?")
 
 # %% [markdown]
 # ## Why not the training reward?
@@ -135,9 +143,12 @@ for questions in (12, 48, 96, 480, 1320):
 # You should see pass@4 at pass@1 or above, and for the trained model the two close together.
 
 # %%
-asked = gn.evaluation.load_holdout(run.holdout[:QUESTIONS], format=gn.tasks.AnswerFormat(**run.info["task"]["format"]))
+asked = gn.evaluation.load_holdout(
+    run.holdout[:QUESTIONS], format=gn.tasks.AnswerFormat(**run.info["task"]["format"])
+)
 sampled = [
-    gn.evaluate(who, asked, run=run, samples=SAMPLES, label=name) for who, name in (("base", "before"), (run, "after"))
+    gn.evaluate(who, asked, run=run, samples=SAMPLES, label=name)
+    for who, name in (("base", "before"), (run, "after"))
 ]
 sampled[0]
 
@@ -182,7 +193,9 @@ except ValueError as error:
 
 # %%
 assert comparison.contamination.count == 0, comparison.contamination.sentence
-assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), "more tries cannot hurt"
+assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), (
+    "more tries cannot hurt"
+)
 assert refused, "a question that was trained on was let through"
 print(run.outcome(comparison).sentence)
 

@@ -72,12 +72,19 @@ if RUN:
     settings = run.settings
     task = gn.load_task(**TASK, settings=settings)
 else:
-    changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
+    changes = {
+        "learning_rate": 5e-4,
+        "warmup_steps": 0,
+        "max_completion_length": 40,
+        "per_device_train_batch_size": 8,
+    }
     changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
     settings = gn.preset(PRESET, max_steps=STEPS, **changes)
     model, tokenizer = gn.load_model(settings)
     is_small = settings.model == gn.preset("cpu").model
-    level = gn.tasks.ARITHMETIC_LEVELS[0 if is_small else 2] if TASK["source"] == "arithmetic" else {}
+    level = (
+        gn.tasks.ARITHMETIC_LEVELS[0 if is_small else 2] if TASK["source"] == "arithmetic" else {}
+    )
     task = gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
     run = gn.train(model, tokenizer, task, rewards, settings)
@@ -155,7 +162,9 @@ if gguf is not None:
     server = xllamacpp.Server(params)
     client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="not needed")
     limit = settings.max_completion_length
-    asked = client.chat.completions.create(model="mine", messages=question["prompt"], max_tokens=limit, temperature=0)
+    asked = client.chat.completions.create(
+        model="mine", messages=question["prompt"], max_tokens=limit, temperature=0
+    )
     served = asked.choices[0].message.content
     print(question["question"], "->", served)
     del server
@@ -183,10 +192,16 @@ else:
 # Three things that must hold; each line says which one did not.
 
 # %%
-assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
-assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
+assert merged.verification["passed"] and adapter.verification["passed"], (
+    "an export was kept that is not verified"
+)
+assert gguf is None or (gguf.verification["passed"] and served is not None), (
+    "the GGUF file does not answer"
+)
 assert not gn.export.push_problems(merged), "the folder is not fit for the Hub"
-print(f"The merged model and the adapter are verified. GGUF file: {'verified and served' if gguf else 'not made'}.")
+print(
+    f"The merged model and the adapter are verified. GGUF file: {'verified and served' if gguf else 'not made'}."
+)
 
 # %% [markdown]
 # ## If something went wrong

@@ -68,10 +68,21 @@ DRIVE = ""  # @param {"type": "string"}
 if RUN:
     run = gn.open_run(RUN)
 else:
-    small = {"model": gn.preset("cpu").model, "load_in_4bit": False, "fast_inference": False, "dtype": "float32"}
-    batch = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 4}
+    small = {
+        "model": gn.preset("cpu").model,
+        "load_in_4bit": False,
+        "fast_inference": False,
+        "dtype": "float32",
+    }
+    batch = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "num_generations": 4,
+    }
     root = gn.machine.run_folder(DRIVE, report=print)
-    settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=32, run_root=root, **small, **batch)
+    settings = gn.preset(
+        PRESET, max_steps=STEPS, max_completion_length=32, run_root=root, **small, **batch
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
@@ -116,14 +127,20 @@ import subprocess
 import sys
 
 into = ["--no-deps", "--target", str(there / "packages"), "trl==1.16.0"]
-subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *into], check=True, capture_output=True)
+subprocess.run(
+    [sys.executable, "-m", "pip", "install", "--quiet", *into], check=True, capture_output=True
+)
 variables = os.environ | {"PYTHONPATH": str(there / "packages"), "HF_HUB_OFFLINE": "1"}
 
 
 def start(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], cwd=there, env=variables, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=there, env=variables, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    return "\n".join(line for line in done.stdout.splitlines() if not {"%", "{"} & set(line))  # without the progress
+    return "\n".join(
+        line for line in done.stdout.splitlines() if not {"%", "{"} & set(line)
+    )  # without the progress
 
 
 print(start("train.py", "--replay"))
@@ -134,7 +151,15 @@ print(start("train.py", "--replay"))
 # The line of the folder's `README.md` for two processes: they exchange rewards and gradients as eight GPUs would.
 
 # %%
-two = ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml", "train.py", "--processes", "2"]
+two = [
+    "-m",
+    "accelerate.commands.launch",
+    "--config_file",
+    "cpu2.yaml",
+    "train.py",
+    "--processes",
+    "2",
+]
 same = start(*two, "--replay")
 print(same)
 
@@ -173,10 +198,14 @@ print(start("train.py", "--plan", "--processes", "2"))
 
 # %%
 assert "The same numbers" in same, "two processes computed something else than the run"
-assert back.status == "finished" and len(back.rows) == STEPS, "the training in the folder did not come back whole"
+assert back.status == "finished" and len(back.rows) == STEPS, (
+    "the training in the folder did not come back whole"
+)
 prompts = [one.completions(1)["prompt"].tolist() for one in (run, back)]
 assert prompts[0] == prompts[1], "the folder asks other questions than the run"
-print("One process and two processes computed the same numbers, and the training in the folder came back as a run.")
+print(
+    "One process and two processes computed the same numbers, and the training in the folder came back as a run."
+)
 
 # %% [markdown]
 # ## If something went wrong

@@ -75,7 +75,9 @@ import algorithms
 import gradients
 
 lines = algorithms.kept()
-print(f"{len(lines)} trainings of {len({line['name'] for line in lines})} settings, {lines[0]['machine']}")
+print(
+    f"{len(lines)} trainings of {len({line['name'] for line in lines})} settings, {lines[0]['machine']}"
+)
 
 # %% [markdown]
 # ## Lesson 1: where the noise comes from
@@ -88,12 +90,23 @@ print(f"{len(lines)} trainings of {len({line['name'] for line in lines})} settin
 # is chosen so that the pass rate is what we want. First the gradients, and whether the sum agrees with autograd:
 
 # %%
-small = {"model": gn.preset("cpu").model, "load_in_4bit": False, "fast_inference": False, "dtype": "float32"}
-batch = {"per_device_train_batch_size": BATCH, "gradient_accumulation_steps": 1, "max_completion_length": 48}
+small = {
+    "model": gn.preset("cpu").model,
+    "load_in_4bit": False,
+    "fast_inference": False,
+    "dtype": "float32",
+}
+batch = {
+    "per_device_train_batch_size": BATCH,
+    "gradient_accumulation_steps": 1,
+    "max_completion_length": 48,
+}
 settings = gn.preset(PRESET, **small, **batch)
 model, tokenizer = gn.load_model(settings, report=print)
 policies = gradients.digit_policies(model, tokenizer, PROMPTS)
-print(f"{policies.parameters:,} weights of the LoRA; exact gradient and autograd differ by {policies.error:.0e}")
+print(
+    f"{policies.parameters:,} weights of the LoRA; exact gradient and autograd differ by {policies.error:.0e}"
+)
 
 # %% [markdown]
 # You should see one line leave the others: without a baseline the estimate gets worse as the prompts get easier, for then
@@ -125,8 +138,14 @@ middle.loc[list(gradients.ESTIMATORS)].round(1)
 
 # %%
 task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
-identities = gradients.identities(*gradients.loss_gradients(model, tokenizer, task, rewards, settings))
+rewards = [
+    gn.rewards.correctness(weight=2.0),
+    gn.rewards.xml_format(weight=1.0),
+    gn.rewards.xml_tags(weight=1.0),
+]
+identities = gradients.identities(
+    *gradients.loss_gradients(model, tokenizer, task, rewards, settings)
+)
 gradients.draw_identities(identities)
 
 # %% [markdown]
@@ -145,7 +164,9 @@ gradients.draw_identities(identities)
 # it. You should see the lines part: dots are seeds, diamonds the mean of the middle half (IQM), bars its 95 % interval.
 
 # %%
-length = algorithms.scores(lines, ["grpo", "dapo"], "letters of wrong answers", curves="tokens, wrong")
+length = algorithms.scores(
+    lines, ["grpo", "dapo"], "letters of wrong answers", curves="tokens, wrong"
+)
 length
 
 # %% [markdown]
@@ -154,9 +175,13 @@ length
 # trainings three times as long, which leave few wrong answers to measure, the same effect cannot be told.
 
 # %%
-longer = algorithms.scores(lines, ["grpo, 120 steps", "dapo, 120 steps"], "letters of wrong answers")
+longer = algorithms.scores(
+    lines, ["grpo, 120 steps", "dapo, 120 steps"], "letters of wrong answers"
+)
 print("120 steps:", longer.sentence)
-algorithms.scores(lines, ["grpo unscaled", "dr_grpo"], "letters of wrong answers", curves="tokens, wrong")
+algorithms.scores(
+    lines, ["grpo unscaled", "dr_grpo"], "letters of wrong answers", curves="tokens, wrong"
+)
 
 # %%
 algorithms.scores(lines, ["grpo", "dapo", "grpo unscaled", "dr_grpo"])
@@ -172,7 +197,10 @@ algorithms.scores(lines, ["grpo", "dapo", "grpo unscaled", "dr_grpo"])
 # %%
 for right in (1, 2, 4, 7):
     totals = [1.0] * right + [0.0] * (8 - right)
-    pushes = [sum(map(abs, gn.scoring.group_advantages(totals, 8, scale_rewards=how))) for how in ("group", "none")]
+    pushes = [
+        sum(map(abs, gn.scoring.group_advantages(totals, 8, scale_rewards=how)))
+        for how in ("group", "none")
+    ]
     print(f"{right} of 8 right: {pushes[0]:.1f} divided by the spread, {pushes[1]:.1f} not divided")
 
 # %% [markdown]
@@ -181,12 +209,18 @@ for right in (1, 2, 4, 7):
 # those that were filtered away included.
 
 # %%
-difficulty = algorithms.scores(lines, ["grpo", "grpo unscaled", "grpo filtered"], curves="silent groups")
+difficulty = algorithms.scores(
+    lines, ["grpo", "grpo unscaled", "grpo filtered"], curves="silent groups"
+)
 difficulty
 
 # %%
 for part in ("easy", "middle", "hard"):
-    print(algorithms.scores(lines, ["grpo", "grpo unscaled", "grpo filtered"], f"held-out accuracy, {part}").sentence)
+    print(
+        algorithms.scores(
+            lines, ["grpo", "grpo unscaled", "grpo filtered"], f"held-out accuracy, {part}"
+        ).sentence
+    )
 algorithms.scores(lines, ["dr_grpo", "reinforce"])
 
 # %% [markdown]
@@ -204,7 +238,9 @@ algorithms.scores(lines, ["dr_grpo", "reinforce"])
 # models at small learning rates.
 
 # %%
-reused = algorithms.scores(lines, [f"{name}, used 8 times" for name in algorithms.CLIPS], curves="rewards")
+reused = algorithms.scores(
+    lines, [f"{name}, used 8 times" for name in algorithms.CLIPS], curves="rewards"
+)
 reused
 
 # %% [markdown]
@@ -212,8 +248,13 @@ reused
 # still ahead of the three that replace it:
 
 # %%
-print("Used 4 times:", algorithms.scores(lines, [f"{name}, used 4 times" for name in algorithms.CLIPS]).sentence)
-algorithms.scores(lines, [f"{name}, used 8 times, slowly" for name in algorithms.CLIPS], curves="rewards")
+print(
+    "Used 4 times:",
+    algorithms.scores(lines, [f"{name}, used 4 times" for name in algorithms.CLIPS]).sentence,
+)
+algorithms.scores(
+    lines, [f"{name}, used 8 times, slowly" for name in algorithms.CLIPS], curves="rewards"
+)
 
 # %% [markdown]
 # ## One pair again
@@ -252,12 +293,17 @@ for name, now in live.items():
 
 # %%
 assert policies.error < 1e-3, "the exact gradient is not that of autograd"
-assert all(difference < 1e-3 for said, difference in identities[:-1]), "two losses that are one differ"
-assert identities[-1][1] > 0.01, "two losses that differ do not"
-assert all(len(found) == 10 for found in reused.scores.values()), "not every setting has its ten seeds"
-assert all(abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2 for name, now in live.items()), (
-    "another result"
+assert all(difference < 1e-3 for said, difference in identities[:-1]), (
+    "two losses that are one differ"
 )
+assert identities[-1][1] > 0.01, "two losses that differ do not"
+assert all(len(found) == 10 for found in reused.scores.values()), (
+    "not every setting has its ten seeds"
+)
+assert all(
+    abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2
+    for name, now in live.items()
+), "another result"
 print(length.sentence, difficulty.sentence, reused.sentence)
 
 # %% [markdown]

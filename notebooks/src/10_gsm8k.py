@@ -81,7 +81,11 @@ model, tokenizer = gn.load_model(settings, report=print)
 # the first prompt.
 
 # %%
-example = ("A box holds 12 eggs. How many eggs are in 3 boxes and 4 more?", "3 * 12 = 36 and 36 + 4 = 40", "40")
+example = (
+    "A box holds 12 eggs. How many eggs are in 3 boxes and 4 more?",
+    "3 * 12 = 36 and 36 + 4 = 40",
+    "40",
+)
 task = gn.load_task(DATA, settings, example=example, holdout=16, tokenizer=tokenizer)
 test = gn.evaluation.load_holdout(TEST, limit=QUESTIONS, format=task.format, example=example)
 task
@@ -154,7 +158,9 @@ exported
 
 # %%
 assert run.status == "finished", run.status_sentence
-assert not has_learnt or exported.verification["passed"], f"Not the trained model: {exported.verification}"
+assert not has_learnt or exported.verification["passed"], (
+    f"Not the trained model: {exported.verification}"
+)
 print(f"{test.name}, {len(test.holdout)} questions of the test part.")
 print(run.outcome(comparison).sentence)
 

@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.begins(70), needs_browser]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
-    with closing(Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))) as server:
+    with closing(
+        Jupyter(tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter"))
+    ) as server:
         yield server
 
 
@@ -37,8 +39,14 @@ def on_page(scores: Scores) -> list[dict[str, str]]:
     words = {1: "more likely", 0: "not moved", -1: "less likely"}
     return [
         {name: f"{value:.4g}" for name, value in zip(scores.values, values, strict=True)}
-        | {"total": f"{total:.4g}", "advantage": f"{a:+.3f}", "push": words[(a > 1e-9) - (a < -1e-9)]}
-        for *values, total, a in zip(*scores.values.values(), scores.totals, scores.advantages(), strict=True)
+        | {
+            "total": f"{total:.4g}",
+            "advantage": f"{a:+.3f}",
+            "push": words[(a > 1e-9) - (a < -1e-9)],
+        }
+        for *values, total, a in zip(
+            *scores.values.values(), scores.totals, scores.advantages(), strict=True
+        )
     ]
 
 
@@ -66,23 +74,35 @@ def check_rewards(page: LabPage) -> None:
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
     """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
     published = nbformat.read(ROOT / "notebooks/02_reward_lab.ipynb", as_version=4)
-    (at,) = [i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")]
+    (at,) = [
+        i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")
+    ]
     published.cells = published.cells[: at + 1]
     nbformat.write(published, server.folder / "lab.ipynb")
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    rewards = [
+        gn.rewards.correctness(weight=2.0),
+        gn.rewards.xml_format(weight=1.0),
+        gn.rewards.xml_tags(weight=0.5),
+    ]
     page.open(server, "lab.ipynb")
     page.run_all()
     page.wait(page.scores, "the table of scores", 300)
     texts = [page.value(f"Completion {number}") for number in (1, 2, 3)]
     wait_for_scores(page, gn.score(rewards, texts, row_on(page)))
-    assert page.text(".gn-prompt").endswith("<|im_start|>assistant"), "the prompt as the model sees it"
+    assert page.text(".gn-prompt").endswith("<|im_start|>assistant"), (
+        "the prompt as the model sees it"
+    )
     assert [line["total"] for line in page.scores()] == ["3.5", "1.5", "0"]
 
     # Another row, and completions of one's own.
     before = row_on(page)
-    (label,) = [text for text in page.texts(".gn-lab .widget-label") if text.startswith("Row, 0 to ")]
+    (label,) = [
+        text for text in page.texts(".gn-lab .widget-label") if text.startswith("Row, 0 to ")
+    ]
     page.write(label, "7")
-    page.wait(lambda: row_on(page)["question"] not in ("", before["question"]), "the question of row 7")
+    page.wait(
+        lambda: row_on(page)["question"] not in ("", before["question"]), "the question of row 7"
+    )
     row = row_on(page)
     right = f"<reasoning>\nI count.\n</reasoning>\n<answer>\n{row['answer']}\n</answer>"
     texts = [right, "<answer>999</answer>", "It is 1."]
@@ -100,8 +120,12 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
     # A group from the model.
     page.write("Group size", "4")
     page.click("Sample a group")
-    page.wait(lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling")
-    page.wait(lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300)
+    page.wait(
+        lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling"
+    )
+    page.wait(
+        lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300
+    )
     assert page.with_text(".gn-lab button", "Sample a group").is_enabled()
     texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
     assert all(text.strip() for text in texts) and len(set(texts)) > 1
@@ -123,15 +147,21 @@ lab.completions = [" ".join(["word"] * n) for n in range(1, 6)]
 lab"""
 
 
-def test_keys_give_scores_that_are_saved_and_stand_beside_the_judges(server: Jupyter, page: LabPage) -> None:
+def test_keys_give_scores_that_are_saved_and_stand_beside_the_judges(
+    server: Jupyter, page: LabPage
+) -> None:
     run_lab(server, page, "by_hand.ipynb", JUDGED)
     key = "Or press its key here"
     page.act(lambda: page.control(key), WebElement.click, "the box for keys")
     for number in "12345":
         waits = f"Completion {number} of 5: your score?"
-        page.wait(lambda waits=waits: waits in page.text(".gn-lab") and page.value(key) == "", waits)
+        page.wait(
+            lambda waits=waits: waits in page.text(".gn-lab") and page.value(key) == "", waits
+        )
         ActionChains(page.driver).send_keys(number).perform()  # the box keeps the cursor
-    page.wait(lambda: "Every completion here has your score." in page.text(".gn-lab"), "the last score")
+    page.wait(
+        lambda: "Every completion here has your score." in page.text(".gn-lab"), "the last score"
+    )
     assert page.text(".gn-given") == "1: 1, 2: 2, 3: 3, 4: 4, 5: 5; 5 in all, in by_hand.csv"
     kept = pandas.read_csv(server.folder / "by_hand.csv")
     assert kept["score"].to_list() == [1, 2, 3, 4, 5] and kept["completion"].iloc[0] == "word"
@@ -170,7 +200,10 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     # The reward fails on the second text: it is named, with row and excerpt, and the rest goes on.
     page.write("Completion 1", EVIL)
     page.write("Completion 2", " ")
-    page.wait(lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"), "the error")
+    page.wait(
+        lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"),
+        "the error",
+    )
     assert f"ValueError: nothing to count {EVIL}" in page.text(".gn-errors")
     assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
     assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
@@ -179,7 +212,9 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     check_rewards(page)
     assert page.run(INJECTED) is None
     # That an img would have been noticed:
-    page.run("document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL)
+    page.run(
+        "document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL
+    )
     page.wait(lambda: page.run("return window.taken") == "img", "the control")
 
 
@@ -187,8 +222,14 @@ def test_a_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: 
     run_lab(server, page, "saved.ipynb", HOSTILE)
     expected, row = page.scores(), row_on(page)
     page.choose_menu("File", "Save Notebook")
-    page.wait(lambda: '"text/html"' in (server.folder / "saved.ipynb").read_text(), "the saved notebook")
-    (server.folder / "saved.html").write_text(HTMLExporter().from_filename(str(server.folder / "saved.ipynb"))[0])
+    page.wait(
+        lambda: '"text/html"' in (server.folder / "saved.ipynb").read_text(), "the saved notebook"
+    )
+    (server.folder / "saved.html").write_text(
+        HTMLExporter().from_filename(str(server.folder / "saved.ipynb"))[0]
+    )
     page.driver.get((server.folder / "saved.html").as_uri())
     assert page.scores() == expected and row_on(page) == row and page.run(INJECTED) is None
-    assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(".gn-lab")
+    assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(
+        ".gn-lab"
+    )

@@ -19,12 +19,19 @@ pytestmark = pytest.mark.begins(60)
 
 
 def rows_of(*pairs: tuple[str, str]) -> list[dict]:
-    return [{"prompt": [{"role": "user", "content": q}], "question": q, "answer": a} for q, a in pairs]
+    return [
+        {"prompt": [{"role": "user", "content": q}], "question": q, "answer": a} for q, a in pairs
+    ]
 
 
 SUMS = ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (2, 3))
 ROWS = rows_of(*((f"What is {a} + {b}?", str(a + b)) for a, b in SUMS))
-CITIES = rows_of(("Of France?", "Paris"), ("Of Italy?", "Rome"), ("Of Spain?", "Madrid"), ("Of Greece?", "Athens"))
+CITIES = rows_of(
+    ("Of France?", "Paris"),
+    ("Of Italy?", "Rome"),
+    ("Of Spain?", "Madrid"),
+    ("Of Greece?", "Athens"),
+)
 
 
 def slots(text: str) -> list[str]:
@@ -35,7 +42,10 @@ def by_text(score):
     """Make a reward of a function of one completion's text and its gold answer."""
 
     def reward(completions, answer, **_):
-        return [float(score(completion_text(c), gold)) for c, gold in zip(completions, answer, strict=True)]
+        return [
+            float(score(completion_text(c), gold))
+            for c, gold in zip(completions, answer, strict=True)
+        ]
 
     reward.__name__ = score.__name__
     return reward
@@ -52,7 +62,9 @@ def matching(pattern: str, flags: int = 0):
 
 
 def kinds(report: RewardReport, *severities: str) -> set[str]:
-    return {f.kind for f in report.findings if f.severity in (severities or ("critical", "warning"))}
+    return {
+        f.kind for f in report.findings if f.severity in (severities or ("critical", "warning"))
+    }
 
 
 def check(*rewards, rows=ROWS, **options) -> RewardReport:
@@ -75,14 +87,20 @@ KITS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(w
 SETS = ([right], [right, not_too_long], [not_too_long], KITS, KITS[1:2])
 
 
-@pytest.mark.parametrize("rewards", SETS, ids=lambda rewards: " ".join(reward.__name__ for reward in rewards))
+@pytest.mark.parametrize(
+    "rewards", SETS, ids=lambda rewards: " ".join(reward.__name__ for reward in rewards)
+)
 def test_sound_rewards_are_not_accused(rewards) -> None:
     report = check(*rewards)
-    assert report.ok and kinds(report, "note") <= {"number form refused", "no reward for answers"}, report
+    assert report.ok and kinds(report, "note") <= {
+        "number form refused",
+        "no reward for answers",
+    }, report
 
 
 @pytest.mark.parametrize(
-    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
+    "format",
+    [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()],
 )
 def test_the_kits_own_correctness_in_every_format(format) -> None:
     for rows in (ROWS, CITIES):
@@ -105,7 +123,11 @@ def last_number(text, gold):
 
 @by_text
 def no_dotall(text, gold):
-    return bool(re.fullmatch(r"<reasoning>\n.*\n</reasoning>\n<answer>\n" + re.escape(gold) + r"\n</answer>\s*", text))
+    return bool(
+        re.fullmatch(
+            r"<reasoning>\n.*\n</reasoning>\n<answer>\n" + re.escape(gold) + r"\n</answer>\s*", text
+        )
+    )
 
 
 @by_text
@@ -152,11 +174,18 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reward", "kind", "rows"), BROKEN, ids=[f"{reward.__name__}: {k}" for reward, k, _ in BROKEN])
+@pytest.mark.parametrize(
+    ("reward", "kind", "rows"), BROKEN, ids=[f"{reward.__name__}: {k}" for reward, k, _ in BROKEN]
+)
 def test_broken_rewards_are_found(reward, kind: str, rows: list[dict]) -> None:
     report = check(reward, rows=rows, seconds_per_call=0.5)
     found = [f for f in report.findings if f.kind == kind]
-    assert found and found[0].severity == KINDS[kind].severity != "note" and found[0].effect and found[0].fix, report
+    assert (
+        found
+        and found[0].severity == KINDS[kind].severity != "note"
+        and found[0].effect
+        and found[0].fix
+    ), report
 
 
 def test_a_part_of_a_word() -> None:
@@ -170,11 +199,15 @@ def test_a_part_of_a_word() -> None:
 
 def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:
     lines = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
-    assert [f.kind for f in check(matching(lines + r"\s*$", re.DOTALL)).findings] == ["no reward for answers"]
+    assert [f.kind for f in check(matching(lines + r"\s*$", re.DOTALL)).findings] == [
+        "no reward for answers"
+    ]
     assert "format refused" in kinds(check(matching(lines + "$")))
     assert "another format" in kinds(check(matching(lines + "\n$", re.DOTALL)))
     thought = matching(r"<think>.*</think>\s*<answer>.*</answer>\s*$", re.DOTALL)
-    assert check(thought).findings[0].kind == "constant", "a form that the prompt does not ask for pays nothing here"
+    assert check(thought).findings[0].kind == "constant", (
+        "a form that the prompt does not ask for pays nothing here"
+    )
     assert "constant" not in kinds(check(thought, format=formats.think_answer()))
 
 
@@ -195,14 +228,19 @@ def test_rows_are_tried_from_all_over_the_task() -> None:
     def always(text, gold):
         return slots(text) == ["positive"]
 
-    moods = rows_of(*((f"Mood of review {i}?", "positive" if i < 200 else "negative") for i in range(400)))
+    moods = rows_of(
+        *((f"Mood of review {i}?", "positive" if i < 200 else "negative") for i in range(400))
+    )
     assert "nothing tells right from wrong" in kinds(check(always, rows=moods), "critical")
 
 
 def test_rows_of_other_kinds_are_no_reason_to_accuse() -> None:
     def one_of(completions, all, **_):
         given = [slots(completion_text(c)) for c in completions]
-        return [float(any(slot == [one] for one in known)) for slot, known in zip(given, all, strict=True)]
+        return [
+            float(any(slot == [one] for one in known))
+            for slot, known in zip(given, all, strict=True)
+        ]
 
     several = [{"question": f"{n}?", "all": list(("A", "B", "CAD", "D")[n % 4])} for n in range(12)]
     assert check(one_of, rows=several, answer="all").ok, "other accepted answers are no wrong ones"
@@ -210,7 +248,10 @@ def test_rows_of_other_kinds_are_no_reason_to_accuse() -> None:
     assert check(right, rows=ROWS[:1]).ok
     code = rows_of(*((f"Add {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8)))
     assert not kinds(check(gn.rewards.exact_text(), rows=code), "critical")
-    worded = [{"question": row["question"], "gold": f"It is {row['answer']}", "answer": row["answer"]} for row in ROWS]
+    worded = [
+        {"question": row["question"], "gold": f"It is {row['answer']}", "answer": row["answer"]}
+        for row in ROWS
+    ]
     assert check(right, rows=worded, answer=lambda row: row["gold"].split()[-1]).ok
 
 

@@ -36,15 +36,21 @@ def _load_sympy() -> None:
     sympy.sympify("1 + 1")
 
 
-@pytest.mark.parametrize("names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join)
+@pytest.mark.parametrize(
+    "names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join
+)
 def test_sound_rewards_are_not_accused_alone_or_together(names: tuple[str, ...]) -> None:
-    report = study.check([study.sound(name) for name in names], study.SOUND[names[-1]].task, seconds_per_call=0.5)
+    report = study.check(
+        [study.sound(name) for name in names], study.SOUND[names[-1]].task, seconds_per_call=0.5
+    )
     assert not study.serious(report), report
 
 
 @pytest.mark.parametrize("fault", FOUND, ids=lambda fault: f"{fault.reward}-{fault.what}")
 def test_a_fault_is_found_and_named(fault) -> None:
-    report = study.check([study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5)
+    report = study.check(
+        [study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5
+    )
     found = {finding.kind for finding in report.findings if finding.severity != "note"}
     assert found & {*TODAY.get(fault.kind, [fault.kind])}, report
 
@@ -53,7 +59,13 @@ def test_every_kind_is_found_by_some_test() -> None:
     names = [TODAY.get(fault.kind, [fault.kind]) for fault in FOUND]
     seen = {name for name, *others in names if not others}
     seen |= {kind for _, kind, _ in BROKEN} | {kind for kind, _, _ in OF_THE_SET}
-    own = {"near miss", "number form refused", "format refused", "never measured", "refused by its measure"}
+    own = {
+        "near miss",
+        "number form refused",
+        "format refused",
+        "never measured",
+        "refused by its measure",
+    }
     # tests/checks/test_reward_kinds.py
     own |= {"infinite score", "skips rows", "right answer unknown", "follows nothing"}
     own |= {"ignores the gold answer", "no reward for answers"}

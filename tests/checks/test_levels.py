@@ -34,13 +34,21 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
     model, tokenizer, levels, settings = loaded
 
     def chosen(ability: list[int], **options: float) -> LevelChoice:
-        rights = {row["question"]: right for task, right in zip(levels, ability, strict=True) for row in task.train}
+        rights = {
+            row["question"]: right
+            for task, right in zip(levels, ability, strict=True)
+            for row in task.train
+        }
 
         def generate(_: object, __: object, prompts: list, **more: object) -> list[Completion]:
             asked = [prompt[-1]["content"] for prompt in prompts]
-            values = [eval(question.removeprefix("What is ").removesuffix("?")) for question in asked]
+            values = [
+                eval(question.removeprefix("What is ").removesuffix("?")) for question in asked
+            ]
             given = [value if i % 8 < rights[asked[i]] else -1 for i, value in enumerate(values)]
-            return [Completion(gn.tasks.xml().render("so", str(value)), 20, False) for value in given]
+            return [
+                Completion(gn.tasks.xml().render("so", str(value)), 20, False) for value in given
+            ]
 
         monkeypatch.setattr("grpo_nb.generation.sampling.generate", generate)
         return choose_level(model, tokenizer, levels, REWARDS, settings, **options)
@@ -62,7 +70,13 @@ def choose(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Leve
     ],
 )  # fmt: skip
 def test_the_easiest_level_that_is_not_mastered_is_taken(
-    choose: Callable, loaded: tuple, ability: list[int], level: int, measured: int, has_room: bool, said: str
+    choose: Callable,
+    loaded: tuple,
+    ability: list[int],
+    level: int,
+    measured: int,
+    has_room: bool,
+    said: str,
 ) -> None:
     choice = choose(ability)
     assert (choice.chosen, len(choice.baselines), choice.has_room) == (level, measured, has_room)
@@ -77,12 +91,16 @@ def test_the_easiest_level_that_is_not_mastered_is_taken(
 def test_no_level_is_begun_after_the_time(choose: Callable) -> None:
     choice = choose([8] * 6, seconds=0)
     assert len(choice.baselines) == 1 and choice.chosen == 0 and not choice.has_room
-    assert "no harder level was tried" in choice.sentence and repr(choice).count("not measured") == 5
+    assert (
+        "no harder level was tried" in choice.sentence and repr(choice).count("not measured") == 5
+    )
 
 
 def test_a_task_of_ones_own_is_measured_as_it_is(loaded: tuple) -> None:
     model, tokenizer, levels, settings = loaded
     state = random.getstate()
-    choice = choose_level(model, tokenizer, [levels[3]], REWARDS, settings.replace(max_completion_length=8), prompts=2)
+    choice = choose_level(
+        model, tokenizer, [levels[3]], REWARDS, settings.replace(max_completion_length=8), prompts=2
+    )
     assert choice.task is levels[3] and len(choice.baselines[0].groups) == 2 and choice.has_room
     assert random.getstate() == state

@@ -28,10 +28,14 @@ def make_rows(pairs: list[tuple], **columns: list) -> list[dict]:
     return rows
 
 
-SUMS = make_rows([(f"What is {a} + {b}?", str(a + b)) for a, b in ((14, 23), (37, 48), (61, 12), (25, 36))])
+SUMS = make_rows(
+    [(f"What is {a} + {b}?", str(a + b)) for a, b in ((14, 23), (37, 48), (61, 12), (25, 36))]
+)
 FEELINGS = ("positive", "negative", "neutral", "positive", "negative", "positive")
 LABELS = make_rows([(f"Feeling {i}?", feeling) for i, feeling in enumerate(FEELINGS)])
-LARGE = make_rows([(f"Number {i}?", gold) for i, gold in enumerate(("1,204", "57", "3,918", "83", "41", "7,255"))])
+LARGE = make_rows(
+    [(f"Number {i}?", gold) for i, gold in enumerate(("1,204", "57", "3,918", "83", "41", "7,255"))]
+)
 GAMES = make_rows(
     [("Make 98.", "98"), ("Make 64.", "64"), ("Make 28.", "28")],
     nums=[[44, 19, 35], [63, 95, 94], [95, 11, 56]],
@@ -116,7 +120,9 @@ def test_lone_constant_reward_follows_nothing() -> None:
 
 def test_set_without_reward_for_answers_is_critical() -> None:
     brief = lambda completions, **_: [-float(len(completion_text(c)) > 900) for c in completions]  # noqa: E731
-    assert "nothing tells right from wrong" in kinds(check_rewards([formed, brief], SUMS), "critical")
+    assert "nothing tells right from wrong" in kinds(
+        check_rewards([formed, brief], SUMS), "critical"
+    )
 
 
 def brevity(completions, **_):
@@ -132,7 +138,9 @@ def test_lone_format_or_length_reward_gets_a_note(reward) -> None:
 
 def test_keyword_repeated_without_end_is_found() -> None:
     def counted(completions, answer, **_):
-        return [float(completion_text(c).count(a)) for c, a in zip(completions, answer, strict=True)]
+        return [
+            float(completion_text(c).count(a)) for c, a in zip(completions, answer, strict=True)
+        ]
 
     assert "more pays" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
 
@@ -159,14 +167,19 @@ def test_reward_that_always_hangs_is_not_called_constant() -> None:
 
 def test_none_for_wrong_answers_counts_as_zero() -> None:
     def right_or_none(completions, answer, **_):
-        return [1.0 if slot(c) == gold else None for c, gold in zip(completions, answer, strict=True)]
+        return [
+            1.0 if slot(c) == gold else None for c, gold in zip(completions, answer, strict=True)
+        ]
 
     assert check_rewards(right_or_none, SUMS).ok
 
 
 def test_infinite_score_is_named_and_nothing_else() -> None:
     def minus_infinity(completions, answer, **_):
-        return [1.0 if slot(c) == gold else -math.inf for c, gold in zip(completions, answer, strict=True)]
+        return [
+            1.0 if slot(c) == gold else -math.inf
+            for c, gold in zip(completions, answer, strict=True)
+        ]
 
     assert kinds(check_rewards(minus_infinity, SUMS)) == {"infinite score"}
 
@@ -185,11 +198,15 @@ def test_gold_answers_that_score_nothing_are_named() -> None:
 def test_rows_of_another_kind_get_a_note() -> None:
     def numbers(completions, answer, **_):
         scores = right(completions, answer)
-        return [score if gold.isdigit() else None for score, gold in zip(scores, answer, strict=True)]
+        return [
+            score if gold.isdigit() else None for score, gold in zip(scores, answer, strict=True)
+        ]
 
     def words(completions, answer, **_):
         scores = right(completions, answer)
-        return [None if gold.isdigit() else score for score, gold in zip(scores, answer, strict=True)]
+        return [
+            None if gold.isdigit() else score for score, gold in zip(scores, answer, strict=True)
+        ]
 
     rows = [*SUMS, *LABELS[:3]]
     for rewards in (numbers, [numbers, words]):
@@ -265,7 +282,9 @@ def test_countdown_with_a_function_is_judged() -> None:
 def test_instructions_with_a_function_are_judged() -> None:
     def obeys(completions, keyword, **_):
         texts = [completion_text(c).split() for c in completions]
-        return [float(word in text and len(text) > 3) for text, word in zip(texts, keyword, strict=True)]
+        return [
+            float(word in text and len(text) > 3) for text, word in zip(texts, keyword, strict=True)
+        ]
 
     words = ["river", "bread", "music"]
     rows = [{"question": f"Write about {word}.", "keyword": word} for word in words]
@@ -287,7 +306,10 @@ def test_partial_credit_alone_is_not_called_format() -> None:
 
 def test_think_then_answer_is_a_format() -> None:
     def thinks(completions, **_):
-        return [float(bool(re.fullmatch(r"<think>.+</think>\s*\S.*", completion_text(c), re.S))) for c in completions]
+        return [
+            float(bool(re.fullmatch(r"<think>.+</think>\s*\S.*", completion_text(c), re.S)))
+            for c in completions
+        ]
 
     def after(completions, answer, **_):
         tails = [completion_text(c).partition("</think>")[2].strip() for c in completions]
@@ -332,7 +354,9 @@ def test_novelty_is_found_by_the_first_scores() -> None:
 def test_misaligned_reward_is_also_judged_alone() -> None:
     def shifted(completions, answer, **_):
         golds = [*answer[1:], *answer[:1]]
-        return [float(gold in completion_text(c)) for c, gold in zip(completions, golds, strict=True)]
+        return [
+            float(gold in completion_text(c)) for c, gold in zip(completions, golds, strict=True)
+        ]
 
     assert {"unsteady", "every candidate"} <= kinds(check_rewards(shifted, SUMS))
 
@@ -341,7 +365,9 @@ def test_misaligned_reward_is_also_judged_alone() -> None:
 
 
 def made_judge() -> gn.rewards.judge:
-    return gn.rewards.judge(lambda messages: pytest.fail("the judge was asked"), "Is it kind?", cache=None)
+    return gn.rewards.judge(
+        lambda messages: pytest.fail("the judge was asked"), "Is it kind?", cache=None
+    )
 
 
 class Panel:

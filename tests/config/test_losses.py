@@ -35,7 +35,9 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     def train(loss_type: str, level: str) -> tuple[gn.runs.Run, dict[str, torch.Tensor]]:
         back()
         sampling = {"num_iterations": 2, "generation_kwargs": {"eos_token_id": ENDS}}
-        changed = settings.replace(loss_type=loss_type, extra={**sampling, "importance_sampling_level": level})
+        changed = settings.replace(
+            loss_type=loss_type, extra={**sampling, "importance_sampling_level": level}
+        )
         run = gn.train(model, tokenizer, task, [hashed], changed)
         return run, {n: p.detach() - start[n] for n, p in model.named_parameters() if n in start}
 
@@ -43,7 +45,8 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 LEVELS = [
-    pytest.param(level, marks=[] if level == "token" else pytest.mark.slow) for level in IMPORTANCE_SAMPLING_LEVELS
+    pytest.param(level, marks=[] if level == "token" else pytest.mark.slow)
+    for level in IMPORTANCE_SAMPLING_LEVELS
 ]
 
 
@@ -52,15 +55,22 @@ LEVELS = [
 def test_two_real_steps(trained, loss_type: str, level: str) -> None:
     run, change = trained(loss_type, level)
     assert run.status == "finished" and len(run.rows) == 2
-    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 and math.isfinite(row["kl"]) for row in run.rows)
+    assert all(
+        math.isfinite(row["loss"]) and row["grad_norm"] > 0 and math.isfinite(row["kl"])
+        for row in run.rows
+    )
     assert any(tensor.any() for tensor in change.values()), "the adapter did not change"
     assert all(torch.isfinite(tensor).all() for tensor in change.values())
-    assert len(set(run.completions(1)["completion"].str.len())) > 1, "completions of one length tell few losses apart"
+    assert len(set(run.completions(1)["completion"].str.len())) > 1, (
+        "completions of one length tell few losses apart"
+    )
 
 
 def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     """Of two changes of the adapter, relative to the first."""
-    return sum((a[n] - b[n]).norm() ** 2 for n in a).sqrt() / sum(a[n].norm() ** 2 for n in a).sqrt()
+    return (
+        sum((a[n] - b[n]).norm() ** 2 for n in a).sqrt() / sum(a[n].norm() ** 2 for n in a).sqrt()
+    )
 
 
 def test_each_loss_is_another_one(trained) -> None:
@@ -72,6 +82,8 @@ def test_each_loss_is_another_one(trained) -> None:
 
 
 # vespo takes its weights over the sequence whatever the level is; the level only reaches its KL term.
-@pytest.mark.parametrize("loss", ["grpo", "vespo", *(pytest.param(x, marks=pytest.mark.slow) for x in LOSS_TYPES)])
+@pytest.mark.parametrize(
+    "loss", ["grpo", "vespo", *(pytest.param(x, marks=pytest.mark.slow) for x in LOSS_TYPES)]
+)
 def test_the_level_matters(trained, loss: str) -> None:
     assert distance(*(trained(loss, level)[1] for level in ("token", "sequence"))) > 1e-4

@@ -49,7 +49,11 @@ def test_model_trainer_plan_record_and_evaluation_have_the_type_of_the_settings(
     arguments = GRPOConfig(**grpo_arguments(settings, {"brevity": 1.0}, tmp_path, model))
     assert arguments.bf16 is (dtype == "bfloat16") and arguments.fp16 is False
     assert gn.training.effective_settings(settings, model).arguments["bf16"] is arguments.bf16
-    weights = next(p for p in gn.plan(settings, task, model=model, tokenizer=tokenizer).parts if p.name == "weights")
+    weights = next(
+        p
+        for p in gn.plan(settings, task, model=model, tokenizer=tokenizer).parts
+        if p.name == "weights"
+    )
     assert f"{32 if dtype == 'float32' else 16} bit" in weights.how
     run = gn.train(model, tokenizer, task, [brevity], settings, name="typed")
     assert json.loads((run.path / "run.json").read_text())["number_type"] == dtype

@@ -14,7 +14,9 @@ import grpo_nb as gn
 from grpo_nb.config.arguments import installed_arguments, is_publishing
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
-SAMPLING = SimpleNamespace(min_p=0.1, top_p=1.0, top_k=-1, temperature=1.0, repetition_penalty=1.0, stop=["</s>"])
+SAMPLING = SimpleNamespace(
+    min_p=0.1, top_p=1.0, top_k=-1, temperature=1.0, repetition_penalty=1.0, stop=["</s>"]
+)
 UNSLOTH = {
     "vllm_sampling_params": SAMPLING,
     "temperature": 1.0,
@@ -119,7 +121,12 @@ def test_pasted_extra_is_corrected_in_one_step(name: str) -> None:
 def test_sampling_params_of_vllm_become_settings() -> None:
     with pytest.raises(ValueError, match="'vllm_sampling_params'") as error:
         gn.preset("t4", vllm_sampling_params=SAMPLING)
-    assert as_told(error.value) == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "extra": {"min_p": 0.1}}
+    assert as_told(error.value) == {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "extra": {"min_p": 0.1},
+    }
 
 
 @pytest.mark.parametrize("name", sorted(installed_arguments()))
@@ -136,7 +143,9 @@ def test_each_trl_argument_works_or_says_what_to_write(name: str) -> None:
         assert f"extra's {name!r}" in message or name == "run_name"
 
 
-@pytest.mark.parametrize("written", [{"bf16": True}, {"output_dir": "outputs"}, {"use_vllm": False}, {"epochs": 1}])
+@pytest.mark.parametrize(
+    "written", [{"bf16": True}, {"output_dir": "outputs"}, {"use_vllm": False}, {"epochs": 1}]
+)
 def test_hint_for_a_name_is_the_same_in_extra(written: dict[str, Any]) -> None:
     messages = []
     for settings in (written, {"extra": written}):
@@ -153,7 +162,9 @@ def test_unknown_names_are_reported_together() -> None:
     assert "did you mean 'epsilon'" in str(error.value)
 
 
-@pytest.mark.parametrize("name", [*filter(is_publishing, sorted(installed_arguments())), "push_to_hub_model_id"])
+@pytest.mark.parametrize(
+    "name", [*filter(is_publishing, sorted(installed_arguments())), "push_to_hub_model_id"]
+)
 @pytest.mark.parametrize("value", [True, "me/model"])
 def test_publishing_argument_is_refused_with_push_line(name: str, value: object) -> None:
     line = r"gn\.export\.push_to_hub\(gn\.export_merged\(run, \"exports/name\"\), \"user/name\"\)"
@@ -178,7 +189,9 @@ def test_push_to_hub_in_a_stored_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_epochs_and_steps_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_steps = 5 and num_train_epochs = 2 both say how long"):
+    with pytest.raises(
+        ValueError, match="max_steps = 5 and num_train_epochs = 2 both say how long"
+    ):
         gn.preset("cpu", max_steps=5, num_train_epochs=2)
 
 
@@ -210,7 +223,10 @@ def test_stored_settings_with_both_lengths_load() -> None:
 
 
 def test_too_few_questions_for_epochs_say_what_to_write() -> None:
-    with pytest.raises(ValueError, match=r"there are 1 training questions, and one generation takes 2.*max_steps=14"):
+    with pytest.raises(
+        ValueError,
+        match=r"there are 1 training questions, and one generation takes 2.*max_steps=14",
+    ):
         gn.preset("cpu", num_train_epochs=1).for_questions(1)
 
 

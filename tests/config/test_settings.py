@@ -35,7 +35,10 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
         ({"num_generations": 6}, "per_device_train_batch_size=18"),
         ({"warmup_steps": 25}, "longer than the run (max_steps = 14)"),
         ({"lora_target_modules": "q_proj"}, 'lora_target_modules="all-linear"'),
-        ({"extra": {"generation_kwargs": {"stop": object()}}}, "Object of type object is not JSON serializable"),
+        (
+            {"extra": {"generation_kwargs": {"stop": object()}}},
+            "Object of type object is not JSON serializable",
+        ),
         ({"extra": {"bf16": True}}, "the setting is dtype"),
         ({"loss_type": "drgrpo"}, "did you mean 'dr_grpo'"),
         ({"extra": {"importance_sampling_level": "sequences"}}, "did you mean 'sequence'"),
@@ -54,14 +57,22 @@ def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
     for steps in (5, 24, 25, 50, 500):
         settings = gn.preset("t4", max_steps=steps)
         assert settings.warmup == gn.preset("t4").replace(max_steps=steps).warmup == steps // 10
-    assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7, "what was chosen stays"
-    with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"):
+    assert gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30).warmup == 7, (
+        "what was chosen stays"
+    )
+    with pytest.raises(
+        ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"
+    ):
         gn.preset("t4", warmup_steps=7).replace(max_steps=5)
     assert gn.preset("cpu", max_steps=2).warmup == 4, "a trial is the beginning of the run"
 
 
-@pytest.mark.parametrize(("name", "gpu"), [("cpu", None), *GPUS.items(), ("a100", Gpu("A100 80GB", 79.2, (8, 0)))])
-def test_auto_takes_the_preset_of_the_gpu(name: str, gpu: Gpu | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "gpu"), [("cpu", None), *GPUS.items(), ("a100", Gpu("A100 80GB", 79.2, (8, 0)))]
+)
+def test_auto_takes_the_preset_of_the_gpu(
+    name: str, gpu: Gpu | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("grpo_nb.config.presets.find_gpu", lambda: gpu)
     assert gn.preset("auto", max_steps=7) == gn.preset(name, max_steps=7)
 
@@ -80,7 +91,9 @@ def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() 
     assert set(re.findall(r'"(\w+)"', compared)) == set(gn.config.LOSS_TYPES)
     levels = set(re.findall(r'self\.importance_sampling_level == "(\w+)"', trainer))
     assert levels == set(gn.config.IMPORTANCE_SAMPLING_LEVELS)
-    assert gn.preset("t4", extra={"unsloth_num_chunks": 4}).extra, "settings for a GPU can be made anywhere"
+    assert gn.preset("t4", extra={"unsloth_num_chunks": 4}).extra, (
+        "settings for a GPU can be made anywhere"
+    )
 
 
 BATCHES = {
@@ -104,7 +117,12 @@ def test_the_line_of_the_batch_error_works_when_pasted(written: dict) -> None:
 
 def test_settings_go_through_a_file_unchanged(tmp_path: Path) -> None:
     values = {"generation_kwargs": {"stop": ["\u00e9\ud800", None, True, 1e-9], "": {"deep": []}}}
-    changes = {"learning_rate": 1e-9, "lora_target_modules": ("", "q_proj"), "run_root": "a\nb", "max_steps": 10**9}
+    changes = {
+        "learning_rate": 1e-9,
+        "lora_target_modules": ("", "q_proj"),
+        "run_root": "a\nb",
+        "max_steps": 10**9,
+    }
     settings, path = gn.preset("cpu", extra=values, **changes), tmp_path / "settings.json"
     assert gn.Settings.load(settings.save(path)) == settings
     path.write_text(path.read_text().replace("max_steps", "max_step"))

@@ -33,7 +33,13 @@ def trl_config() -> object:
     return GRPOConfig.__new__(GRPOConfig)
 
 
-TRAINED = {"model": MODEL, "tokenizer": TOKENIZER, "task": TASK, "rewards": REWARDS, "settings": SETTINGS}
+TRAINED = {
+    "model": MODEL,
+    "tokenizer": TOKENIZER,
+    "task": TASK,
+    "rewards": REWARDS,
+    "settings": SETTINGS,
+}
 DOORS = {
     "train": (lambda **given: gn.train(**given), TRAINED),
     "dry_run": (lambda **given: gn.dry_run(**given), TRAINED),
@@ -42,7 +48,10 @@ DOORS = {
     "RewardLab": (gn.RewardLab, {"rewards": REWARDS, "task": TASK}),
     "score": (gn.score, {"rewards": REWARDS, "completions": ["7"], "rows": {"answer": "7"}}),
     "evaluate": (gn.evaluate, {"subject": (MODEL, TOKENIZER), "task": TASK}),
-    "compare": (gn.compare, {"before": (MODEL, TOKENIZER), "after": (MODEL, TOKENIZER), "task": TASK}),
+    "compare": (
+        gn.compare,
+        {"before": (MODEL, TOKENIZER), "after": (MODEL, TOKENIZER), "task": TASK},
+    ),
     "ask": (gn.ask, {"run": "runs/none", "questions": ["Why?"]}),
     "export_merged": (gn.export_merged, {"run": "runs/none", "path": "there"}),
     "export_adapter": (gn.export.export_adapter, {"run": "runs/none", "path": "there"}),
@@ -116,9 +125,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(
-    ("door", "name", "given", "sentence"), MISTAKES, ids=[f"{door}-{name}={given}" for door, name, given, _ in MISTAKES]
+    ("door", "name", "given", "sentence"),
+    MISTAKES,
+    ids=[f"{door}-{name}={given}" for door, name, given, _ in MISTAKES],
 )
-def test_wrong_argument_is_named_with_the_line(door: str, name: str, given: str, sentence: str) -> None:
+def test_wrong_argument_is_named_with_the_line(
+    door: str, name: str, given: str, sentence: str
+) -> None:
     function, arguments = DOORS[door]
     with pytest.raises((TypeError, ValueError), match=sentence) as error:
         function(**{**arguments, name: GIVEN[given]()})
@@ -138,7 +151,9 @@ SWAPPED = [
 ]
 
 
-@pytest.mark.parametrize(("door", "one", "other", "line"), SWAPPED, ids=[f"{row[0]}-{row[1]}" for row in SWAPPED])
+@pytest.mark.parametrize(
+    ("door", "one", "other", "line"), SWAPPED, ids=[f"{row[0]}-{row[1]}" for row in SWAPPED]
+)
 def test_swapped_arguments_are_both_named(door: str, one: str, other: str, line: str) -> None:
     function, arguments = DOORS[door]
     with pytest.raises(TypeError, match="swapped") as error:
@@ -156,7 +171,9 @@ def test_setting_as_keyword_shows_replace(door: str) -> None:
 
 
 def test_unknown_keyword_gets_the_nearest_argument() -> None:
-    with pytest.raises(TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"):
+    with pytest.raises(
+        TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"
+    ):
         gn.train(**TRAINED, resum="auto")
 
 
@@ -165,7 +182,9 @@ def test_trl_argument_as_keyword_shows_extra() -> None:
         gn.train(**TRAINED, epsilon=0.1)
 
 
-@pytest.mark.parametrize("path", ["./no/such/model", "/no/such/model", "../no such", "C:\\no\\model"])
+@pytest.mark.parametrize(
+    "path", ["./no/such/model", "/no/such/model", "../no such", "C:\\no\\model"]
+)
 def test_compare_with_missing_path_is_one_line(path: str) -> None:
     with pytest.raises(FileNotFoundError, match="is no folder here") as error:
         gn.compare(path, (MODEL, TOKENIZER), TASK)

@@ -13,7 +13,11 @@ from grpo_nb.core.deadlines import run_with_deadline
 
 @pytest.mark.parametrize(
     "holds_on",
-    [lambda: time.sleep(9), lambda: re.match(r"(a+)+$", "a" * 50 + "!"), lambda: [None for _ in itertools.count()]],
+    [
+        lambda: time.sleep(9),
+        lambda: re.match(r"(a+)+$", "a" * 50 + "!"),
+        lambda: [None for _ in itertools.count()],
+    ],
 )
 def test_deadlines_stop_what_waits_and_what_computes(holds_on) -> None:
     start = time.perf_counter()

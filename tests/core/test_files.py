@@ -52,7 +52,9 @@ OLD, NEW = {"mine": "old"}, {"a": "new"}
         ("shutil.rmtree", 1, True, {"out": NEW, ".out.replaced": OLD}),
     ],
 )
-def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(event, times, old_is_there, found, out: Path) -> None:
+def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
+    event, times, old_is_there, found, out: Path
+) -> None:
     if not old_is_there:
         (out / "mine").unlink()
         out.rmdir()
@@ -78,7 +80,9 @@ def test_an_error_leaves_nothing_and_what_came_meanwhile_is_kept(out: Path) -> N
     assert content(out) == {} and list(out.parent.iterdir()) == [out]
 
 
-def test_what_may_be_written_to_and_what_would_go_with_it(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_written_to_and_what_would_go_with_it(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = out.parent
     (here / "empty").mkdir()
     for taken in (out, out / "mine"):
@@ -88,21 +92,34 @@ def test_what_may_be_written_to_and_what_would_go_with_it(out: Path, monkeypatch
         files.check_target(free, overwrite)
     files.check_target(out / "export", overwrite=True, needed=[out])
     monkeypatch.chdir(here / "empty")
-    for target, needed in ((here, [out]), (out, [out]), (out / ".." / "out", [out]), (here, []), (here / "empty", [])):
+    for target, needed in (
+        (here, [out]),
+        (out, [out]),
+        (out / ".." / "out", [out]),
+        (here, []),
+        (here / "empty", []),
+    ):
         with pytest.raises(FileExistsError, match="which would be gone with it"):
             files.check_target(target, overwrite=True, needed=needed)
     with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
         files.check_target(here / "new", overwrite="no")
 
 
-def test_paths_as_people_write_them_and_names_that_are_free(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_as_people_write_them_and_names_that_are_free(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = out.parent
     monkeypatch.setenv("HOME", str(here))
-    assert files.target_of("~/a b") == here / "a b" and files.target_of("relative") == Path("relative")
+    assert files.target_of("~/a b") == here / "a b" and files.target_of("relative") == Path(
+        "relative"
+    )
     (here / "link").symlink_to(here / "disk" / "new")
     assert files.target_of(here / "link") == here / "disk" / "new"
     (here / "out-2").mkdir()
-    assert files.free_path(out).name == "out-3" and files.free_path(out, ".part-", 1).name == "out.part-1"
+    assert (
+        files.free_path(out).name == "out-3"
+        and files.free_path(out, ".part-", 1).name == "out.part-1"
+    )
 
 
 def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -111,7 +128,9 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), files.staged_file(file) as staged:
         staged.write_text("half")
         raise KeyboardInterrupt
-    assert file.read_text() == '{\n  "path": "a",\n  "name": "\\u00e9"\n}\n' and list(tmp_path.iterdir()) == [file]
+    assert file.read_text() == '{\n  "path": "a",\n  "name": "\\u00e9"\n}\n' and list(
+        tmp_path.iterdir()
+    ) == [file]
     files.write_text(file, "\ud800\u00e9")
     assert file.read_bytes() == b"\\ud800\xc3\xa9" and list(tmp_path.iterdir()) == [file]
 
@@ -144,6 +163,8 @@ def test_a_writer_is_told_from_a_dead_one_another_one_and_one_elsewhere(tmp_path
         assert files.liveness({**another, "host": "elsewhere"}, tmp_path) == "unknown"
         writer.kill()
     assert files.liveness(theirs, tmp_path) == "crashed"
-    assert mine["pid"] == os.getpid() and files.liveness(mine, tmp_path) == "crashed", "a kernel outlives its runs"
+    assert mine["pid"] == os.getpid() and files.liveness(mine, tmp_path) == "crashed", (
+        "a kernel outlives its runs"
+    )
     with files.writing_here(tmp_path):
         assert files.liveness(mine, tmp_path) == "running"

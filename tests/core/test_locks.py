@@ -92,7 +92,9 @@ def test_lock_is_skipped_where_the_drive_has_none(
     assert "has no locks (No locks available)" in record.getMessage()
 
 
-def test_lock_is_skipped_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_skipped_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read_only(*arguments: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 

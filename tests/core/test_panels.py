@@ -26,7 +26,9 @@ class Small(Panel):
 def test_a_callback_says_what_failed_and_the_one_around_it_goes_on() -> None:
     panel = Small()
     panel.outer({"name": "value"})
-    assert panel.seen == 1 and "KeyError" in panel._errors.value and "<img" not in panel._errors.value
+    assert (
+        panel.seen == 1 and "KeyError" in panel._errors.value and "<img" not in panel._errors.value
+    )
     assert "raise KeyError" in panel._errors.value, "the end of the traceback"
     with panel.showing_errors():
         pass
@@ -38,5 +40,10 @@ def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
     panel.shown.value = "<b>seen</b>"
     bundle = panel._repr_mimebundle_()
     html = bundle["text/html"]
-    assert "<b>seen</b>" in html and "Small &amp; low" in html and ">Found<" in html and ">Empty<" not in html
+    assert (
+        "<b>seen</b>" in html
+        and "Small &amp; low" in html
+        and ">Found<" in html
+        and ">Empty<" not in html
+    )
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id

@@ -24,10 +24,18 @@ def is_gone(pid: int) -> bool:
 def test_a_command_is_heard_and_its_failure_says_how() -> None:
     heard: list[str] = []
     says = ["sh", "-c", "echo 1; echo 2 >&2; printf $MORE"]
-    assert run_command(says, on_line=heard.append, environment={"MORE": "x"}) == heard == ["1", "2", "x"]
+    assert (
+        run_command(says, on_line=heard.append, environment={"MORE": "x"})
+        == heard
+        == ["1", "2", "x"]
+    )
     with pytest.raises(ChildError, match=r"ended with 7\. It said last:\nb\nc") as failed:
         run_command(["sh", "-c", "echo b; echo; echo c; exit 7"])
-    assert failed.value.status == 7 and failed.value.lines == ["b", "c"] and failed.value.last(1) == "c"
+    assert (
+        failed.value.status == 7
+        and failed.value.lines == ["b", "c"]
+        and failed.value.last(1) == "c"
+    )
     with pytest.raises(ChildError, match=r"ended with -9. It said last:\n\(nothing\)"):
         run_command(["sh", "-c", "kill -9 $$"])
     with pytest.raises(ChildError, match="EOFError"):
@@ -35,7 +43,9 @@ def test_a_command_is_heard_and_its_failure_says_how() -> None:
 
 
 def test_what_is_late_or_interrupted_is_ended_with_what_it_started() -> None:
-    with pytest.raises(ChildError, match=r"took longer than 1 s and was ended\. It said last:\n\d+") as late:
+    with pytest.raises(
+        ChildError, match=r"took longer than 1 s and was ended\. It said last:\n\d+"
+    ) as late:
         run_command(STARTS_ANOTHER, seconds=1)
     assert late.value.status is None and is_gone(int(late.value.lines[0]))
     heard: list[int] = []
@@ -51,7 +61,9 @@ def test_what_is_late_or_interrupted_is_ended_with_what_it_started() -> None:
 
 def test_a_script_answers_without_the_kit_and_its_error_is_told(tmp_path: Path) -> None:
     script, heard = tmp_path / "script.py", []
-    script.write_text("import sys\ndef answer(asked):\n print('line')\n return [1 / asked, 'grpo_nb' in sys.modules]")
+    script.write_text(
+        "import sys\ndef answer(asked):\n print('line')\n return [1 / asked, 'grpo_nb' in sys.modules]"
+    )
     assert run_script(script, 0.1, on_line=heard.append) == [10, False] and heard == ["line"]
     with pytest.raises(ChildError, match=r"(?s)ended with 1.*division by zero"):
         run_script(script, 0)

@@ -3,7 +3,9 @@
 from grpo_nb.core import progress
 
 
-def test_it_is_text_in_place_and_goes_away_and_in_a_terminal_it_is_tqdms(displayed: list, monkeypatch, capsys) -> None:
+def test_it_is_text_in_place_and_goes_away_and_in_a_terminal_it_is_tqdms(
+    displayed: list, monkeypatch, capsys
+) -> None:
     for is_notebook in (False, True):
         monkeypatch.setattr(progress, "is_notebook", lambda told=is_notebook: told)
         with progress.progress_bar(3, desc="answers", mininterval=0) as bar:

@@ -54,7 +54,9 @@ def test_nothing_is_found_where_nothing_is_more_often_than_promised() -> None:
     draw, found = random.Random(2), 0
     for _ in range(150):
         rates = [draw.betavariate(0.5, 0.5) for _ in range(20)]
-        sides = [[sum(draw.random() < rate for _ in range(4)) / 4 for rate in rates] for _ in range(2)]
+        sides = [
+            [sum(draw.random() < rate for _ in range(4)) / 4 for rate in rates] for _ in range(2)
+        ]
         found += paired_result(*sides, samples=4).p_value < 0.05
     assert found <= 0.09 * 150
 
@@ -62,9 +64,13 @@ def test_nothing_is_found_where_nothing_is_more_often_than_promised() -> None:
 def test_the_tests_agree_where_they_are_the_same() -> None:
     before, after = [0.0] * 9 + [1.0] * 3, [1.0] * 9 + [0.0] * 2 + [1.0]
     exact = paired_result(before, after)
-    assert exact.p_value == pytest.approx(binomtest(9, 11).pvalue) and exact.difference == pytest.approx(7 / 12)
+    assert exact.p_value == pytest.approx(
+        binomtest(9, 11).pvalue
+    ) and exact.difference == pytest.approx(7 / 12)
     flipped = paired_result(before, after, samples=4)
-    assert flipped.p_value == pytest.approx(exact.p_value), "sign flips of -1, 0 and 1 are McNemar's test"
+    assert flipped.p_value == pytest.approx(exact.p_value), (
+        "sign flips of -1, 0 and 1 are McNemar's test"
+    )
     assert paired_result([0.5], [1.0], samples=4).p_value == 1.0
     for change in (0.0, 1.0):  # and where all are alike the interval still has a width
         low, high = paired_result([0.0] * 12, [change] * 12, samples=2).interval

@@ -16,9 +16,15 @@ class Report(Shown):
 def test_text_has_aligned_columns_and_html_escapes_what_was_written_by_others() -> None:
     lines, page = repr(Report()).splitlines(), Report()._repr_html_()
     assert lines[:3] == ["Two rows", "name       value  line", "a          1.5    x = 1"]
-    assert lines[3].startswith("long name  22     <script>") and "\x00" not in lines[3] and "\\ud800" in lines[3]
+    assert (
+        lines[3].startswith("long name  22     <script>")
+        and "\x00" not in lines[3]
+        and "\\ud800" in lines[3]
+    )
     assert lines[-1] == "a bar" and len(lines) == 6
     page.encode("utf-8")
     assert "<script>" not in page and page.count("&lt;script&gt;") == 2 and "\x00" not in page
-    assert "<b>Two rows</b></div>" in page and "<code>x = 1</code>" in page and "<svg></svg>" in page
+    assert (
+        "<b>Two rows</b></div>" in page and "<code>x = 1</code>" in page and "<svg></svg>" in page
+    )
     assert "<i>seen alone</i>" in page and page.count("<div") == 5 and page.count("<tr>") == 3

@@ -32,14 +32,18 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 20), (7, 20), (20, 20)])
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_values_and_gradients_are_the_same(queries: int, keys: int, scaling: float | None, copies: list[int]) -> None:
+def test_values_and_gradients_are_the_same(
+    queries: int, keys: int, scaling: float | None, copies: list[int]
+) -> None:
     inputs = heads(queries, keys)
     mask = torch.ones(4, 1, queries, keys, dtype=torch.bool).tril(keys - queries)
     mask[1, ..., :3] = False
     mask[1, :, :3] |= ~mask[1, :, :3].any(-1, keepdim=True)  # no row without anything to attend to
 
     def run() -> tuple[torch.Tensor, ...]:
-        out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](FakeLayer(), *inputs, mask, dropout=0.0, scaling=scaling)
+        out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](
+            FakeLayer(), *inputs, mask, dropout=0.0, scaling=scaling
+        )
         return out, *torch.autograd.grad(out.square().sum(), inputs)
 
     expected = run()

@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from grpo_nb.cpu.folded_lora import FoldedLora
-from tests.support.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
+from tests.support.small_models import (
+    PROMPTS,
+    assert_same_gradients,
+    batch,
+    gradients,
+    lora_model,
+    stock,
+)
 
 IDS = torch.tensor([PROMPTS[0]])
 
@@ -21,9 +28,13 @@ def test_logits_are_those_of_the_lora_layers(kind: torch.dtype, off: float) -> N
         for _ in range(2):  # the second time in memory that is used again
             with folded.for_inference():
                 assert folded._folded, "nothing was folded"
-                torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off)
+                torch.testing.assert_close(
+                    model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off
+                )
         with model.disable_adapter(), folded.for_inference():
-            torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off)
+            torch.testing.assert_close(
+                model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off
+            )
     assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
 
 
@@ -54,13 +65,17 @@ def test_dropout_is_left_to_peft_while_training_and_does_not_keep_sampling_from_
         first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
     assert (first - second).abs().max() > 0.01
     with torch.no_grad(), folded.for_inference(is_decoding=True):
-        assert folded._folded and folded._packed, "or the plan would count copies that are not there"
+        assert folded._folded and folded._packed, (
+            "or the plan would count copies that are not there"
+        )
 
 
 def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder) -> None:
     import grpo_nb as gn
 
-    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True, dtype="float32"))
+    model, tokenizer = gn.load_model(
+        gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True, dtype="float32")
+    )
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)
@@ -99,21 +114,32 @@ def test_forwards_set_by_others_come_back_and_16_bit_is_not_folded() -> None:
     with torch.no_grad():
         expected = model.to(torch.bfloat16)(input_ids=IDS).logits
         with FoldedLora(model).for_inference():
-            assert torch.equal(model(input_ids=IDS).logits, expected), "rounding would lose small changes"
+            assert torch.equal(model(input_ids=IDS).logits, expected), (
+                "rounding would lose small changes"
+            )
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # qwen2 has biases
 @pytest.mark.parametrize("rows", [1, 3, 16, 130])
 def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows: int) -> None:
     model = lora_model(architecture).eval()
-    folded, head, ids = FoldedLora(model), model.get_output_embeddings(), torch.randint(1, 50, (rows, 1))
-    changed = [head.weight, *(weight for name, weight in model.named_parameters() if "lora_B" in name)]
+    folded, head, ids = (
+        FoldedLora(model),
+        model.get_output_embeddings(),
+        torch.randint(1, 50, (rows, 1)),
+    )
+    changed = [
+        head.weight,
+        *(weight for name, weight in model.named_parameters() if "lora_B" in name),
+    ]
     with torch.no_grad():
         for _ in range(2):
             expected = model(input_ids=ids).logits
             for _ in range(2):  # the second time with what was packed
                 with folded.for_inference(is_decoding=True):
-                    torch.testing.assert_close(model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4)
+                    torch.testing.assert_close(
+                        model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4
+                    )
                     packed = folded._packed[head][1]
             with folded.for_inference(is_decoding=True):
                 assert folded._packed[head][1] is packed, "packed again for nothing"

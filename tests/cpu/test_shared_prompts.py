@@ -46,7 +46,9 @@ def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("kind", "tied"), [(kind, kind != "llama") for kind in sorted(FAMILIES)])
 def test_every_family(kind: str, tied: bool) -> None:
-    compare_with_stock(lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"]))
+    compare_with_stock(
+        lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"])
+    )
 
 
 def compare_with_stock(model, ids, mask, length) -> None:
@@ -86,7 +88,9 @@ def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
         with torch.no_grad(), model.disable_adapter():
             got = shared(model, ids, mask, length, kept)
             expected = stock(model, ids, mask, length)
-            assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), "kept or not, the same numbers"
+            assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), (
+                "kept or not, the same numbers"
+            )
         torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
         assert kept, "or the test shows nothing"
 
@@ -112,15 +116,23 @@ def test_batches_it_does_not_fit_are_named() -> None:
     with_a_hole = batch(PROMPTS, [0, 0], [4, 4])
     with_a_hole[1][0, -3] = 0  # as masked tool output leaves it
     assert "masked in its middle" in shared_prompts.batch_obstacle(*with_a_hole)
-    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(*batch(PROMPTS, [0, 1, 2], [3, 3, 3]))
+    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(
+        *batch(PROMPTS, [0, 1, 2], [3, 3, 3])
+    )
     assert "shorter than two tokens" in shared_prompts.batch_obstacle(*batch([[5]], [0, 0], [4, 4]))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_attention"),
-        ({"sliding_window": 8}, "sliding window of 8 tokens, which prompt and completion may exceed"),
+        (
+            {"layer_types": ["full_attention", "linear_attention", "full_attention"]},
+            "linear_attention",
+        ),
+        (
+            {"sliding_window": 8},
+            "sliding window of 8 tokens, which prompt and completion may exceed",
+        ),
         ({"sliding_window": 40}, None),
         ({"rope_parameters": None}, "no rotary"),
     ],

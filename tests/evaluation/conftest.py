@@ -16,4 +16,8 @@ def task(tiny_run: gn.runs.Run) -> gn.tasks.Task:
 @pytest.fixture
 def run(tiny_run: gn.runs.Run, tmp_path: Path) -> gn.runs.Run:
     """The run from a folder of its own, without the model in memory and without what it was compared with before."""
-    return gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run", ignore=shutil.ignore_patterns("comparison")))
+    return gn.open_run(
+        shutil.copytree(
+            tiny_run.path, tmp_path / "run", ignore=shutil.ignore_patterns("comparison")
+        )
+    )

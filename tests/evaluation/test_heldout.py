@@ -11,9 +11,13 @@ from grpo_nb.tasks.contamination import find_contamination, normalized_question
 def test_right_is_what_the_reward_pays_in_full() -> None:
     form = gn.tasks.xml()
 
-    def right(gold: str, texts: list[str], reward: gn.rewards.correctness | None = None) -> list[bool]:
+    def right(
+        gold: str, texts: list[str], reward: gn.rewards.correctness | None = None
+    ) -> list[bool]:
         rows = [{"question": "?", "answer": gold}] * len(texts)
-        read = read_answers(rows, [Completion(text, 5, False) for text in texts], form, reward=reward)
+        read = read_answers(
+            rows, [Completion(text, 5, False) for text in texts], form, reward=reward
+        )
         return [row["is_correct"] for row in read]
 
     said = ["<answer>\n17.4\n</answer>", "17.4", "<answer>17</answer>", "<answer>17</answer>!?"]

@@ -19,7 +19,9 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(len(texts))]
     completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
     read = read_answers(rows, completions, gn.tasks.xml())
-    return Evaluation(label, read, judged_by="what correctness() pays in full", anywhere_note="the last number")
+    return Evaluation(
+        label, read, judged_by="what correctness() pays in full", anywhere_note="the last number"
+    )
 
 
 def sums(right: list[bool], is_formatted: bool) -> list[str]:
@@ -34,7 +36,12 @@ def compared(before: list[str], after: list[str]) -> Comparison:
     return Comparison(answered("before", before), answered("after", after))
 
 
-HALF, MOST, ALL, NONE = [True, False] * 20, [True, True, True, False] * 10, [True] * 40, [False] * 40
+HALF, MOST, ALL, NONE = (
+    [True, False] * 20,
+    [True, True, True, False] * 10,
+    [True] * 40,
+    [False] * 40,
+)
 
 
 def test_rows_tell_format_and_answer_apart() -> None:
@@ -42,7 +49,11 @@ def test_rows_tell_format_and_answer_apart() -> None:
     assert [row["is_correct"] for row in evaluation.rows] == [False, True, False, False]
     assert [row["is_formatted"] for row in evaluation.rows] == [False, True, True, False]
     assert [row["is_anywhere"] for row in evaluation.rows] == [True, True, False, False]
-    assert (evaluation.accuracy, evaluation.format_share, evaluation.anywhere_share) == (0.25, 0.5, 0.5)
+    assert (evaluation.accuracy, evaluation.format_share, evaluation.anywhere_share) == (
+        0.25,
+        0.5,
+        0.5,
+    )
 
 
 def test_each_measure_has_its_interval() -> None:
@@ -50,7 +61,10 @@ def test_each_measure_has_its_interval() -> None:
     shown = dict(evaluation.numbers)
     assert shown["correct (95 % interval)"] == "50.0% (35.2% to 64.8%)"
     assert shown["in the format (95 % interval)"] == "100.0% (91.2% to 100.0%)"
-    assert shown["correct answer anywhere in the completion (95 % interval)"] == "50.0% (35.2% to 64.8%)"
+    assert (
+        shown["correct answer anywhere in the completion (95 % interval)"]
+        == "50.0% (35.2% to 64.8%)"
+    )
     assert "Correct answer anywhere in the completion: the last number." in repr(evaluation)
 
 
@@ -74,7 +88,9 @@ def test_gained_questions_that_were_known_before_are_counted() -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     assert comparison.changed["gained"] == 30
     assert comparison.known_before == 20
-    assert "Of the 30 gained, 20 had the correct answer before, outside of the format." in repr(comparison)
+    assert "Of the 30 gained, 20 had the correct answer before, outside of the format." in repr(
+        comparison
+    )
 
 
 def test_gain_in_the_answers_names_the_answers() -> None:
@@ -101,7 +117,11 @@ def test_no_difference_still_reports_the_format() -> None:
 def test_transcripts_have_the_three_judgements() -> None:
     table = compared(sums(HALF, is_formatted=False), sums(HALF, is_formatted=True)).transcripts()
     first = table.iloc[0]
-    assert (first["change"], first["before_is"], first["after_is"]) == ("gained", "no answer", "right")
+    assert (first["change"], first["before_is"], first["after_is"]) == (
+        "gained",
+        "no answer",
+        "right",
+    )
     assert (first["before_in_format"], first["before_anywhere"]) == (False, True)
     assert (first["after_in_format"], first["after_anywhere"]) == (True, True)
 
@@ -117,12 +137,19 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
 
 def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
     """Without the fields of today, what was not measured is shown as that."""
-    folder = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True)).save(tmp_path / "old").path
+    folder = (
+        compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+        .save(tmp_path / "old")
+        .path
+    )
     _make_old(folder)
     opened = gn.evaluation.open_comparison(folder)
     assert opened.results["anywhere"] is None and opened.base is None
     assert "The answers themselves: not measured." in opened.sentence
-    assert dict(opened.after.numbers)["correct answer anywhere in the completion (95 % interval)"] == "not measured"
+    assert (
+        dict(opened.after.numbers)["correct answer anywhere in the completion (95 % interval)"]
+        == "not measured"
+    )
     assert opened._repr_html_()
 
 
@@ -133,7 +160,13 @@ def _make_old(folder: Path) -> None:
     for name in ("base", "tests", "majority"):
         del stored[name]
     for side in ("before", "after"):
-        for name in ("format_interval", "anywhere_share", "anywhere_interval", "anywhere_note", "compares_gold"):
+        for name in (
+            "format_interval",
+            "anywhere_share",
+            "anywhere_interval",
+            "anywhere_note",
+            "compares_gold",
+        ):
             del stored[side][name]
     (folder / "comparison.json").write_text(json.dumps(stored))
     pandas.read_parquet(folder / "transcripts.parquet").drop(columns="is_anywhere").to_parquet(

@@ -35,7 +35,9 @@ def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Tas
     comparison = gn.compare(tiny_run, task)
     assert "what brevity() scores with " in comparison.after.judged_by
     assert comparison.after.anywhere_share is None
-    assert "not measured, because brevity() does not say where it reads the answer" in repr(comparison)
+    assert "not measured, because brevity() does not say where it reads the answer" in repr(
+        comparison
+    )
 
 
 def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
@@ -50,14 +52,21 @@ def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks
     assert evaluation.anywhere_share is not None
 
 
-def test_function_without_a_run_judges_in_evaluate(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+def test_function_without_a_run_judges_in_evaluate(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
     model = (tiny_run.model, tiny_run.tokenizer)
     assert gn.evaluate(model, task, rewards=everything).accuracy == 1.0
-    assert "correctness()" in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).judged_by
+    assert (
+        "correctness()"
+        in gn.evaluate(model, task, rewards=[everything, gn.rewards.correctness()]).judged_by
+    )
 
 
 def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
-    with pytest.warns(UserWarning, match=r"your function brevity\(\).*unless you write correct=brevity"):
+    with pytest.warns(
+        UserWarning, match=r"your function brevity\(\).*unless you write correct=brevity"
+    ):
         evaluation = gn.evaluate(run, limit=2)
     assert evaluation.judged_by == "what correctness() pays in full"
     assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).judged_by
@@ -89,10 +98,14 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         return [Completion(text, tokens=1, is_cut=False) for text in texts]
 
     monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", answers)
-    task = SimpleNamespace(holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None)
+    task = SimpleNamespace(
+        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None
+    )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
     rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
-    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=rewards))
+    watch = HoldoutScore(
+        SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=rewards)
+    )
     rows = [{"step": step, "max_steps": 3} for step in (1, 2, 3)]
     for row in rows:
         watch(row, None)

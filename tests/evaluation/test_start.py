@@ -17,7 +17,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
 @pytest.fixture
 def staged_run(run: gn.runs.Run) -> gn.runs.Run:
     """A run that learnt nothing: it began with the adapter that it ended with."""
-    shutil.copyfile(run.adapter_path / "adapter_model.safetensors", run.start_path / "adapter_model.safetensors")
+    shutil.copyfile(
+        run.adapter_path / "adapter_model.safetensors", run.start_path / "adapter_model.safetensors"
+    )
     return run
 
 
@@ -36,7 +38,10 @@ def test_run_from_a_trained_adapter_has_three_columns(staged_run: gn.runs.Run) -
     assert completions_of(comparison.before) == completions_of(comparison.after)
     assert completions_of(comparison.base) != completions_of(comparison.before)
     assert comparison.verdict == "no difference shown"
-    assert "This run started from a trained adapter, and the verdict is about this run alone." in comparison.sentence
+    assert (
+        "This run started from a trained adapter, and the verdict is about this run alone."
+        in comparison.sentence
+    )
     page = comparison._repr_html_()
     assert page.index(">base<") < page.index(">start of the run<") < page.index(">after<")
 
@@ -44,7 +49,8 @@ def test_run_from_a_trained_adapter_has_three_columns(staged_run: gn.runs.Run) -
 def test_card_and_folder_keep_the_three_columns(staged_run: gn.runs.Run) -> None:
     comparison = gn.compare(staged_run)
     assert (
-        "| held-out, 95 % interval | base | start of the run | after |" in (staged_run.path / "README.md").read_text()
+        "| held-out, 95 % interval | base | start of the run | after |"
+        in (staged_run.path / "README.md").read_text()
     )
     opened = gn.evaluation.open_comparison(staged_run.path)
     assert repr(opened) == repr(comparison)
@@ -83,7 +89,9 @@ def test_ask_shows_base_start_and_after(staged_run: gn.runs.Run) -> None:
     assert "start of the run" in answers._repr_html_()
 
 
-def test_run_of_an_earlier_version_without_a_start_opens(staged_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_run_of_an_earlier_version_without_a_start_opens(
+    staged_run: gn.runs.Run, tmp_path: Path
+) -> None:
     shutil.rmtree(staged_run.start_path)
     assert not started_from_trained_adapter(staged_run)
     shutil.copytree(staged_run.adapter_path, staged_run.path / "reference")

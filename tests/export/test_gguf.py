@@ -33,29 +33,43 @@ def converter() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def exported(merged: Export, converter: list[str], tmp_path_factory: pytest.TempPathFactory) -> Export:
+def exported(
+    merged: Export, converter: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Export:
     lines: list[str] = []
     again = gn.export.open(merged.path, run=merged.run.path)  # as after a restart
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpo_nb.export.merged.run_script", run_script_here)  # notebooks/05_export has it checked apart
+        patch.setattr(
+            "grpo_nb.export.merged.run_script", run_script_here
+        )  # notebooks/05_export has it checked apart
         made = gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny", report=lines.append)
     assert [line.split()[0] for line in lines] == ["converting", "llama.cpp", "comparing"]
     return made
 
 
 def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
-    assert {"tiny-q8_0.gguf", "Modelfile", "README.md"} <= {file.name for file in exported.path.iterdir()}
+    assert {"tiny-q8_0.gguf", "Modelfile", "README.md"} <= {
+        file.name for file in exported.path.iterdir()
+    }
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification
     assert list(verification["checks"].values()) == [True] * 5 and exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path)) and "q8_0" in exported.sentence
     told, text = tiny_run.holdout[0]["prompt"], (exported.path / "Modelfile").read_text()
-    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n') and "num_ctx 4096" in text
+    assert (
+        text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n')
+        and "num_ctx 4096" in text
+    )
 
 
 @pytest.mark.usefixtures("checked_here")
 def test_files_that_are_something_else(
-    exported: Export, merged: Export, tiny_run: gn.runs.Run, converter: list[str], tmp_path: Path, monkeypatch
+    exported: Export,
+    merged: Export,
+    tiny_run: gn.runs.Run,
+    converter: list[str],
+    tmp_path: Path,
+    monkeypatch,
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
@@ -63,7 +77,9 @@ def test_files_that_are_something_else(
         return str(caught.value)
 
     def rewritten(name: str, *options: str) -> Path:
-        monkeypatch.setattr(sys, "argv", ["", "--force", *options, str(exported.file), str(tmp_path / name)])
+        monkeypatch.setattr(
+            sys, "argv", ["", "--force", *options, str(exported.file), str(tmp_path / name)]
+        )
         gguf_new_metadata.main()
         return tmp_path / name
 
@@ -74,18 +90,36 @@ def test_files_that_are_something_else(
     base = tmp_path / "base.gguf"
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0", converter, None)
     said = refused(base)
-    assert "is not the trained one" in said and "at most 0.05 nats apart" in said and "same tokens" not in said
+    assert (
+        "is not the trained one" in said
+        and "at most 0.05 nats apart" in said
+        and "same tokens" not in said
+    )
     assert re.search(r"0\.7 to 1\.3 times the training's effect \(-?0\.0\d+ times", said)
     # llama.cpp has a template in reserve, which happens to be this one, and knows the usual ends; others have none.
     name = "the file holds chat template and end token"
-    bare = rewritten("bare.gguf", "--remove-metadata", "tokenizer.chat_template", "--special-token-by-id", "eos", "5")
+    bare = rewritten(
+        "bare.gguf",
+        "--remove-metadata",
+        "tokenizer.chat_template",
+        "--special-token-by-id",
+        "eos",
+        "5",
+    )
     said = refused(bare)
     assert (
         f"Failed: {name} (chat_template is None, not the tokenizer's; ggml.eos_token_id is 5, not the tokenizer's)"
         in said
     )
-    other = refused(rewritten("other.gguf", "--chat-template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"))
-    assert "read as the same tokens (0 of " in other and f'{name} (chat_template is "{{% for m' in other
+    other = refused(
+        rewritten(
+            "other.gguf", "--chat-template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+        )
+    )
+    assert (
+        "read as the same tokens (0 of " in other
+        and f'{name} (chat_template is "{{% for m' in other
+    )
 
 
 @pytest.mark.parametrize("quantization", [["q8_0", "f16"], ("q8_0",), {"q8_0"}, {}, None, 8])
@@ -109,16 +143,26 @@ def test_gguf_source_is_a_run_by_name_or_an_export_by_folder(tmp_path: Path, mon
     for folder in ("second", "merged", "bare"):
         gguf_export.find_run_or_export(folder)
     assert opened == [Path("second"), Path("merged"), Path("bare")]
-    with pytest.raises(FileNotFoundError, match="'nothing' is neither the folder of a merged export nor a run"):
+    with pytest.raises(
+        FileNotFoundError, match="'nothing' is neither the folder of a merged export nor a run"
+    ):
         gguf_export.find_run_or_export("nothing")
 
 
-def test_what_cannot_be_made(merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made(
+    merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*'q8_0'"):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*'q8_0'"
+    ):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
-    (tmp_path / "convert_hf_to_gguf.py").write_text("raise SystemExit('Model FooForCausalLM is not supported')")
-    with pytest.raises(ExportError, match=r"(?s)FooForCausalLM is not supported.*a newer llama\.cpp may"):
+    (tmp_path / "convert_hf_to_gguf.py").write_text(
+        "raise SystemExit('Model FooForCausalLM is not supported')"
+    )
+    with pytest.raises(
+        ExportError, match=r"(?s)FooForCausalLM is not supported.*a newer llama\.cpp may"
+    ):
         gn.export_gguf(merged, tmp_path / "out", converter=tmp_path / "convert_hf_to_gguf.py")
     assert [p.name for p in tmp_path.iterdir()] == ["convert_hf_to_gguf.py"]
 
@@ -126,19 +170,26 @@ def test_what_cannot_be_made(merged: Export, tmp_path: Path, monkeypatch: pytest
 def test_nothing_is_rounded_before_the_quantizer_does_it(merged: Export, tmp_path: Path) -> None:
     """Through programs that note what they are called with; the real quantizer is asked below, where there is one."""
     program = tmp_path / "noting.py"
-    program.write_text(f"#!{sys.executable}\nimport sys\nopen('{tmp_path}/said', 'a').write(f'{{sys.argv[1:3]}}')\n")
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nopen('{tmp_path}/said', 'a').write(f'{{sys.argv[1:3]}}')\n"
+    )
     program.chmod(stat.S_IRWXU)
     target = tmp_path / "m.gguf"
-    conversion.convert(merged.path, "float16", target, "q4_k_m", [sys.executable, str(program)], str(program))
+    conversion.convert(
+        merged.path, "float16", target, "q4_k_m", [sys.executable, str(program)], str(program)
+    )
     assert (tmp_path / "said").read_text() == str(["--outtype", "f16"]) + str(
         [f"{tmp_path}/.m.gguf.between", str(target)]
     )
 
 
 @pytest.mark.skipif(
-    shutil.which("llama-quantize") is None, reason="llama.cpp's llama-quantize is not on the PATH: no package brings it"
+    shutil.which("llama-quantize") is None,
+    reason="llama.cpp's llama-quantize is not on the PATH: no package brings it",
 )
-def test_the_real_quantizer(merged: Export, converter: list[str], tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_the_real_quantizer(
+    merged: Export, converter: list[str], tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
     made = gn.export_gguf(merged, tmp_path / "tiny", quantization="q4_k_m")
     assert made.file.name == "tiny-q4_k_m.gguf" and all(made.verification["checks"].values())
     # An adapter that is missing is seen through the rounding.
@@ -155,7 +206,10 @@ LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "conten
 @pytest.mark.parametrize(
     ("chats", "begins"),
     [
-        ([LONGER, LONGER], ['SYSTEM """Be brief."""', 'MESSAGE user """2 + 3?"""', 'MESSAGE assistant """5"""']),
+        (
+            [LONGER, LONGER],
+            ['SYSTEM """Be brief."""', 'MESSAGE user """2 + 3?"""', 'MESSAGE assistant """5"""'],
+        ),
         ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
         ([CHAT, CHAT[1:]], []),
         ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# No SYSTEM"]),

@@ -34,7 +34,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 def verified(folder: Path, **more: object) -> None:
     """As a verification that has passed leaves it."""
-    verification = {"kind": "merged", "passed": True, "checks": {"equal": True}, "measured": {}, "sentence": "equal"}
+    verification = {
+        "kind": "merged",
+        "passed": True,
+        "checks": {"equal": True},
+        "measured": {},
+        "sentence": "equal",
+    }
     verification |= {"run": "first", "adapter": "", "files": recorded_files(folder), **more}
     (folder / "verification.json").write_text(json.dumps(verification))
 
@@ -47,28 +53,40 @@ def export(tmp_path: Path) -> Path:
     (folder / FIRST).write_bytes(os.urandom(3_000_000))
     (folder / SECOND).write_bytes(os.urandom(200_000))
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    write_export_card(write_run(tmp_path / "first"), folder, "merged", verification={"checks": {"equal": True}})
+    write_export_card(
+        write_run(tmp_path / "first"), folder, "merged", verification={"checks": {"equal": True}}
+    )
     verified(folder)
     return folder
 
 
 def local(folder: Path) -> dict[str, bytes]:
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    return {
+        f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()
+    }
 
 
 def remote(hub: FakeHub, name: str = "me/model") -> dict[str, bytes]:
-    return {path: content for path, content in hub.repos[name].files.items() if path != ".gitattributes"}
+    return {
+        path: content for path, content in hub.repos[name].files.items() if path != ".gitattributes"
+    }
 
 
-def test_every_byte_arrives_in_one_private_commit_and_again_sends_nothing(hub: FakeHub, export: Path) -> None:
-    (export / "README.md").write_text((export / "README.md").read_text() + "\nThe card may be edited.\n")
+def test_every_byte_arrives_in_one_private_commit_and_again_sends_nothing(
+    hub: FakeHub, export: Path
+) -> None:
+    (export / "README.md").write_text(
+        (export / "README.md").read_text() + "\nThe card may be edited.\n"
+    )
     before = local(export)
     assert gn.export.push_problems(export) == [] and hub.log == []
     assert gn.export.push_to_hub(export, "me/model") == f"{hub.url}/me/model"
     assert remote(hub) == before == local(export) and len(before) == 6
     repo, sent = hub.repos["me/model"], hub.bytes_received
     assert repo.private and len(repo.commits) == 2
-    assert not [h for method, h in hub.log if method == "PUT" and "authorization" in map(str.lower, h)], "not the Hub's"
+    assert not [
+        h for method, h in hub.log if method == "PUT" and "authorization" in map(str.lower, h)
+    ], "not the Hub's"
     gn.export.push_to_hub(export, "me/model")
     assert hub.bytes_received - sent < 100_000 and len(repo.commits) == 2
 
@@ -101,7 +119,9 @@ def test_a_repository_of_somebody_elses_content_or_eyes(hub: FakeHub, export: Pa
         assert not hub.repos[name].private and remote(hub, name) == local(export)
 
 
-def test_what_comes_between_is_noticed(hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_between_is_noticed(
+    hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = HfApi.create_commit
 
     def after_somebody(*arguments: object, **more: object) -> object:
@@ -116,7 +136,9 @@ def test_what_comes_between_is_noticed(hub: FakeHub, export: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["config.json", FIRST])
-def test_what_arrived_otherwise_is_told(name: str, hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_arrived_otherwise_is_told(
+    name: str, hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = HfApi.create_commit
 
     def spoils(*arguments: object, **more: object) -> object:
@@ -138,7 +160,10 @@ def write_same_size(file: Path) -> None:
     ("change", "said"),
     [
         (lambda e: write_same_size(e / FIRST), f"{FIRST} has changed since it was verified"),
-        (lambda e: (e / SECOND).write_bytes(b"shorter"), f"{SECOND} has changed since it was verified"),
+        (
+            lambda e: (e / SECOND).write_bytes(b"shorter"),
+            f"{SECOND} has changed since it was verified",
+        ),
         (lambda e: (e / SECOND).unlink(), f"{SECOND} is missing"),
         (
             lambda e: (e / "adapter_config.json").write_text("{}"),
@@ -146,7 +171,9 @@ def write_same_size(file: Path) -> None:
         ),
     ],
 )
-def test_open_export_names_what_changed_since_verified(export: Path, change: Callable, said: str) -> None:
+def test_open_export_names_what_changed_since_verified(
+    export: Path, change: Callable, said: str
+) -> None:
     assert gn.export.open(export).kind == "merged"
     change(export)
     with pytest.raises(gn.export.ExportError, match=f"is not what was verified: {said}"):
@@ -177,7 +204,9 @@ RECORDS = {
 @pytest.mark.parametrize("content", RECORDS, ids=lambda content: content[:20])
 def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -> None:
     (export / "verification.json").write_text(content)
-    with pytest.raises(gn.export.ExportError, match=f"is no export: its verification.json .*{RECORDS[content]}"):
+    with pytest.raises(
+        gn.export.ExportError, match=f"is no export: its verification.json .*{RECORDS[content]}"
+    ):
         gn.export.open(export)
 
 
@@ -201,22 +230,48 @@ ADDED = "was added since it was verified"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda e: (e / "verification.json").write_text('{"passed": tr'), "is no export: .* damaged"),
+        (
+            lambda e: (e / "verification.json").write_text('{"passed": tr'),
+            "is no export: .* damaged",
+        ),
         (lambda e: verified(e, passed=False), "its verification did not pass"),
         (lambda e: verified(e, files={}), f"config.json {ADDED}"),
-        (lambda e: verified(e, base="/home/somebody/model"), "base model '/home/somebody/model' are in no repository"),
+        (
+            lambda e: verified(e, base="/home/somebody/model"),
+            "base model '/home/somebody/model' are in no repository",
+        ),
         (lambda e: (e / SECOND).write_bytes(os.urandom(200_000)), f"{SECOND} {CHANGED}"),
-        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), f"figures/a.safetensors {ADDED}"),
-        (lambda e: (e / "more.json").symlink_to("/etc/hostname"), "'more.json' leads out of the folder"),
-        (lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"), "README.md holds what looks like an access token"),
-        (lambda e: (e / "README.md").write_text("short-own-token"), "README.md holds what looks like an access token"),
+        (
+            lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"),
+            f"figures/a.safetensors {ADDED}",
+        ),
+        (
+            lambda e: (e / "more.json").symlink_to("/etc/hostname"),
+            "'more.json' leads out of the folder",
+        ),
+        (
+            lambda e: (e / "README.md").write_text(f"hf_{'s' * 34}"),
+            "README.md holds what looks like an access token",
+        ),
+        (
+            lambda e: (e / "README.md").write_text("short-own-token"),
+            "README.md holds what looks like an access token",
+        ),
     ],
 )
 def test_only_what_was_verified_and_may_be_seen_goes_out(
-    hub: FakeHub, export: Path, change: Callable[[Path], object], said: str, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub,
+    export: Path,
+    change: Callable[[Path], object],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "short-own-token")
     change(export)
     with pytest.raises(gn.export.NotPushable, match=f"nothing was sent:\n- .*{said}") as caught:
         gn.export.push_to_hub(export, "me/model")
-    assert hub.log == [] and gn.export.push_problems(export) and "short-own-token" not in str(caught.value)
+    assert (
+        hub.log == []
+        and gn.export.push_problems(export)
+        and "short-own-token" not in str(caught.value)
+    )

@@ -39,17 +39,40 @@ def moved(run: gn.runs.Run, folder: Path) -> gn.runs.Run:
     return copy
 
 
-def test_it_is_verified_and_known_by_its_bytes(merged: export.Export, tiny_run: gn.runs.Run) -> None:
+def test_it_is_verified_and_known_by_its_bytes(
+    merged: export.Export, tiny_run: gn.runs.Run
+) -> None:
     verification = json.loads((merged.path / "verification.json").read_text())
-    assert verification == merged.verification and verification["passed"] and "trained_in_4bit" not in verification
-    assert list(merged.table["passed"]) == [True] * len(verification["checks"]) and merged.file == merged.path
+    assert (
+        verification == merged.verification
+        and verification["passed"]
+        and "trained_in_4bit" not in verification
+    )
+    assert (
+        list(merged.table["passed"]) == [True] * len(verification["checks"])
+        and merged.file == merged.path
+    )
     assert verification["retained_change"] >= 0.95
     assert merged.sentence in repr(gn.open_run(tiny_run.path))
-    files = {f.relative_to(merged.path).as_posix(): f.read_bytes() for f in merged.path.rglob("*") if f.is_file()}
-    known = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    assert verification["files"] == {name: entry for name, entry in known.items() if name != "verification.json"}
-    here = [str(place.parent).encode() for place in (Path(tiny_run.settings.model), tiny_run.path, merged.path)]
-    assert not [place for place in here for data in files.values() if place in data], "no path of this machine"
+    files = {
+        f.relative_to(merged.path).as_posix(): f.read_bytes()
+        for f in merged.path.rglob("*")
+        if f.is_file()
+    }
+    known = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
+    assert verification["files"] == {
+        name: entry for name, entry in known.items() if name != "verification.json"
+    }
+    here = [
+        str(place.parent).encode()
+        for place in (Path(tiny_run.settings.model), tiny_run.path, merged.path)
+    ]
+    assert not [place for place in here for data in files.values() if place in data], (
+        "no path of this machine"
+    )
 
 
 def test_a_run_trained_in_4_bit(
@@ -70,16 +93,25 @@ def test_a_run_trained_in_4_bit(
         exported = gn.export_merged(run, tmp_path / "merged")
     beside, alone = exported.verification["trained_in_4bit"], gn.evaluate(exported.path, run=run)
     assert (beside["accuracy"], beside["interval"]) == (alone.accuracy, list(alone.interval))
-    for text in ((exported.path / "README.md").read_text(), exported.sentence, run.exports[-1].sentence):
+    for text in (
+        (exported.path / "README.md").read_text(),
+        exported.sentence,
+        run.exports[-1].sentence,
+    ):
         assert beside["said"] in text and "trained in 4 bit, so that answers may differ" in text
 
     # What the run's comparison says does not hold for it: said, and no published number either way.
     file = run.path / "comparison" / "comparison.json"
     rewrite(file, after={**compared.after.to_dict(), "accuracy": 0.9, "interval": [0.7, 1]})
-    with pytest.warns(UserWarning, match=r"right, the run in 4 bit 90\.0% .* is OUTSIDE of that interval"):
+    with pytest.warns(
+        UserWarning, match=r"right, the run in 4 bit 90\.0% .* is OUTSIDE of that interval"
+    ):
         export.score_beside_run(run, exported.path)
     monkeypatch.setattr("grpo_nb.export.merge.free_memory_bytes", lambda: 10**5)
-    assert re.search("not measured: EnvironmentProblem: .* memory", export.score_beside_run(run, exported.path)["said"])
+    assert re.search(
+        "not measured: EnvironmentProblem: .* memory",
+        export.score_beside_run(run, exported.path)["said"],
+    )
 
 
 Spoil = Callable[[Path, Path], object]
@@ -100,33 +132,62 @@ def tensors(change: Callable[[Tensors, Tensors], Tensors]) -> Spoil:
 
 def each_tensor(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Spoil:
     """Change every tensor of the merged model, given that of the base."""
-    return tensors(lambda mine, base: {n: change(t.float(), base[n].float()).to(t.dtype) for n, t in mine.items()})
+    return tensors(
+        lambda mine, base: {
+            n: change(t.float(), base[n].float()).to(t.dtype) for n, t in mine.items()
+        }
+    )
 
 
 def file(name: str, change: Callable[[Path], object]) -> Spoil:
     return lambda merged, base: change(merged / name)
 
 
-WORDS, TEMPLATE, GENERATION = "tokenizer, chat template and end tokens", "chat_template.jinja", "generation_config.json"
+WORDS, TEMPLATE, GENERATION = (
+    "tokenizer, chat template and end tokens",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 WORDED, NORM = "model.embed_tokens.weight", "model.norm.weight"
 FAILURES: dict[str, tuple[str, Spoil]] = {
     "adapter never applied": (WEIGHTS, each_tensor(lambda merged, base: base)),
     "adapter applied twice": (WEIGHTS, each_tensor(lambda merged, base: 2 * merged - base)),
     "half the scaling": (WEIGHTS, each_tensor(lambda merged, base: (merged + base) / 2)),
-    "wrong base": (WEIGHTS, each_tensor(lambda merged, base: merged + 0.05 * torch.randn(merged.shape))),
-    "embedding broken": (WEIGHTS, tensors(lambda mine, base: mine | {WORDED: mine[WORDED].roll(1, 0)})),
+    "wrong base": (
+        WEIGHTS,
+        each_tensor(lambda merged, base: merged + 0.05 * torch.randn(merged.shape)),
+    ),
+    "embedding broken": (
+        WEIGHTS,
+        tensors(lambda mine, base: mine | {WORDED: mine[WORDED].roll(1, 0)}),
+    ),
     "embeddings untied": (
         WEIGHTS,
         tensors(lambda mine, base: mine | {"lm_head.weight": torch.ones_like(mine[WORDED])}),
     ),
-    "a tensor missing": (WEIGHTS, tensors(lambda mine, base: {n: t for n, t in mine.items() if "1.mlp.up" not in n})),
+    "a tensor missing": (
+        WEIGHTS,
+        tensors(lambda mine, base: {n: t for n, t in mine.items() if "1.mlp.up" not in n}),
+    ),
     "not finite": (WEIGHTS, tensors(lambda mine, base: mine | {NORM: mine[NORM] * float("nan")})),
     "generation's end lost": (WORDS, file(GENERATION, lambda f: rewrite(f, eos_token_id=0))),
-    "chat template changed": (WORDS, file(TEMPLATE, lambda f: f.write_text(f.read_text().replace("assist", "Assist")))),
+    "chat template changed": (
+        WORDS,
+        file(TEMPLATE, lambda f: f.write_text(f.read_text().replace("assist", "Assist"))),
+    ),
     "chat template lost": (WORDS, file(TEMPLATE, Path.unlink)),
-    "end token lost": (WORDS, file("tokenizer_config.json", lambda f: rewrite(f, eos_token="<|endoftext|>"))),
-    "another shape of the model": ("words: ", file("config.json", lambda f: rewrite(f, rms_norm_eps=1.0))),
-    "cut": ("incomplete", file("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1000]))),
+    "end token lost": (
+        WORDS,
+        file("tokenizer_config.json", lambda f: rewrite(f, eos_token="<|endoftext|>")),
+    ),
+    "another shape of the model": (
+        "words: ",
+        file("config.json", lambda f: rewrite(f, rms_norm_eps=1.0)),
+    ),
+    "cut": (
+        "incomplete",
+        file("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1000])),
+    ),
 }
 
 
@@ -138,12 +199,16 @@ def checked(run: gn.runs.Run, folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path) -> None:
+def test_classic_failures_are_caught(
+    merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path
+) -> None:
     copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
     spoil(copy, Path(tiny_run.settings.model))
     try:
         failed = [name for name, ok in checked(tiny_run, copy)["checks"].items() if ok is False]
-    except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
+    except (
+        Exception
+    ) as error:  # it cannot even be loaded: the process ends with this, and the export is refused
         failed = [str(error)]
     assert any(found in name for name in failed), failed
 
@@ -172,7 +237,9 @@ def test_a_failed_verification_leaves_nothing(
         return kept
 
     monkeypatch.setattr(export, "merge", loses_the_training)
-    with pytest.raises(export.ExportError, match=f"not the trained one.*Failed: {WEIGHTS} .*differs from base plus"):
+    with pytest.raises(
+        export.ExportError, match=f"not the trained one.*Failed: {WEIGHTS} .*differs from base plus"
+    ):
         gn.export_merged(tiny_run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -180,11 +247,17 @@ def test_a_failed_verification_leaves_nothing(
 def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     make = gn.export.export_adapter
     made = make(tiny_run, tmp_path / "lora")
-    mine, theirs = (place / "adapter_model.safetensors" for place in (made.path, tiny_run.adapter_path))
+    mine, theirs = (
+        place / "adapter_model.safetensors" for place in (made.path, tiny_run.adapter_path)
+    )
     assert mine.read_bytes() == theirs.read_bytes() and made.verification["passed"]
-    assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json"} <= made.verification["files"].keys()
+    assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json"} <= made.verification[
+        "files"
+    ].keys()
     make(tiny_run, tmp_path / "lora", overwrite=True)
-    assert [entry.path for entry in tiny_run.exports].count(str(made.path)) == 1, "what was replaced is not there"
+    assert [entry.path for entry in tiny_run.exports].count(str(made.path)) == 1, (
+        "what was replaced is not there"
+    )
     # An adapter that does nothing is no export.
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     file = run.adapter_path / "adapter_model.safetensors"
@@ -194,24 +267,32 @@ def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     assert gn.export.open(made.path).kind == "adapter"
 
 
-def test_what_cannot_be_made(tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("keep")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         gn.export_merged(tiny_run, tmp_path / "taken")
     monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"The merged model in .* but 0\.00 GB are free"):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"The merged model in .* but 0\.00 GB are free"
+    ):
         gn.export_merged(tiny_run, tmp_path / "new")
     assert [file.name for file in tmp_path.rglob("*")] == ["taken", "mine.txt"]
 
 
-def test_a_base_that_changed_since_the_training_is_refused(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_a_base_that_changed_since_the_training_is_refused(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
     """Base plus adapter it would still be, and nothing else could notice."""
     run = moved(tiny_run, tmp_path)
     file = Path(run.settings.model) / "model.safetensors"
     each_tensor(lambda mine, base: mine + 0.01 * torch.randn(mine.shape))(file.parent, file.parent)
     for make in (gn.export_merged, gn.export.export_adapter):
-        with pytest.raises(export.ExportError, match="are not those that the run 'run' was trained on"):
+        with pytest.raises(
+            export.ExportError, match="are not those that the run 'run' was trained on"
+        ):
             make(run, tmp_path / "out")
     # The same weights in shards are the same base.
     model = LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto")
@@ -226,14 +307,18 @@ def test_template_and_generation_config_of_the_training_through_awkward_paths(
 ) -> None:
     """A template set in the notebook, a generation_config that transformers will not write, `~`, spaces, umlauts, a link."""
     run, place = moved(tiny_run, tmp_path), tmp_path / "not there yet"
-    template = (run.path / "chat_template.jinja").read_text().replace("<|im_start|>", "<|im_start|>dear ")
+    template = (
+        (run.path / "chat_template.jinja").read_text().replace("<|im_start|>", "<|im_start|>dear ")
+    )
     (run.path / "chat_template.jinja").write_text(template)
     file = Path(run.settings.model) / "generation_config.json"
     rewrite(file, do_sample=False, temperature=0.6, top_p=0.9)
     (tmp_path / "a mödel").symlink_to(place)
     monkeypatch.setenv("HOME", str(tmp_path))
     made = gn.export_merged(run, "~/a mödel")
-    assert made.path == place and (tmp_path / "a mödel").is_symlink() and made.verification["passed"]
+    assert (
+        made.path == place and (tmp_path / "a mödel").is_symlink() and made.verification["passed"]
+    )
     assert (place / "chat_template.jinja").read_text() == template
     assert (place / "generation_config.json").read_bytes() == file.read_bytes()
 
@@ -263,7 +348,9 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
 def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     (run.path / "exports.json").unlink(missing_ok=True)
-    said = run_module("tests.support.killed_exports", str(run.path), str(tmp_path / "out"), folder=tmp_path)
+    said = run_module(
+        "tests.support.killed_exports", str(run.path), str(tmp_path / "out"), folder=tmp_path
+    )
     told = [json.loads(line) for line in said if line.startswith("{")]
     whole = {"model.safetensors", "verification.json", "README.md", "tokenizer.json"}
     assert len(told) == 7, said
@@ -271,7 +358,9 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Pa
         found = set(line["found"].pop("out"))
         is_done = line["moment"] in ("it is in its place", None)
         assert whole <= found if is_done else found == {"old"}, line
-        assert all(name.startswith(".out.") for name in line["found"]), "what a kill left is under hidden names"
+        assert all(name.startswith(".out.") for name in line["found"]), (
+            "what a kill left is under hidden names"
+        )
     assert len(run.exports) == 1, "the one that was finished"
 
 
@@ -285,23 +374,34 @@ def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path,
     adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
     question, limit = tiny_run.holdout[0]["prompt"], tiny_run.settings.max_completion_length
     chat = pipeline("text-generation", model=str(merged.path))
-    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1]["content"]
+    answer = chat(question, max_new_tokens=limit, do_sample=False)[0]["generated_text"][-1][
+        "content"
+    ]
     # In a process of its own, and where all is imported already.
-    done = subprocess.run([sys.executable, "-c", merged.usage], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", merged.usage], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and done.stdout.strip() == answer.strip() != "", done.stderr[-3000:]
     capsys.readouterr()
     exec(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1), {})
     assert capsys.readouterr().out.strip()
     # Of vLLM, which most machines have not, at least the words; where it is, it is started in test_serving.py.
     lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
-    assert f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000" in adapter.usage
+    assert (
+        f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000"
+        in adapter.usage
+    )
 
 
 @pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
-def test_the_rank_that_vllm_is_told_is_one_that_it_takes(rank: int, taken: int, tmp_path: Path) -> None:
+def test_the_rank_that_vllm_is_told_is_one_that_it_takes(
+    rank: int, taken: int, tmp_path: Path
+) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
     usage = export.Export(tmp_path, {"kind": "adapter", "rank": rank}).usage
-    assert f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
+    assert (
+        f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
+    )
 
 
 def test_what_somebody_wrote_stays_what_it_is(
@@ -310,7 +410,11 @@ def test_what_somebody_wrote_stays_what_it_is(
     hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]
     monkeypatch.setattr(gn.runs.Run, "holdout", [{"prompt": hostile}])
     names: dict = {}
-    exec(merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names)
+    exec(
+        merged.usage.split("messages = ")[1].partition("\nchat")[0].join(["messages = ", ""]), names
+    )
     assert names["messages"] == hostile
-    shown = export.Export(merged.path, {**merged.verification, "sentence": "<script>"})._repr_html_()
+    shown = export.Export(
+        merged.path, {**merged.verification, "sentence": "<script>"}
+    )._repr_html_()
     assert "<script>" not in shown

@@ -30,11 +30,17 @@ def base_and_adapter(
     """A random bfloat16 base and an adapter with an effect, as folders."""
     torch.manual_seed(2)
     # Tied are the embeddings of those that small models have so.
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, **MORE.get(kind, {}))).to(
-        torch.bfloat16
-    )
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, **SIZES, **MORE.get(kind, {}))
+    ).to(torch.bfloat16)
     model.save_pretrained(folder / "base", max_shard_size=shards)
-    settings = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **lora}
+    settings = {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": "all-linear",
+        "task_type": "CAUSAL_LM",
+        **lora,
+    }
     model = get_peft_model(model.float(), LoraConfig(**settings))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -51,7 +57,11 @@ def merged(pair: Pair, target: Path, dtype: str = "auto") -> dict:
 
 
 def tensors_in(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: t for file in sorted(folder.glob("*.safetensors")) for name, t in load_file(file).items()}
+    return {
+        name: t
+        for file in sorted(folder.glob("*.safetensors"))
+        for name, t in load_file(file).items()
+    }
 
 
 def changed(folder: Path, name: str, value: torch.Tensor) -> None:
@@ -60,7 +70,9 @@ def changed(folder: Path, name: str, value: torch.Tensor) -> None:
 
 
 def reference(pair: Pair) -> PeftModel:
-    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32), pair[1])
+    return PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32), pair[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,16 +85,23 @@ def reference(pair: Pair) -> PeftModel:
     ],
 )
 @pytest.mark.parametrize("shards", ["5GB", "60KB"])
-def test_it_is_the_sum_rounded_once(kind: str, dtype: str, how: dict, shards: str, tmp_path: Path) -> None:
+def test_it_is_the_sum_rounded_once(
+    kind: str, dtype: str, how: dict, shards: str, tmp_path: Path
+) -> None:
     pair, out = base_and_adapter(tmp_path, kind, shards=shards, **how), tmp_path / "out"
     found = merged(pair, out, dtype)
     assert found["merged"] == BY_FILE and found["retained_change"] >= 0.95
     theirs = reference(pair).merge_and_unload().to(getattr(torch, found["dtype"]))
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size=shards)
     mine, wanted = tensors_in(out), tensors_in(tmp_path / "theirs")
-    assert mine.keys() == wanted.keys() and all(torch.equal(tensor, wanted[name]) for name, tensor in mine.items())
+    assert mine.keys() == wanted.keys() and all(
+        torch.equal(tensor, wanted[name]) for name, tensor in mine.items()
+    )
     assert {f.name for f in out.iterdir()} == {f.name for f in pair[0].iterdir()}
-    assert str(AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype) == f"torch.{found['dtype']}"
+    assert (
+        str(AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype)
+        == f"torch.{found['dtype']}"
+    )
     assert weight_problems(out, pair[0], reference(pair), is_plain=True) == []
 
 
@@ -94,13 +113,23 @@ def test_it_is_the_sum_rounded_once(kind: str, dtype: str, how: dict, shards: st
         ("qwen2", {"bias": "lora_only"}, "bias"),
         ("qwen2", {"alpha_pattern": {"q_proj": 32}}, "alpha_pattern"),
         ("qwen2", {"init_lora_weights": "pissa"}, "started with 'pissa'"),
-        ("qwen3_moe", {"target_parameters": ["mlp.experts.gate_up_proj"], "target_modules": ["q_proj"]}, "experts"),
+        (
+            "qwen3_moe",
+            {"target_parameters": ["mlp.experts.gate_up_proj"], "target_modules": ["q_proj"]},
+            "experts",
+        ),
     ],
 )
-def test_what_it_does_not_know_is_done_in_memory(kind: str, how: dict, reason: str, tmp_path: Path) -> None:
+def test_what_it_does_not_know_is_done_in_memory(
+    kind: str, how: dict, reason: str, tmp_path: Path
+) -> None:
     pair, out = base_and_adapter(tmp_path, kind, **how), tmp_path / "out"
     found = merged(pair, out)
-    assert found["merged"].startswith("in memory") and reason in found["merged"] and found["dtype"] == "float32"
+    assert (
+        found["merged"].startswith("in memory")
+        and reason in found["merged"]
+        and found["dtype"] == "float32"
+    )
     # And the verification takes it for what it is, and nothing else.
     assert weight_problems(out, pair[0], reference(pair), is_plain=False) == []
     changed(out, SPOILED, 1.01 * tensors_in(out)[SPOILED])
@@ -112,7 +141,9 @@ def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> No
     pair = base_and_adapter(tmp_path, strength=1e-5)
     found = merged(pair, tmp_path / "out")
     assert found["dtype"] in ("float16", "float32") and found["retained_change"] >= 0.95
-    with pytest.raises(ExportError, match=r"bfloat16 [0-9.]+%; 95% is asked for\). Write dtype='float32'"):
+    with pytest.raises(
+        ExportError, match=r"bfloat16 [0-9.]+%; 95% is asked for\). Write dtype='float32'"
+    ):
         merged(pair, tmp_path / "narrow", "bfloat16")
 
 
@@ -130,7 +161,9 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
         changed(base, SPOILED, weight)
         refused((base, adapter), said)
     config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "bitsandbytes"}}))
+    (base / "config.json").write_text(
+        json.dumps({**config, "quantization_config": {"quant_method": "bitsandbytes"}})
+    )
     refused((base, adapter), r"'base' is stored quantized.*load_in_4bit=True")
 
 
@@ -156,14 +189,27 @@ print(most() - before)
 
 def test_no_step_has_a_file_of_the_base_in_memory(tmp_path: Path) -> None:
     """The base is one file: a merge, and comparing all weights, need one tensor of it, widened, which is a tenth."""
-    large = {"vocab_size": 1000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SIZES | large), dtype=torch.bfloat16)
+    large = {
+        "vocab_size": 1000,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 12,
+    }
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("llama", **SIZES | large), dtype=torch.bfloat16
+    )
     model.save_pretrained(tmp_path / "base")
     # Every matrix is the start of a LoRA that has an effect: peft's random one.
-    how = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    how = LoraConfig(
+        r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
     get_peft_model(model, how).save_pretrained(tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     size = (tmp_path / "base" / "model.safetensors").stat().st_size
     said = subprocess.check_output([sys.executable, "-c", MEASURE, tmp_path]).split()
-    for step, most in zip(("merge", "verify"), [int(word) for word in said if word.isdigit()], strict=True):
-        assert most < size / 6, f"{step} took {most / 1e6:.0f} MB for a model of {size / 1e6:.0f} MB"
+    for step, most in zip(
+        ("merge", "verify"), [int(word) for word in said if word.isdigit()], strict=True
+    ):
+        assert most < size / 6, (
+            f"{step} took {most / 1e6:.0f} MB for a model of {size / 1e6:.0f} MB"
+        )

@@ -73,9 +73,17 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
 
     embedded_is(here)
     made = gn.export.export_adapter(run, tmp_path / "lora")
-    assert json.loads((made.path / "adapter_config.json").read_text())["base_model_name_or_path"] == name
-    assert made.verification["base_weights"] == weights_identity(here) and f"model={str(here)!r}" in made.usage
-    assert any(f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made))
+    assert (
+        json.loads((made.path / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == name
+    )
+    assert (
+        made.verification["base_weights"] == weights_identity(here)
+        and f"model={str(here)!r}" in made.usage
+    )
+    assert any(
+        f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made)
+    )
     other = Path(shutil.copytree(here, tmp_path / "other"))
     each_tensor(lambda mine, base: 1.01 * mine)(other, here)
     embedded_is(other)

@@ -27,7 +27,12 @@ from tests.support.real_vllm import needs_vllm
 
 # After the notebook whose run this is.
 pytestmark = pytest.mark.begins(115)
-ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+ENVIRONMENT = {
+    **os.environ,
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 QUESTIONS = 16
 
 
@@ -41,7 +46,9 @@ def free_port() -> int:
 def served(command: list[str], address: str, log: Path, *, seconds: float = 240) -> Iterator[None]:
     """A server's process, from its first answer, which may take so long, to the end of the block."""
     with log.open("w") as written:
-        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            command, stdout=written, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        )
     try:
         end = time.monotonic() + seconds
         while True:
@@ -86,9 +93,15 @@ def expected(quick: Export) -> list[str]:
     model = AutoModelForCausalLM.from_pretrained(quick.path, dtype="float32")
     texts = []
     for chat in chats(quick):
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        out = model.generate(**ids, max_new_tokens=quick.run.settings.max_completion_length, do_sample=False)
-        texts.append(tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
+        ids = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(
+            **ids, max_new_tokens=quick.run.settings.max_completion_length, do_sample=False
+        )
+        texts.append(
+            tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        )
     return texts
 
 
@@ -112,7 +125,10 @@ def same(found: list[str], expected: list[str]) -> int:
 @only_published
 def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: list[str]) -> None:
     """The kit's own comparison, stored with the run: rounding to 16 bit is all that lies between."""
-    told = {row["question"]: row["completion"] for row in gn.evaluation.open_comparison(quick.run.path).after.rows}
+    told = {
+        row["question"]: row["completion"]
+        for row in gn.evaluation.open_comparison(quick.run.path).after.rows
+    }
     asked = [row["question"] for row in quick.run.holdout[:QUESTIONS]]
     assert same([told[question] for question in asked], expected) >= QUESTIONS - 2
     assert len(set(expected)) > QUESTIONS // 2, "one answer for all would be the same everywhere"
@@ -121,7 +137,9 @@ def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: lis
 @only_published
 def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) -> None:
     port = free_port()
-    with served(shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"):
+    with served(
+        shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"
+    ):
         assert answers_of(port, str(quick.path), quick) == expected
 
 
@@ -136,13 +154,22 @@ def test_vllm_serve(
     export = quick if kind == "merged" else gn.export.export_adapter(quick.run, tmp_path / "lora")
     name, port = str(quick.path) if kind == "merged" else "mine", free_port()
     # vLLM compiles the model first, for minutes where cores are shared.
-    with served(shell_line(export, "vllm", port), f"http://127.0.0.1:{port}/health", tmp_path / "log", seconds=600):
+    with served(
+        shell_line(export, "vllm", port),
+        f"http://127.0.0.1:{port}/health",
+        tmp_path / "log",
+        seconds=600,
+    ):
         assert same(answers_of(port, name, quick), expected) >= QUESTIONS - 2 * (kind == "adapter")
 
 
 @only_published
-@pytest.mark.parametrize(("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), ("f16", QUESTIONS - 1)])
-def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), ("f16", QUESTIONS - 1)]
+)
+def test_llama_cpp(
+    quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path
+) -> None:
     """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:
         converter = conversion.find_converter(None, str)
@@ -151,9 +178,15 @@ def test_llama_cpp(quantization: str, least: int, quick: Export, expected: list[
     file, port = tmp_path / f"model-{quantization}.gguf", free_port()
     conversion.convert(quick.path, quick.verification["dtype"], file, quantization, converter, None)
     usage = Export(tmp_path, {"kind": "gguf", "file": file.name}).usage
-    assert f"# llama-server -m {file} " in usage and f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
+    assert (
+        f"# llama-server -m {file} " in usage
+        and f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
+    )
     # One thread: several wait for each other at every layer, which takes long where cores are shared.
     threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
-    code = usage.replace("8080", str(port)).replace("server =", threads) + "\nimport time; time.sleep(600)"
+    code = (
+        usage.replace("8080", str(port)).replace("server =", threads)
+        + "\nimport time; time.sleep(600)"
+    )
     with served([sys.executable, "-c", code], f"http://127.0.0.1:{port}/health", tmp_path / "log"):
         assert same(answers_of(port, "mine", quick), expected) >= least

@@ -34,9 +34,13 @@ def tokenizer(embedded_folder: Path) -> Any:
 
 def read_of(*methods: str) -> set[str]:
     """The attributes of the trainer that these methods read, and those of the trainer's methods among them that they call."""
-    source = "".join(textwrap.dedent(inspect.getsource(getattr(GRPOTrainer, method))) for method in methods)
+    source = "".join(
+        textwrap.dedent(inspect.getsource(getattr(GRPOTrainer, method))) for method in methods
+    )
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
-    return {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "self"}
+    return {
+        node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
 
 
 def test_what_trls_loop_reads_of_its_trainer_is_what_it_is_given(tokenizer: Any) -> None:
@@ -74,13 +78,22 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
     rows = [task.train[i] for i in range(8)]
     batch = trainer._generate_and_score_completions(rows)
     asked = {"max_completion_length": settings.max_completion_length, "temperature": 1.0}
-    played = generate(model, tokenizer, [row["prompt"] for row in rows], play=task.play, rows=rows, **asked)
+    played = generate(
+        model, tokenizer, [row["prompt"] for row in rows], play=task.play, rows=rows, **asked
+    )
     written = batch["completion_mask"] * batch["tool_mask"]
     for one, ids, mask, turns, paid in zip(
-        played, batch["completion_ids"], written, trainer._logs["completion"], rewarded["completion_ids"], strict=True
+        played,
+        batch["completion_ids"],
+        written,
+        trainer._logs["completion"],
+        rewarded["completion_ids"],
+        strict=True,
     ):
         assert list(one.ids) == ids[mask.bool()].tolist() == list(paid) and list(one.turns) == turns
-        assert one.tokens == int(mask.sum()) < len(ids), "what a tool said is not what the model wrote"
+        assert one.tokens == int(mask.sum()) < len(ids), (
+            "what a tool said is not what the model wrote"
+        )
         assert not one.is_cut and one.text.startswith("<answer>")
         assert one.columns["environments"].seen == len(one.columns["environments"].chain)
     generator = torch.random.get_rng_state()
@@ -103,10 +116,15 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
 def test_calls_of_our_template_are_read_as_they_are_written(
     said: str, calls: list, content: str, tokenizer: Any
 ) -> None:
-    asked = tokenizer.apply_chat_template([{"role": "user", "content": "?"}], add_generation_prompt=True)["input_ids"]
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "?"}], add_generation_prompt=True
+    )["input_ids"]
     ids = tokenizer(said + "<|im_end|>", add_special_tokens=False)["input_ids"]
     read = parse_response(tokenizer, ids, prefix=asked)
-    found = [(call["function"]["name"], call["function"]["arguments"]) for call in read.get("tool_calls") or ()]
+    found = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in read.get("tool_calls") or ()
+    ]
     assert found == calls and (read["content"] or "").strip() == content
 
 
@@ -117,11 +135,15 @@ FAMILIES = (
 
 
 @pytest.mark.parametrize("family", FAMILIES.split())
-def test_the_families_that_are_named_have_a_template_that_serves(family: str, embedded_folder: Path) -> None:
+def test_the_families_that_are_named_have_a_template_that_serves(
+    family: str, embedded_folder: Path
+) -> None:
     """By the texts that TRL knows; some are given its training template, which keeps earlier turns as they were."""
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     tokenizer.chat_template = getattr(templates, f"{family}_chat_template")
-    own = sorted(set(re.findall(r"<\|[a-z_]+\|>", tokenizer.chat_template)))  # which are one token in its own tokenizer
+    own = sorted(
+        set(re.findall(r"<\|[a-z_]+\|>", tokenizer.chat_template))
+    )  # which are one token in its own tokenizer
     tokenizer.add_special_tokens({"additional_special_tokens": own})
     tool_template(tokenizer)
     assert tokenizer.response_template is not None
@@ -129,9 +151,14 @@ def test_the_families_that_are_named_have_a_template_that_serves(family: str, em
 
 def test_a_template_without_tools_is_refused_and_ours_is_for_chatml(embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    with pytest.raises(ValueError, match=r"cannot be trained with tools .* gn.models.give_tool_template\(tokenizer\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"cannot be trained with tools .* gn.models.give_tool_template\(tokenizer\)",
+    ):
         tool_template(tokenizer)
-    assert tool_template(gn.models.give_tool_template(tokenizer)) is None, "earlier turns stay as they were"
+    assert tool_template(gn.models.give_tool_template(tokenizer)) is None, (
+        "earlier turns stay as they were"
+    )
     tokenizer.eos_token = "<|endoftext|>"
     with pytest.raises(ValueError, match="for models whose turns end with"):
         gn.models.give_tool_template(tokenizer)

@@ -30,7 +30,11 @@ pytestmark = [needs_vllm, pytest.mark.begins(120)]
 
 LONGEST = 256
 LENGTH = 12
-SETTINGS = {"max_completion_length": LENGTH, "num_generations": 4, "max_prompt_length": LONGEST - LENGTH}
+SETTINGS = {
+    "max_completion_length": LENGTH,
+    "num_generations": 4,
+    "max_prompt_length": LONGEST - LENGTH,
+}
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,18 @@ def prompts(loaded) -> list[list[int]]:
     """Three prompts as token ids."""
     _, tokenizer, task, _ = loaded
     chats = task.holdout["prompt"][:3]
-    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
 
 
 def config(**values: object) -> GenerationConfig:
-    own = {"max_new_tokens": LENGTH, "pad_token_id": 0, "eos_token_id": [2], "disable_compile": True}
+    own = {
+        "max_new_tokens": LENGTH,
+        "pad_token_id": 0,
+        "eos_token_id": [2],
+        "disable_compile": True,
+    }
     return GenerationConfig(**{**own, "do_sample": False, **values})
 
 
@@ -79,7 +90,9 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
     assert vllm_problem() is None and has_engine(model) and generation_of(model) == "vLLM"
     assert longest_of(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model) is None
     assert vllm.model_runner_name(model).endswith("(V1)"), "vLLM's build for a CPU has no V2"
-    assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
+    assert "INFO" in said and "[core.py" in said, (
+        said
+    )  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
     log.info("it slept")
     log.warning("it is warned of")
@@ -98,7 +111,9 @@ def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model,
     assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
 
 
-@pytest.mark.parametrize("more", [{}, {"top_p": 0.8}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"top_k": 5}])
+@pytest.mark.parametrize(
+    "more", [{}, {"top_p": 0.8}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"top_k": 5}]
+)
 def test_log_probabilities_are_those_of_the_distribution_drawn_from(model, prompts, more) -> None:
     """With transformers' own processors. Measured: within 2e-5."""
     drawn = config(do_sample=True, temperature=0.8, **{"top_k": 0, **more})
@@ -121,13 +136,18 @@ def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts)
     with model.disable_adapter():
         ends = [len(row) for row in vllm.sample_with_vllm(model, prompts, own).tokens]
         assert min(ends) < 20, "or the test shows nothing"
-        assert vllm.sample_with_vllm(model, prompts, other).tokens == sampling.sample(model, prompts, other).tokens
+        assert (
+            vllm.sample_with_vllm(model, prompts, other).tokens
+            == sampling.sample(model, prompts, other).tokens
+        )
 
 
 def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> None:
     model, before = loaded[0], trained_tensors(loaded[0])
     first = vllm.sample_with_vllm(model, prompts, config()).tokens
-    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=5e-3)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], lr=5e-3
+    )
     ids = torch.tensor([prompts[0]])
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
@@ -144,7 +164,9 @@ def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> No
 
 
 @pytest.mark.parametrize("is_computed", [False, True])
-def test_an_interrupt_leaves_an_engine_that_can_be_asked(model, prompts, monkeypatch, is_computed: bool) -> None:
+def test_an_interrupt_leaves_an_engine_that_can_be_asked(
+    model, prompts, monkeypatch, is_computed: bool
+) -> None:
     """A real Ctrl-C between what is scheduled and what is computed, where it nearly always falls, and behind that."""
     expected = vllm.sample_with_vllm(model, prompts, config())
     engine = model.vllm_engine.llm_engine
@@ -162,11 +184,15 @@ def test_an_interrupt_leaves_an_engine_that_can_be_asked(model, prompts, monkeyp
         patch.setattr(executor, "execute_model", execute_model)
         with pytest.raises(KeyboardInterrupt):
             vllm.sample_with_vllm(model, prompts, config())
-    assert len(engine.output_processor.request_states) == len(prompts), "left behind, and it would wait for ever"
+    assert len(engine.output_processor.request_states) == len(prompts), (
+        "left behind, and it would wait for ever"
+    )
     assert vllm.sample_with_vllm(model, prompts, config()) == expected
 
 
-def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(loaded, model, monkeypatch) -> None:
+def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(
+    loaded, model, monkeypatch
+) -> None:
     """Evaluation, baseline and the lab: through the engine, and greedily as on a CPU."""
     _, tokenizer, task, _ = loaded
     settings = gn.preset("cpu", model=model.get_base_model().config._name_or_path, **SETTINGS)
@@ -174,14 +200,23 @@ def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(loaded, model, 
     monkeypatch.setattr(model, "fast_generate", asked)
 
     def evaluated() -> list[str]:
-        return [row["completion"] for row in gn.evaluate((model, tokenizer), task, settings=settings).rows]
+        return [
+            row["completion"]
+            for row in gn.evaluate((model, tokenizer), task, settings=settings).rows
+        ]
 
     texts = evaluated()
     with monkeypatch.context() as patch:
         patch.setattr(model, "vllm_engine", None)
         assert texts == evaluated() and len(texts) == 6 and asked.call_count == 1
     rewards = [gn.rewards.correctness(), gn.rewards.xml_tags()]
-    gate, again = (gn.baseline(model, tokenizer, task, rewards, settings, prompts=2) for _ in range(2))
+    gate, again = (
+        gn.baseline(model, tokenizer, task, rewards, settings, prompts=2) for _ in range(2)
+    )
     assert again.tokens == gate.tokens, "the same seed, the same sample"
-    group = sample_group(model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH)
-    assert [len(call.args[0]) for call in asked.call_args_list] == [6, 8, 2, 8, 2, 4] and len(set(group)) > 1
+    group = sample_group(
+        model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH
+    )
+    assert [len(call.args[0]) for call in asked.call_args_list] == [6, 8, 2, 8, 2, 4] and len(
+        set(group)
+    ) > 1

@@ -79,7 +79,9 @@ class FakeEngine:
         self.is_interrupted = False
         self.runner = types.SimpleNamespace(execute_model_state=None)  # Model Runner V1
         self.finished: list[str] = []  # `finished_req_ids`, reported once by the next step
-        self.core = types.SimpleNamespace(batch_queue=None)  # of an engine that has one step under way
+        self.core = types.SimpleNamespace(
+            batch_queue=None
+        )  # of an engine that has one step under way
         self.llm_engine = types.SimpleNamespace(
             is_sleeping=lambda: self.sleeping,
             engine_core=types.SimpleNamespace(engine_core=self.core),
@@ -103,7 +105,9 @@ class FakeEngine:
         self.waiting |= new
         outputs = []
         while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
-            assert not self.core.batch_queue or len(self.core.batch_queue) < 2, "as step_with_batch_queue asserts"
+            assert not self.core.batch_queue or len(self.core.batch_queue) < 2, (
+                "as step_with_batch_queue asserts"
+            )
             if self.runner.execute_model_state is not None:
                 raise RuntimeError("sample_tokens() must be called after execute_model()")
             finished, self.finished = self.finished, []  # as `schedule` empties finished_req_ids
@@ -118,11 +122,17 @@ class FakeEngine:
                     self.runner.req_states.add_request(name, 2, [1, 2], 0, 12)
             new = {}
             name = next(iter(self.waiting))
-            assert name not in self.cut_off, "vLLM waits for ever for a request whose step was cut off"
+            assert name not in self.cut_off, (
+                "vLLM waits for ever for a request whose step was cut off"
+            )
             told = [{token: types.SimpleNamespace(logprob=-float(token))} for token in WRITTEN]
             self.finished.append(name)
             drawn = told if getattr(self.waiting.pop(name), "logprobs", None) == 0 else None
-            outputs.append(types.SimpleNamespace(outputs=[types.SimpleNamespace(token_ids=WRITTEN, logprobs=drawn)]))
+            outputs.append(
+                types.SimpleNamespace(
+                    outputs=[types.SimpleNamespace(token_ids=WRITTEN, logprobs=drawn)]
+                )
+            )
         return outputs
 
     def sleep(self, *levels: int) -> None:
@@ -139,7 +149,9 @@ def with_engine(monkeypatch: pytest.MonkeyPatch):
     parameters = parameters_of("unsloth_zoo/vllm_utils.py", "load_lora")[1:]  # the model is bound
 
     def load_lora(save_directory, **more):
-        assert set(more) <= set(parameters) and more == {"load_tensors": True}, "the tensors that are trained"
+        assert set(more) <= set(parameters) and more == {"load_tensors": True}, (
+            "the tensors that are trained"
+        )
         return "the adapter"
 
     model.vllm_engine, model.fast_generate, model.load_lora = engine, engine.generate, load_lora
@@ -152,7 +164,9 @@ def config(**values: object) -> GenerationConfig:
 
 
 def ask(model, prompts: int = 1, **values: object):
-    return vllm.sample_with_vllm(model, [PROMPTS[0]] * prompts, config(**{"do_sample": False, **values}))
+    return vllm.sample_with_vllm(
+        model, [PROMPTS[0]] * prompts, config(**{"do_sample": False, **values})
+    )
 
 
 def test_the_current_adapter_goes_with_the_request_and_none_where_it_is_off(with_engine) -> None:
@@ -161,17 +175,26 @@ def test_the_current_adapter_goes_with_the_request_and_none_where_it_is_off(with
         ask(with_engine)
     first, second = with_engine.vllm_engine.calls
     assert first["lora_request"] == "the adapter" and second["lora_request"] is None
-    assert first["prompts"][0] == {"prompt_token_ids": PROMPTS[0]}, "a text would be tokenized again"
+    assert first["prompts"][0] == {"prompt_token_ids": PROMPTS[0]}, (
+        "a text would be tokenized again"
+    )
     assert "prompt_token_ids" in FACTS["vllm/inputs/llm.py:TokensPrompt"]
 
 
-def test_drawing_has_a_seed_for_each_row_out_of_torchs_state_and_gives_log_probabilities(with_engine) -> None:
+def test_drawing_has_a_seed_for_each_row_out_of_torchs_state_and_gives_log_probabilities(
+    with_engine,
+) -> None:
     for _ in range(2):
         torch.manual_seed(5)
         drawn = ask(with_engine, 4, do_sample=True, top_k=0)
     assert drawn.log_probs == [[-5.0, -9.0, -2.0]] * 4
-    first, again = ([params.seed for params in call["sampling_params"]] for call in with_engine.vllm_engine.calls)
-    assert first == again and len(set(first)) == 4, "one seed for all rows makes them one completion"
+    first, again = (
+        [params.seed for params in call["sampling_params"]]
+        for call in with_engine.vllm_engine.calls
+    )
+    assert first == again and len(set(first)) == 4, (
+        "one seed for all rows makes them one completion"
+    )
 
 
 def test_sampling_parameters_are_those_of_training() -> None:
@@ -179,9 +202,13 @@ def test_sampling_parameters_are_those_of_training() -> None:
     drawn = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1}
     got = sampling_arguments(config(do_sample=True, top_k=0, **drawn))
     # transformers' 0 is vLLM's -1.
-    assert got.items() >= (drawn | {"max_tokens": 12, "top_k": -1}).items() and got["stop_token_ids"] == [2, 7]
+    assert got.items() >= (drawn | {"max_tokens": 12, "top_k": -1}).items() and got[
+        "stop_token_ids"
+    ] == [2, 7]
     assert sampling_arguments(config(do_sample=True, top_k=40))["top_k"] == 40
-    assert sampling_arguments(config(do_sample=False)).items() >= {"temperature": 0.0, "n": 1}.items()
+    assert (
+        sampling_arguments(config(do_sample=False)).items() >= {"temperature": 0.0, "n": 1}.items()
+    )
     for other in ({"typical_p": 0.5}, {"no_repeat_ngram_size": 3}):
         with pytest.raises(ValueError, match=f"vLLM does not sample with {next(iter(other))}"):
             sampling_arguments(config(do_sample=True, **other))
@@ -199,7 +226,9 @@ class FakeTokenizer:
 
 def test_generate_asks_once_and_an_engine_that_slept_sleeps_afterwards(with_engine) -> None:
     engine, tokenizer, done = with_engine.vllm_engine, FakeTokenizer(), []
-    answers = sampling.generate(with_engine, tokenizer, [[]] * 5, max_completion_length=8, progress=done.append)
+    answers = sampling.generate(
+        with_engine, tokenizer, [[]] * 5, max_completion_length=8, progress=done.append
+    )
     assert len(engine.calls) == 1 and done == [5] and engine.slept == []
     assert answers[0] == sampling.Completion("5 9", 3, False, tuple(WRITTEN))
     engine.sleeping = True
@@ -237,7 +266,10 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
             raise RuntimeError("the step failed")
 
     older, newer = Step(), Step()
-    for queue in (None, collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2)):
+    for queue in (
+        None,
+        collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2),
+    ):
         engine.is_interrupted = True
         with pytest.raises(KeyboardInterrupt):
             ask(with_engine, 3)
@@ -333,7 +365,9 @@ def test_engine_sleeps_again_before_the_long_prompts(with_engine, monkeypatch) -
     engine, slept = with_engine.vllm_engine, []
     engine.sleeping = True
     own = sampling.sample
-    monkeypatch.setattr(sampling, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k))
+    monkeypatch.setattr(
+        sampling, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k)
+    )
     generated(with_engine, SHORT, LONG)
     assert slept == [True]
 
@@ -380,12 +414,26 @@ def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(temperature: float, monkeypatch) -> None:
+def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(
+    temperature: float, monkeypatch
+) -> None:
     """Qwen2.5's generation_config has these. Training draws without them (TRL says 1.0), and vLLM does not look there."""
     model, tokenizer, answers = lora_model(tied=False), FakeTokenizer(), []
-    for own in ({}, {"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.5, "top_k": 5, "do_sample": True}):
+    for own in (
+        {},
+        {
+            "repetition_penalty": 1.3,
+            "temperature": 0.7,
+            "top_p": 0.5,
+            "top_k": 5,
+            "do_sample": True,
+        },
+    ):
         model.generation_config = GenerationConfig(**own)
-        for is_stock in (False, True):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
+        for is_stock in (
+            False,
+            True,
+        ):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
             why = "asked for" if is_stock else None
             monkeypatch.setattr(sampling.CpuEngine, "obstacle", lambda *_, told=why: told)
             torch.manual_seed(3)

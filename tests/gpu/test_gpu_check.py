@@ -24,16 +24,27 @@ from tests.support.notebooks import only_small
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
     script = [sys.executable, str(ROOT / "scripts/gpu_check.py"), "--out", str(tmp_path / "out.md")]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)})
+    done = subprocess.run(
+        script, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)}
+    )
     assert done.returncode == 2 and "No GPU" in done.stderr
     assert not (tmp_path / "out.md").exists()
 
 
 def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
     """What a random model on a CPU can do in four steps; priming's turns have 30 tokens."""
-    changes = {"max_steps": 4, "max_completion_length": 40, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+    changes = {
+        "max_steps": 4,
+        "max_completion_length": 40,
+        "learning_rate": 2e-2,
+        "max_grad_norm": 10.0,
+    }
     return Request(
-        str(folder), str(model), **{"load_in_4bit": False, "use_vllm": False} | asked, questions=6, changes=changes
+        str(folder),
+        str(model),
+        **{"load_in_4bit": False, "use_vllm": False} | asked,
+        questions=6,
+        changes=changes,
     )
 
 
@@ -43,7 +54,9 @@ def no_converter(*_: object) -> list[str]:
 
 @pytest.fixture(scope="module")
 def report(
-    tiny_folder: Path, quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
+    tiny_folder: Path,
+    quickstart: tuple[Path, gn.runs.Run],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, list[Row]]:
     """All phases on the tiny model, in this process; that of the quickstart, on the one that has been executed."""
 
@@ -53,7 +66,9 @@ def report(
         assert [options[0], options[2]] == ["--cwd", "--set"] and "RUN_NAME='quickstart'" in options
         cells = nbformat.read(notebook, as_version=4).cells
         (asked,) = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
-        assert [value for value in options[3:] if f"\n{value.partition('=')[0]} = " not in f"\n{asked}"] == []
+        assert [
+            value for value in options[3:] if f"\n{value.partition('=')[0]} = " not in f"\n{asked}"
+        ] == []
         shutil.copytree(quickstart[1].path, Path(options[1], "runs", "quickstart"))
         return []
 
@@ -70,25 +85,42 @@ def report(
 def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.Run]) -> None:
     assert list(report) == ["all", *(name for name, *_ in gpu_check.plan_of(False))]
     held = {name: {row.name for row in rows if row.ok is True} for name, rows in report.items()}
-    finite, kl, whole = "numbers that are not finite", "KL of the first step", {"generation", "weights as asked"}
+    finite, kl, whole = (
+        "numbers that are not finite",
+        "KL of the first step",
+        {"generation", "weights as asked"},
+    )
     assert held["kit, without vLLM"] >= whole | {
         kl, finite, "base weights after training", "base answers after training, adapter off",
         "evaluation agrees between generation paths", "interrupts that came too late", "answers after interrupts",
         "weights after interrupts", "memory after a second training", "base answers in the end, adapter off",
     }  # fmt: skip
-    assert held["resume, without vLLM"] >= whole | {"resume goes on at the next step", "resume has the trained adapter"}
+    assert held["resume, without vLLM"] >= whole | {
+        "resume goes on at the next step",
+        "resume has the trained adapter",
+    }
     exported = {row.name: row for row in report["exports, without vLLM"]}
-    assert exported.keys() >= {"merged model verifies", "adapter verifies", "merged model scores as the run"}
+    assert exported.keys() >= {
+        "merged model verifies",
+        "adapter verifies",
+        "merged model scores as the run",
+    }
     # notebooks/05_export makes one.
     assert exported["GGUF verifies through llama.cpp"].ok is None
     assert [name for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     ends, learns = report["quickstart notebook"][:2]
     run = quickstart[1]
-    assert ends.ok is True and learns.ok is (run.rise().is_clear and run.comparison.verdict == "better")
+    assert ends.ok is True and learns.ok is (
+        run.rise().is_clear and run.comparison.verdict == "better"
+    )
     assert run.comparison.sentence in learns.found
-    measured = {row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"}
-    assert all(measured[name] > 0 for name in ("median seconds of a step", "completion tokens a second"))
+    measured = {
+        row.name: float(row.found) for row in report["kit, without vLLM"] if row.ok == "measured"
+    }
+    assert all(
+        measured[name] > 0 for name in ("median seconds of a step", "completion tokens a second")
+    )
 
 
 @only_small
@@ -99,10 +131,17 @@ def test_the_page_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(repor
             word = {True: "holds", False: "FAILS", None: "not checked"}.get(row.ok, row.ok)
             assert f"| {phase} | {row.name} | {word} |" in shown
     assert "FAILS" in shown.splitlines()[0] and "torch 2." in shown
-    assert "| device" not in shown and "CPU, " in shown and "not used: vLLM needs a GPU" not in shown.splitlines()[0]
+    assert (
+        "| device" not in shown
+        and "CPU, " in shown
+        and "not used: vLLM needs a GPU" not in shown.splitlines()[0]
+    )
 
 
-ROWS = [{"step": n, "reward": 1.0, "kl": 0.04 * n - 0.04, "loss": 0.1, "grad_norm": 0.2} for n in range(1, 8)]
+ROWS = [
+    {"step": n, "reward": 1.0, "kl": 0.04 * n - 0.04, "loss": 0.1, "grad_norm": 0.2}
+    for n in range(1, 8)
+]
 SCALED = [{**row, "grad_norm": math.inf if row["step"] < 3 else 0.2} for row in ROWS]
 
 
@@ -143,7 +182,9 @@ def first_kl(kl: float) -> Row:
         (False, gpu_check.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
-def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(ok: bool | None, row: Row) -> None:
+def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(
+    ok: bool | None, row: Row
+) -> None:
     assert row.ok is ok, row
 
 
@@ -165,7 +206,9 @@ def test_model_runner_of_an_engine_has_a_row(monkeypatch, tmp_path: Path) -> Non
     assert list(rows)[-1] == expected
 
 
-def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_an_interrupt_that_harms_the_weights_is_seen(
+    tiny_folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     """Other base weights are left, as a folded LoRA would be."""
     stock = subjects.answers_of_model
 
@@ -174,7 +217,9 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
             return stock(model, *asked)
         except KeyboardInterrupt:
             # Not the words: a random model repeats its last one, whatever their order.
-            next(p for name, p in model.named_parameters() if "down_proj.base" in name).data.add_(1.0)
+            next(p for name, p in model.named_parameters() if "down_proj.base" in name).data.add_(
+                1.0
+            )
             raise
 
     monkeypatch.setattr(subjects, "answers_of_model", leaving)
@@ -183,7 +228,10 @@ def test_an_interrupt_that_harms_the_weights_is_seen(tiny_folder: Path, tmp_path
     asked = dataclasses.replace(rehearsal(tiny_folder, tmp_path, use_vllm=True), questions=3)
     checks = gpu_check.run_phase(gpu_check.training, asked)
     verdicts = {row.name: row.ok for row in checks}
-    assert verdicts["base weights after training"] and verdicts["base answers after training, adapter off"]
+    assert (
+        verdicts["base weights after training"]
+        and verdicts["base answers after training, adapter off"]
+    )
     harmed = (
         "answers after interrupts",
         "weights after interrupts",
@@ -200,8 +248,12 @@ def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Pa
         raise gn.machine.EnvironmentProblem("no converter")
 
     assert list(gpu_check.done("a", lacks)) == [Row("a", None, "EnvironmentProblem: no converter")]
-    assert list(gpu_check.done("b", lambda: 1 / 0)) == [Row("b", False, "ZeroDivisionError: division by zero")]
-    (preset,) = gpu_check.run_phase(gpu_check.of_the_preset, Request(str(tmp_path), "nobody/nothing"))
+    assert list(gpu_check.done("b", lambda: 1 / 0)) == [
+        Row("b", False, "ZeroDivisionError: division by zero")
+    ]
+    (preset,) = gpu_check.run_phase(
+        gpu_check.of_the_preset, Request(str(tmp_path), "nobody/nothing")
+    )
     assert preset.name == "the model is to be had" and preset.ok is None and "Hub" in preset.found
 
 
@@ -216,7 +268,9 @@ def test_a_phase_keeps_what_it_found_before_it_failed(tmp_path: Path) -> None:
     assert [Row(*row) for row in json.loads((tmp_path / "phase.json").read_text())] == found
 
 
-@pytest.mark.parametrize(("end", "said"), [("sys.exit(139)", "ended with 139"), ("time.sleep(60)", "longer than 2 s")])
+@pytest.mark.parametrize(
+    ("end", "said"), [("sys.exit(139)", "ended with 139"), ("time.sleep(60)", "longer than 2 s")]
+)
 def test_a_phase_that_dies_or_hangs_is_a_failed_check_and_keeps_what_it_found(
     end: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -227,4 +281,9 @@ def test_a_phase_that_dies_or_hangs_is_a_failed_check_and_keeps_what_it_found(
     monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "dies.py"))
     monkeypatch.setattr(gpu_check, "SECONDS", 2 if "sleep" in end else 60)
     first, last = gpu_check.in_a_process(failing, Request(str(tmp_path)))
-    assert first == Row("a", True, "1") and last.name == "ends" and last.ok is False and said in last.found
+    assert (
+        first == Row("a", True, "1")
+        and last.name == "ends"
+        and last.ok is False
+        and said in last.found
+    )

@@ -41,8 +41,13 @@ def test_all_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vl
     settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4)
     passed = loader_arguments(settings, "folder", GPUS[name], use_vllm=use_vllm)
     # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the function above a family's own.
-    assert passed.keys() <= set(LOADER) & set(parameters_of("unsloth/models/loader.py", "FastModel.from_pretrained"))
-    family = {*parameters_of("unsloth/models/llama.py", "FastLlamaModel.from_pretrained"), "load_in_16bit"}
+    assert passed.keys() <= set(LOADER) & set(
+        parameters_of("unsloth/models/loader.py", "FastModel.from_pretrained")
+    )
+    family = {
+        *parameters_of("unsloth/models/llama.py", "FastLlamaModel.from_pretrained"),
+        "load_in_16bit",
+    }
     assert passed.keys() <= family | {"use_gradient_checkpointing"}
     assert lora_arguments(settings, GPUS[name]).keys() <= set(LORA)
     assert passed["max_seq_length"] == settings.max_prompt_length + settings.max_completion_length
@@ -50,7 +55,9 @@ def test_all_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vl
     engine = {"fast_inference": True, "max_lora_rank": 24, "gpu_memory_utilization": 0.4}
     assert {key: passed[key] for key in engine if key in passed} == (engine if use_vllm else {})
     # No dtype: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of the trainer come from.
-    wanted = loader_arguments(settings.replace(dtype="float32"), "folder", GPUS[name], use_vllm=use_vllm)
+    wanted = loader_arguments(
+        settings.replace(dtype="float32"), "folder", GPUS[name], use_vllm=use_vllm
+    )
     assert "dtype" not in passed and wanted["dtype"] == torch.float32
 
 
@@ -133,7 +140,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
 
 
 @pytest.mark.parametrize(("published", "ends"), [([2, 5], [2, 5]), (2, [2, 5]), (None, 5)])
-def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(on_a_gpu, tmp_path, published, ends) -> None:
+def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(
+    on_a_gpu, tmp_path, published, ends
+) -> None:
     if published is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": published}))
     model, tokenizer = on_a_gpu(Loader(engine=object()))
@@ -142,10 +151,14 @@ def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(on_a_gpu, tm
     assert model.generation_config.eos_token_id == ends
 
 
-def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(on_a_gpu, capfd) -> None:
+def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
+    on_a_gpu, capfd
+) -> None:
     """vLLM asks while it makes its process group, and its log handler is bound to stdout as it is then."""
     assert has_engine(on_a_gpu(Loader(engine=object()))[0])
-    assert capfd.readouterr() == ("C code is heard again\n", ""), "what Python prints and vLLM logs is kept"
+    assert capfd.readouterr() == ("C code is heard again\n", ""), (
+        "what Python prints and vLLM logs is kept"
+    )
     LOG.info("asleep")
     LOG.warning(unsloth_first._NOT_SLEEPING)
     assert capfd.readouterr() == ("", "")
@@ -159,7 +172,8 @@ def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(on_a
 def test_an_engine_that_does_not_start_is_not_the_end_and_the_way_out_is_said(on_a_gpu) -> None:
     loader = Loader(error="CuMem allocator can only be used for one instance per process.")
     model, _ = on_a_gpu(
-        loader, warned=r"(?s)vLLM did not start .RuntimeError: CuMem.*restart the kernel; or load this model"
+        loader,
+        warned=r"(?s)vLLM did not start .RuntimeError: CuMem.*restart the kernel; or load this model",
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
     assert generation_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
@@ -169,11 +183,14 @@ def test_an_engine_that_does_not_start_is_not_the_end_and_the_way_out_is_said(on
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> None:
     left_out, _ = on_a_gpu(Loader(), warned="Unsloth does not run this model in vLLM")
     assert generation_of(left_out).startswith(f"{HERE}; not vLLM: ")
-    assert generation_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, "not asked for it is not missed"
+    assert generation_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
+        "not asked for it is not missed"
+    )
     monkeypatch.setattr(vllm, "installed_version", lambda name: None)
     loader = Loader()
     model, _ = on_a_gpu(
-        loader, warned="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu"
+        loader,
+        warned="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0] and not has_engine(model)
     assert generation_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
@@ -187,7 +204,9 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
         ("CUDA out of memory.", {}, r"while loading.*gpu_memory_utilization=0.66"),
     ],
 )  # fmt: skip
-def test_what_a_second_load_would_meet_too_is_explained_at_once(on_a_gpu, words, changes, told) -> None:
+def test_what_a_second_load_would_meet_too_is_explained_at_once(
+    on_a_gpu, words, changes, told
+) -> None:
     """As the memory that the first one holds."""
     loader = Loader(error=words, always=True)
     with pytest.raises(gn.machine.EnvironmentProblem, match=told):
@@ -205,9 +224,13 @@ def imported(monkeypatch: pytest.MonkeyPatch):
 
     def switches(card: str = "t4", has_vllm: bool = True, **own: str) -> dict[str, str]:
         monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS[card])
-        monkeypatch.setattr(importlib.util, "find_spec", lambda n: has_vllm or None if n == "vllm" else real(n))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda n: has_vllm or None if n == "vllm" else real(n)
+        )
         for name in (STANDBY, SHARED_SCORING, NO_FLASHINFER, "VLLM_USE_FLASHINFER_SAMPLER"):
-            monkeypatch.setenv(name, own.get(name, ""))  # so that what the import sets is taken back afterwards
+            monkeypatch.setenv(
+                name, own.get(name, "")
+            )  # so that what the import sets is taken back afterwards
             if name not in own:
                 monkeypatch.delenv(name)
         unsloth_first.import_unsloth()
@@ -219,13 +242,17 @@ def imported(monkeypatch: pytest.MonkeyPatch):
 def test_the_switches_are_set_before_the_import_and_the_users_stand(imported) -> None:
     set_by_kit = imported("t4")
     assert set_by_kit.items() >= {STANDBY: "1", SHARED_SCORING: "0", NO_FLASHINFER: "1"}.items()
-    assert set_by_kit["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", "the share is that of the settings"
+    assert set_by_kit["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", (
+        "the share is that of the settings"
+    )
     assert STANDBY not in imported(has_vllm=False)
     own = {SHARED_SCORING: "1", NO_FLASHINFER: "0"}
     assert imported("t4", **own).items() >= own.items()
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((8, 9), "1"), ((9, 0), "1"), ((10, 0), None), ((12, 0), None)])
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((8, 9), "1"), ((9, 0), "1"), ((10, 0), None), ((12, 0), None)]
+)
 def test_flashinfer_is_off_below_capability_10(imported, monkeypatch, capability, expected) -> None:
     """Nothing of the kit uses it there, and where vLLM refuses it, the engine does not start."""
     card = Gpu("a card", 40.0, capability)
@@ -237,12 +264,19 @@ def test_flashinfers_sampler_stays_where_the_user_asks_for_it(imported) -> None:
     assert NO_FLASHINFER not in imported("l4", VLLM_USE_FLASHINFER_SAMPLER="1")
 
 
-def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(imported, monkeypatch) -> None:
+def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(
+    imported, monkeypatch
+) -> None:
     import unsloth
 
-    monkeypatch.delattr(unsloth, unsloth_first._BY_THE_KIT)  # as `import unsloth` in a notebook leaves it
+    monkeypatch.delattr(
+        unsloth, unsloth_first._BY_THE_KIT
+    )  # as `import unsloth` in a notebook leaves it
     for missing, there in ((STANDBY, SHARED_SCORING), (SHARED_SCORING, STANDBY)):
-        with pytest.raises(gn.machine.EnvironmentProblem, match=f"before grpo_nb, without {missing}, .*import grpo_nb"):
+        with pytest.raises(
+            gn.machine.EnvironmentProblem,
+            match=f"before grpo_nb, without {missing}, .*import grpo_nb",
+        ):
             imported(**{there: "1"})
         assert missing not in os.environ, "a second try would pass"
     imported(**{STANDBY: "1", SHARED_SCORING: "1"})
@@ -252,7 +286,9 @@ def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(importe
 
 
 @pytest.mark.parametrize("engine", [object(), None])
-def test_the_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, tmp_path, monkeypatch) -> None:
+def test_the_trainer_uses_an_engine_only_if_the_model_has_one(
+    engine: object, tmp_path, monkeypatch
+) -> None:
     for place in (prepare, unsloth_first):
         monkeypatch.setattr(place, "find_gpu", lambda: GPUS["t4"])
     model = types.SimpleNamespace(vllm_engine=engine)
@@ -262,7 +298,10 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(engine: object, tm
 
 def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
-    model, settings = lora_model(), gn.preset("cpu")  # small_models gives its adapter numbers: it is a trained one
+    model, settings = (
+        lora_model(),
+        gn.preset("cpu"),
+    )  # small_models gives its adapter numbers: it is a trained one
     assert info.reference_of(model, settings, "start") == info.START_ADAPTER
     monkeypatch.setattr(info, "find_gpu", lambda: GPUS["t4"])
     with pytest.warns(UserWarning, match="held to the base model"):

@@ -21,8 +21,12 @@ NAME = "UnslothGRPOTrainer"
 KIT = Path(gn.__file__).parent / "training"
 
 
-@pytest.fixture(scope="module", params=["as it is written", pytest.param("compiled", marks=pytest.mark.slow)])
-def trained(request: pytest.FixtureRequest, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+@pytest.fixture(
+    scope="module", params=["as it is written", pytest.param("compiled", marks=pytest.mark.slow)]
+)
+def trained(
+    request: pytest.FixtureRequest, embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict:
     """Its source as torch runs it; and compiled, as it asks to be, which takes a C++ compiler minutes."""
     place, is_compiled = tmp_path_factory.mktemp("trained"), request.param == "compiled"
     return {"place": place} | trained_elsewhere(place, embedded_folder, is_compiled=is_compiled)
@@ -36,7 +40,9 @@ def written(trained) -> dict[str, ast.ClassDef]:
 
 
 def classes_of(source: str) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)
+    }
 
 
 def methods_of(trainer: ast.ClassDef) -> dict[str, ast.FunctionDef]:
@@ -45,11 +51,15 @@ def methods_of(trainer: ast.ClassDef) -> dict[str, ast.FunctionDef]:
 
 def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(written) -> None:
     trainer = written[f"_{NAME}"]
-    prepared, step = (ast.unparse(methods_of(trainer)[name]) for name in ("_prepare_inputs", "training_step"))
+    prepared, step = (
+        ast.unparse(methods_of(trainer)[name]) for name in ("_prepare_inputs", "training_step")
+    )
     assert "generate_every = self.args.steps_per_generation * self.num_iterations" in prepared
     assert "if self._step % generate_every == 0 or self._buffered_inputs is None:" in prepared
     assert "inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]" in prepared
-    assert prepared.count("self._buffered_inputs = ") == 1, "a list of batches, which a checkpoint keeps"
+    assert prepared.count("self._buffered_inputs = ") == 1, (
+        "a list of batches, which a checkpoint keeps"
+    )
     assert "self._step += 1" in step
     # The numbers of its loop that the checkpoint keeps are attributes of this trainer or of those under it.
     known = ast.unparse(trainer) + text_of("transformers/trainer.py")
@@ -72,9 +82,13 @@ def check_run(seen: dict) -> None:
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
     first, *later = [row["kl"] for row in seen["rows"]]
     assert abs(first) < 1e-5 < min(later), "before the first update the model is its own reference"
-    assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), "what is recorded beside a completion is its own"
+    assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), (
+        "what is recorded beside a completion is its own"
+    )
     mean = sum(seen["rewards"]) / len(seen["rewards"])
-    assert all((a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True))
+    assert all(
+        (a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True)
+    )
     assert seen["rows"][0]["reward"] == pytest.approx(mean, abs=1e-6)
 
 

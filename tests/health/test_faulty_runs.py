@@ -12,7 +12,9 @@ from tests.support.faulty_runs import ASIDE, SEEN, judged, made_run
 from tests.support.health_logs import Rows, changed, cut, flat, healthy_log, of, unpaid
 
 
-@pytest.mark.parametrize("names", [pytest.param(SEEN, marks=pytest.mark.slow), sorted(ASIDE)], ids=["seen", "aside"])
+@pytest.mark.parametrize(
+    "names", [pytest.param(SEEN, marks=pytest.mark.slow), sorted(ASIDE)], ids=["seen", "aside"]
+)
 def test_faults_are_named_and_no_healthy_run_is_accused(names: list[str]) -> None:
     missed, accused = judged(names, check_health)
     assert len(missed) <= 1 and not accused, (missed, accused)
@@ -27,7 +29,11 @@ def by_ten(rows: Rows) -> Rows:
 
 def test_a_log_of_every_tenth_step_is_judged_in_time() -> None:
     """A window is so many steps, not rows: what is plain at step 100 is not told at step 300."""
-    cases = [("truncation", cut(0.95)), ("no_spread", unpaid(60)), ("kl_drift", flat(100, kl=lambda i, r: 0.1 * i))]
+    cases = [
+        ("truncation", cut(0.95)),
+        ("no_spread", unpaid(60)),
+        ("kl_drift", flat(100, kl=lambda i, r: 0.1 * i)),
+    ]
     for rule, rows in cases:
         (alert,) = of(check_health(by_ten(rows)), rule)
         assert alert.severity in ("warning", "critical") and alert.step <= 60, rule
@@ -38,7 +44,11 @@ def test_a_log_of_every_tenth_step_is_judged_in_time() -> None:
 def written(rows: Rows, alerts: Iterable[list[Alert]]) -> Rows:
     """Rows as a run's folder has them, read back."""
     told = zip(rows, alerts, strict=True)
-    return json.loads(json.dumps([{**row, "alerts": [a.to_dict() for a in new]} if new else row for row, new in told]))
+    return json.loads(
+        json.dumps(
+            [{**row, "alerts": [a.to_dict() for a in new]} if new else row for row, new in told]
+        )
+    )
 
 
 RESUMED = ["one text for all #0", "rises and loses it #1", "KL runs away #0", "flat for long #0"]
@@ -52,7 +62,10 @@ def test_a_resumed_run_has_the_alerts_of_one_that_was_never_interrupted(name: st
     assert alerts_of(unbroken) == whole.alerts == check_health(made.rows, **made.told).alerts != []
     for at in (7, 60, 120):
         resumed = HealthMonitor(**made.told, rows=unbroken[:at])
-        assert [*unbroken[:at], *written(made.rows[at:], [resumed.update(row) for row in made.rows[at:]])] == unbroken
+        assert [
+            *unbroken[:at],
+            *written(made.rows[at:], [resumed.update(row) for row in made.rows[at:]]),
+        ] == unbroken
 
 
 def test_what_is_no_longer_true_is_withdrawn_and_told_again_if_it_comes_back() -> None:
@@ -61,9 +74,16 @@ def test_what_is_no_longer_true_is_withdrawn_and_told_again_if_it_comes_back() -
     rows = flat(240, completions__clipped_ratio=lambda i, r: shares[i])
     told = [alert for row in rows for alert in monitor.update(row) if alert.rule == "truncation"]
     standing = [(alert.kind, alert.step) for alert in told]
-    assert standing[:2] == [("warning", 10), ("critical", 50)] and standing[-1][0] == "warning" and told[-1].step > 200
+    assert (
+        standing[:2] == [("warning", 10), ("critical", 50)]
+        and standing[-1][0] == "warning"
+        and told[-1].step > 200
+    )
     (gone,) = (alert for alert in told if not alert.is_open)
-    assert 80 <= gone.ended <= 100 and gone.standing == f"withdrawn at step {gone.ended} (was {gone.severity})"
+    assert (
+        80 <= gone.ended <= 100
+        and gone.standing == f"withdrawn at step {gone.ended} (was {gone.severity})"
+    )
     assert len(of(check_health(rows), "truncation")) == 1, "one for each rule and subject"
 
 
@@ -82,7 +102,9 @@ def test_a_run_that_rises_is_never_stopped() -> None:
 
 
 @pytest.mark.parametrize(("is_mended", "stops"), [(False, True), (True, False)])
-def test_a_resumed_run_stops_at_what_stopped_it_before_unless_that_is_mended(is_mended: bool, stops: bool) -> None:
+def test_a_resumed_run_stops_at_what_stopped_it_before_unless_that_is_mended(
+    is_mended: bool, stops: bool
+) -> None:
     rows = unpaid(80)
     first = HealthMonitor(stop_on="critical")
     stopped = [first.update(row) and first.should_stop for row in rows]

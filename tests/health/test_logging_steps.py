@@ -18,7 +18,9 @@ def small_groups(seed: int, has_lora: bool = True) -> Rows:
 
     A step in which no group has a signal has a gradient of exactly 0.
     """
-    rows = healthy_log(600, seed, groups=2, size=4, form=lambda at: 1.0, right=lambda at: 0.04 + 0.5 * at)
+    rows = healthy_log(
+        600, seed, groups=2, size=4, form=lambda at: 1.0, right=lambda at: 0.04 + 0.5 * at
+    )
     for row in rows:
         if not has_lora or row["frac_reward_zero_std"] == 1:
             row["grad_norm"] = 0.0
@@ -37,14 +39,18 @@ def test_gradient_learning_run_by_tens_has_no_alert(seed: int) -> None:
 
 
 def test_gradient_zero_in_last_steps_by_tens_has_no_alert() -> None:
-    rows = one_row_in(10, flat(6, frac_reward_zero_std=lambda i, r: 0.6, grad_norm=lambda i, r: 0.0))
+    rows = one_row_in(
+        10, flat(6, frac_reward_zero_std=lambda i, r: 0.6, grad_norm=lambda i, r: 0.0)
+    )
     assert not of(check_health(rows), "gradient")
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gradient_without_lora_by_tens_is_critical(seed: int) -> None:
     rows = small_groups(seed, has_lora=False)
-    flat_rows = [row | {"reward": 1.0, "rewards/right/mean": 0.3, "rewards/form/mean": 1.0} for row in rows]
+    flat_rows = [
+        row | {"reward": 1.0, "rewards/right/mean": 0.3, "rewards/form/mean": 1.0} for row in rows
+    ]
     assert severest(check_health(flat_rows), "gradient") == "critical"
 
 
@@ -52,7 +58,9 @@ def test_gradient_zero_without_step_numbers_needs_more_rows() -> None:
     rows = flat(12, frac_reward_zero_std=lambda i, r: 0.6, grad_norm=lambda i, r: 0.0)
     unnumbered = [{key: value for key, value in row.items() if key != "step"} for row in rows]
     assert of(check_health(rows), "gradient")
-    assert not of(check_health(unnumbered), "gradient"), "nobody knows how many steps a row stands for"
+    assert not of(check_health(unnumbered), "gradient"), (
+        "nobody knows how many steps a row stands for"
+    )
 
 
 def test_alert_from_four_rows_is_not_raised() -> None:
@@ -68,7 +76,9 @@ def test_critical_needs_the_rows_that_would_show_a_rise() -> None:
 
 
 def test_alert_is_softened_by_five_rising_rows() -> None:
-    rows = one_row_in(25, changed(5, reward=lambda i, r: float(i), completions__clipped_ratio=lambda i, r: 0.6))
+    rows = one_row_in(
+        25, changed(5, reward=lambda i, r: float(i), completions__clipped_ratio=lambda i, r: 0.6)
+    )
     assert severest(check_health(rows), "truncation") == "info"
 
 
@@ -86,14 +96,24 @@ def test_truncation_of_a_run_with_signal_waits_for_50_steps() -> None:
 
 
 def test_no_spread_with_rare_successes_is_never_critical() -> None:
-    rare = {"reward": lambda i, r: 0.01 * (i % 25 == 0), "rewards__right__mean": lambda i, r: 0.01 * (i % 25 == 0)}
-    rows = flat(120, frac_reward_zero_std=lambda i, r: float(i % 25 != 0), rewards__form__mean=lambda i, r: 0.0, **rare)
+    rare = {
+        "reward": lambda i, r: 0.01 * (i % 25 == 0),
+        "rewards__right__mean": lambda i, r: 0.01 * (i % 25 == 0),
+    }
+    rows = flat(
+        120,
+        frac_reward_zero_std=lambda i, r: float(i % 25 != 0),
+        rewards__form__mean=lambda i, r: 0.0,
+        **rare,
+    )
     assert severest(check_health(rows), "no_spread") == "warning"
 
 
 def pairs(size: int, seed: int = 0) -> Rows:
     """Return 200 steps in which three of four completions are right, whatever the group."""
-    rows = healthy_log(200, seed, groups=32 // size, size=size, right=lambda at: 0.75, form=lambda at: 1.0)
+    rows = healthy_log(
+        200, seed, groups=32 // size, size=size, right=lambda at: 0.75, form=lambda at: 1.0
+    )
     gone = ("rewards/form/mean", "rewards/form/std")
     return [{key: value for key, value in row.items() if key not in gone} for row in rows]
 
@@ -166,13 +186,19 @@ def test_holdout_eval_reward_that_rises_is_silent() -> None:
 
 def test_holdout_accuracy_takes_precedence_over_eval_reward() -> None:
     rows = evaluated(0.6, 1.0, 1.5, 2.0, 2.2, 2.1, 1.6, 1.0, 0.8, 0.7)
-    rising = [row | {"holdout/accuracy": row["step"] / 400} if "eval_reward" in row else row for row in rows]
+    rising = [
+        row | {"holdout/accuracy": row["step"] / 400} if "eval_reward" in row else row
+        for row in rows
+    ]
     assert not of(check_health(rising), "holdout")
 
 
 @pytest.mark.parametrize("tokens", [2.0, 9.0])
 def test_collapse_of_one_word_answers_is_silent(tokens: float) -> None:
-    equal = {"completions__duplicates": lambda i, r: 0.9, "completions__same_answer": lambda i, r: 0.85}
+    equal = {
+        "completions__duplicates": lambda i, r: 0.9,
+        "completions__same_answer": lambda i, r: 0.85,
+    }
     lost = lambda i, r: 1.0 if i < 40 else 0.1  # noqa: E731
     rows = flat(120, completions__mean_length=lambda i, r: tokens, entropy=lost, **equal)
     assert not of(check_health(rows), "collapse")
@@ -191,7 +217,15 @@ def test_not_finite_single_infinite_kl_is_no_critical() -> None:
 
 def test_no_spread_at_the_top_without_weights_is_silent() -> None:
     """The weights of two rewards are not known, so the range of the total is not either."""
-    rows = healthy_log(200, 0, size=4, right=lambda at: 0.5 + 0.49 * min(1.0, 2 * at), form=lambda at: 0.6 + 0.4 * at)
-    rows = [row | {"reward": row["rewards/right/mean"] + 0.5 * row["rewards/form/mean"]} for row in rows]
+    rows = healthy_log(
+        200,
+        0,
+        size=4,
+        right=lambda at: 0.5 + 0.49 * min(1.0, 2 * at),
+        form=lambda at: 0.6 + 0.4 * at,
+    )
+    rows = [
+        row | {"reward": row["rewards/right/mean"] + 0.5 * row["rewards/form/mean"]} for row in rows
+    ]
     rows = [row | {"frac_reward_zero_std": 0.9} if row["step"] > 100 else row for row in rows]
     assert check_health(rows).ok

@@ -57,23 +57,35 @@ def test_what_a_log_deserves_is_called_out(name: str, has_share: bool) -> None:
     rules = ("no_spread", "truncation", "constant_reward")
     found = {rule: {alert.severity for alert in of(report, rule)} for rule in rules}
     assert found["no_spread"] & LOUD or share_without_spread(rows) < 0.5
-    assert found["truncation"] & LOUD or not share_clipped(rows) >= 0.25  # NaN where it was not logged
+    assert (
+        found["truncation"] & LOUD or not share_clipped(rows) >= 0.25
+    )  # NaN where it was not logged
     assert not found["no_spread"] or share_without_spread(rows) >= 0.25
     assert not found["truncation"] or share_clipped(rows) >= 0.01
     if constant_rewards(rows):
         assert found["constant_reward"] & LOUD
-        assert all(f"{reward} is " in of(report, "constant_reward")[0].message for reward in constant_rewards(rows))
+        assert all(
+            f"{reward} is " in of(report, "constant_reward")[0].message
+            for reward in constant_rewards(rows)
+        )
     severities = Counter(alert.severity for alert in report.alerts)
     is_left_in_peace = severities["critical"] == 0 and severities["warning"] <= 1
     assert name not in LEARNING or is_left_in_peace, repr(report)
 
 
-@pytest.mark.parametrize("name", ["AMD_Qwen3_8B_FP8_GRPO_ec4b5c", "AMD_Qwen3_VL_8B_Vision_GRPO_e4bb5b"])
+@pytest.mark.parametrize(
+    "name", ["AMD_Qwen3_8B_FP8_GRPO_ec4b5c", "AMD_Qwen3_VL_8B_Vision_GRPO_e4bb5b"]
+)
 def test_a_run_that_cannot_learn_is_critical_by_step_20(name: str) -> None:
-    assert min(alert.step for alert in check_health(LOGS[name]).alerts if alert.severity == "critical") <= 20
+    assert (
+        min(alert.step for alert in check_health(LOGS[name]).alerts if alert.severity == "critical")
+        <= 20
+    )
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_either_generation_of_names_says_the_same(name: str) -> None:
-    without_std = [{key: value for key, value in row.items() if not key.endswith("/std")} for row in LOGS[name]]
+    without_std = [
+        {key: value for key, value in row.items() if not key.endswith("/std")} for row in LOGS[name]
+    ]
     assert check_health(with_old_names(LOGS[name])).alerts == check_health(without_std).alerts

@@ -31,12 +31,16 @@ ORDER = [None, "info", "warning", "critical"]
 
 def late(times: float, column: str, usual: float = 1.0) -> Rows:
     """A log in which nothing rises, and a column is so many times as large from the middle on."""
-    return flat(120, **{column: lambda i, r: usual * (1 + 0.01 * (i % 5)) * (times if i >= 60 else 1)})
+    return flat(
+        120, **{column: lambda i, r: usual * (1 + 0.01 * (i % 5)) * (times if i >= 60 else 1)}
+    )
 
 
 def fallen_to(kept: float) -> Rows:
     """Gains 3, then keeps this share of it."""
-    course = lambda i, r: 0.04 * i if i < 75 else 3.0 if i < 100 else max(3 * kept, 3 - 0.1 * (i - 99))  # noqa: E731
+    course = lambda i, r: (
+        0.04 * i if i < 75 else 3.0 if i < 100 else max(3 * kept, 3 - 0.1 * (i - 99))
+    )
     return changed(160, reward=course)
 
 
@@ -46,17 +50,26 @@ def still_at(share: float) -> Rows:
 
 
 def never_paid(steps: float) -> Rows:
-    return changed(int(steps), rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)
+    return changed(
+        int(steps), rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0
+    )
 
 
 def form_at(gain: float) -> Rows:
     """The form is learnt; the answers gain so much from 0.2."""
-    rows = changed(160, rewards__right__mean=lambda i, r: 0.2 + gain * min(1, i / 100) + 0.01 * (i * i % 7))
-    return [{**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows]
+    rows = changed(
+        160, rewards__right__mean=lambda i, r: 0.2 + gain * min(1, i / 100) + 0.01 * (i * i % 7)
+    )
+    return [
+        {**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows
+    ]
 
 
 def held_out(course: Callable[[int], float]) -> Rows:
-    return [{**r, "holdout/accuracy": course(i)} if i % 20 == 19 else r for i, r in enumerate(healthy_log(200, 6))]
+    return [
+        {**r, "holdout/accuracy": course(i)} if i % 20 == 19 else r
+        for i, r in enumerate(healthy_log(200, 6))
+    ]
 
 
 # Rule, the severity that is reached at the second value and not at the first, the two values, a log made with one.
@@ -100,7 +113,10 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
 @pytest.mark.parametrize("case", SIDES)
 def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
-    reached = [severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule) for value in (silent, speaks)]
+    reached = [
+        severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule)
+        for value in (silent, speaks)
+    ]
     assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
 
 
@@ -118,7 +134,11 @@ def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None
 
 def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
     monitor = HealthMonitor()
-    rows = [{"reward": 1.0, "loss": NAN}, {"reward": 1.0, "loss": NAN, "kl": NAN}, {"reward": 1.0, "kl": NAN}]
+    rows = [
+        {"reward": 1.0, "loss": NAN},
+        {"reward": 1.0, "loss": NAN, "kl": NAN},
+        {"reward": 1.0, "kl": NAN},
+    ]
     told = [(a.subject, a.severity) for row in rows for a in monitor.update(row)]
     assert told == [("loss", "critical"), ("kl", "critical")]
     # TRL's row where every reward was NaN or None: the recorder leaves out what is None.
@@ -132,7 +152,10 @@ def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
 def test_what_is_learnt_is_no_fault_and_some_rows_need_no_reward() -> None:
     learnt = changed(160, rewards__right__std=lambda i, r: 0.1, frac_reward_zero_std=lambda i, r: min(0.9, i / 60),
                      rewards__right__mean=lambda i, r: min(0.96, 0.2 + i / 60))  # fmt: skip
-    reused = [r if i % 12 == 0 else {"step": r["step"], "loss": 0.1} for i, r in enumerate(healthy_log(400))]
+    reused = [
+        r if i % 12 == 0 else {"step": r["step"], "loss": 0.1}
+        for i, r in enumerate(healthy_log(400))
+    ]
     evaluated = [{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}]
     for rows in (learnt, reused, evaluated):
         assert check_health(rows, weights=WEIGHTS, ranges=RANGES).ok
@@ -140,10 +163,15 @@ def test_what_is_learnt_is_no_fault_and_some_rows_need_no_reward() -> None:
 
 def test_what_was_not_measured_is_not_judged() -> None:
     rows = [{**row, "grad_norm": 0.0} for row in unpaid()]
-    assert not of(check_health(rows), "gradient"), "without spread there is nothing that a gradient could be of"
+    assert not of(check_health(rows), "gradient"), (
+        "without spread there is nothing that a gradient could be of"
+    )
     bare = [{k: v for k, v in row.items() if k != "frac_reward_zero_std"} for row in unpaid()]
     assert severest(check_health(bare), "no_spread") == "critical", "reward_std says it too"
-    assert not of(check_health([{k: v for k, v in row.items() if not k.endswith("std")} for row in bare]), "no_spread")
+    assert not of(
+        check_health([{k: v for k, v in row.items() if not k.endswith("std")} for row in bare]),
+        "no_spread",
+    )
     drifting = late(300, "kl", 0.01)
     assert not of(check_health(drifting, settings=Settings(beta=0.0)), "kl_drift")
     assert of(check_health(drifting, settings=Settings(beta=0.1)), "kl_drift")
@@ -154,11 +182,42 @@ def test_what_was_not_measured_is_not_judged() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_row_makes_it_raise(seed: int) -> None:
     choose = random.Random(seed)
-    anything = [None, "", "0.5", True, [], {}, NAN, INFINITE, -INFINITE, 0, -0.0, 1e308, -1e308, 1e-320, 1e25, 3, -2.5]
-    keys = [*healthy_log(1)[0], "clip_ratio", "holdout/accuracy", "max_steps", "rewards/b", "rewards/", ""]
-    monitor = HealthMonitor(weights=choose.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}]))
+    anything = [
+        None,
+        "",
+        "0.5",
+        True,
+        [],
+        {},
+        NAN,
+        INFINITE,
+        -INFINITE,
+        0,
+        -0.0,
+        1e308,
+        -1e308,
+        1e-320,
+        1e25,
+        3,
+        -2.5,
+    ]
+    keys = [
+        *healthy_log(1)[0],
+        "clip_ratio",
+        "holdout/accuracy",
+        "max_steps",
+        "rewards/b",
+        "rewards/",
+        "",
+    ]
+    monitor = HealthMonitor(
+        weights=choose.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
+    )
     for row in healthy_log(80, seed):
-        row |= {key: choose.choice(anything) for key in choose.sample(keys, choose.randrange(len(keys) // 2))}
+        row |= {
+            key: choose.choice(anything)
+            for key in choose.sample(keys, choose.randrange(len(keys) // 2))
+        }
         for alert in monitor.update(row if choose.random() < 0.9 else {}):
             assert repr(alert) and alert._repr_html_()
             json.dumps(alert.to_dict(), allow_nan=False)
@@ -173,7 +232,9 @@ def test_a_log_is_read_from_wherever_it_is(tmp_path: Path) -> None:
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
     assert check_health(tmp_path).alerts == expected, "the latest checkpoint's"
     assert check_health(str(tmp_path / "checkpoint-120" / "trainer_state.json")).alerts == expected
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 121, "rew')
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 121, "rew'
+    )
     assert check_health(tmp_path).alerts == expected
     with pytest.raises(FileNotFoundError, match="no log at"):
         check_health(tmp_path / "nowhere.json")
@@ -188,5 +249,7 @@ def test_a_run_brings_its_weights_and_settings(tmp_path: Path) -> None:
     assert "max_completion_length=80" in of(report, "truncation")[0].advice
     assert report.alerts == check_health(run).alerts
     assert of(check_health(make_run(tmp_path / "form", form_at(0.0))), "form_only")
-    assert not of(check_health(form_at(0.0)), "form_only"), "without weights no reward is the main one"
+    assert not of(check_health(form_at(0.0)), "form_only"), (
+        "without weights no reward is the main one"
+    )
     assert "1 warning" in repr(report) and "truncation" in report._repr_html_() and not report.ok

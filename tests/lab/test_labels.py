@@ -22,16 +22,27 @@ def lab(tmp_path: Path) -> gn.RewardLab:
 
 
 def everything(widget: ipywidgets.Widget) -> list[ipywidgets.Widget]:
-    return [widget, *(one for child in getattr(widget, "children", ()) for one in everything(child))]
+    return [
+        widget,
+        *(one for child in getattr(widget, "children", ()) for one in everything(child)),
+    ]
 
 
 def click(lab: gn.RewardLab, words: str) -> None:
-    (found,) = [one for one in everything(lab) if isinstance(one, ipywidgets.Button) and one.description == words]
+    (found,) = [
+        one
+        for one in everything(lab)
+        if isinstance(one, ipywidgets.Button) and one.description == words
+    ]
     found.click()
 
 
 def press(lab: gn.RewardLab, key: str) -> None:
-    (box,) = [one for one in everything(lab) if isinstance(one, ipywidgets.Text) and "key" in one.description]
+    (box,) = [
+        one
+        for one in everything(lab)
+        if isinstance(one, ipywidgets.Text) and "key" in one.description
+    ]
     box.value = key
     assert box.value == "", "ready for the next key"
 
@@ -40,7 +51,10 @@ def test_keys_and_clicks_give_scores_that_are_saved_and_read_again(lab: gn.Rewar
     press(lab, "4")
     click(lab, "2")
     press(lab, "x")
-    assert [(row["completion"], row["score"]) for row in lab.labels] == [("one", 4), ('one, "two"\nthree', 2)]
+    assert [(row["completion"], row["score"]) for row in lab.labels] == [
+        ("one", 4),
+        ('one, "two"\nthree', 2),
+    ]
     assert "Completion 3 of 3" in lab._snapshot() and "&lt;b&gt;" in lab._label_view.value
     click(lab, "Take the last one back")
     click(lab, "5")
@@ -50,7 +64,11 @@ def test_keys_and_clicks_give_scores_that_are_saved_and_read_again(lab: gn.Rewar
     press(lab, "1")
     again = gn.RewardLab(lab.rewards, ROWS, labels=lab.labels_file)
     scores = [(row["question"], row["completion"], float(row["score"])) for row in again.labels]
-    assert scores == [("Why 0?", "one", 4), ("Why 0?", 'one, "two"\nthree', 5), ("Why 1?", "one", 1)]
+    assert scores == [
+        ("Why 0?", "one", 4),
+        ("Why 0?", 'one, "two"\nthree', 5),
+        ("Why 1?", "one", 1),
+    ]
     again.completions = lab.completions
     assert again._given == [4, 5, None]
 
@@ -95,7 +113,9 @@ def test_labels_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
 )
 def test_lab_offers_a_button_for_each_choice(tmp_path: Path, scale: tuple, choices: list) -> None:
     lab = lab_of_scale(tmp_path, *scale)
-    words = [one.description for one in everything(lab._buttons) if isinstance(one, ipywidgets.Button)]
+    words = [
+        one.description for one in everything(lab._buttons) if isinstance(one, ipywidgets.Button)
+    ]
     assert words[: len(choices)] == [f"{choice:g}" for choice in choices]
     assert len(words) == len(choices) + 2
 
@@ -122,7 +142,11 @@ def test_person_and_judge_stand_side_by_side(lab: gn.RewardLab) -> None:
         lab.label(score)
     click(lab, "Person and judge side by side")
     shown = lab._labels_view.value
-    assert "too few labels to tell; on 3 answers" in shown and shown.count("<tr>") == 4 and "It has words." in shown
+    assert (
+        "too few labels to tell; on 3 answers" in shown
+        and shown.count("<tr>") == 4
+        and "It has words." in shown
+    )
     lab.update([gn.rewards.xml_tags()])
     click(lab, "Person and judge side by side")
     assert "No reward here is a judge" in lab._labels_view.value
@@ -130,6 +154,8 @@ def test_person_and_judge_stand_side_by_side(lab: gn.RewardLab) -> None:
 
 def test_the_file_is_named_after_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mail.csv").write_text("question,answer\n" + "".join(f"Why {i}?,{i}\n" for i in range(5)))
+    (tmp_path / "mail.csv").write_text(
+        "question,answer\n" + "".join(f"Why {i}?,{i}\n" for i in range(5))
+    )
     gn.RewardLab(gn.rewards.xml_tags(), gn.load_task("mail.csv")).label(3)
     assert "Why" in (tmp_path / "mail.labels.csv").read_text()

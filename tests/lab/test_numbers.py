@@ -29,19 +29,33 @@ def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any
     assert "<|im_start|>user\n" in shown and shown.count("<|im_start|>assistant") == 2, (
         "an example turn, and the model's"
     )
-    lab._sample_button.observe(lambda change: states.append((change["new"], lab._status.value)), "disabled")
+    lab._sample_button.observe(
+        lambda change: states.append((change["new"], lab._status.value)), "disabled"
+    )
     assert not lab._sample_button.disabled and (lab._size.value, lab._length.value) == (4, 9)
     lab._size.value = 6
     lab._sample_button.click()
-    assert states[0][0] is True and "Sampling 6 completions" not in states[0][1], "disabled before anything else"
-    assert states[1] == (False, "Sampling 6 completions from the model. The kernel is busy until they are there.")
-    assert lab._sample_button.description == "Sample a group" and "Sampled 6 completions for row 0" in lab._status.value
+    assert states[0][0] is True and "Sampling 6 completions" not in states[0][1], (
+        "disabled before anything else"
+    )
+    assert states[1] == (
+        False,
+        "Sampling 6 completions from the model. The kernel is busy until they are there.",
+    )
+    assert (
+        lab._sample_button.description == "Sample a group"
+        and "Sampled 6 completions for row 0" in lab._status.value
+    )
     assert len(lab.completions) == len(lab.scores) == 6 and len(set(lab.completions)) > 1
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
-    assert lab.scores.totals == expected.totals and lab.advantages == gn.scoring.group_advantages(expected.totals, 6)
+    assert lab.scores.totals == expected.totals and lab.advantages == gn.scoring.group_advantages(
+        expected.totals, 6
+    )
 
 
-def test_a_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_model_is_shown(
+    lab: gn.RewardLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, works = lab.completions, sampling.generate
 
     def fails(*args: Any, **options: Any) -> None:

@@ -21,7 +21,14 @@ def run(python: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_callbacks_work_there_too(old_python: Path) -> None:
-    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-W", "error::DeprecationWarning:grpo_nb"]
+    options = [
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error::DeprecationWarning:grpo_nb",
+    ]
     done = run(old_python, "-m", "pytest", *options, "tests/lab/test_widget.py")
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert "passed" in done.stdout and "skipped" not in done.stdout and "failed" not in done.stdout

@@ -27,7 +27,10 @@ RIGHT, WRONG = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>", "<answer
 
 
 def make_rows(count: int = 5, **more: Any) -> list[dict[str, Any]]:
-    rows = [{"question": f"What is {n} + 3?", "answer": str(n + 3), **more} for n in range(20, 20 + count)]
+    rows = [
+        {"question": f"What is {n} + 3?", "answer": str(n + 3), **more}
+        for n in range(20, 20 + count)
+    ]
     return [{"prompt": [{"role": "user", "content": row["question"]}], **row} for row in rows]
 
 
@@ -66,7 +69,10 @@ def lab(task: Task) -> gn.RewardLab:
 def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
     """The numbers in the table of scores, line by line."""
     lines = re.findall(r"<tr data-completion=.*?</tr>", lab._table.value, re.DOTALL)
-    return [[html.unescape(c) for c in re.findall(r'<td class="gn-number[^>]*>(.*?)</td>', line)] for line in lines]
+    return [
+        [html.unescape(c) for c in re.findall(r'<td class="gn-number[^>]*>(.*?)</td>', line)]
+        for line in lines
+    ]
 
 
 def html_views(widget: Any) -> list[str]:
@@ -77,20 +83,30 @@ def html_views(widget: Any) -> list[str]:
 
 def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -> None:
     assert "23" in lab.completions[0] and "23" not in lab.completions[1] and lab._errors.value == ""
-    assert lab.scores.values["correctness"] == (1.0, 0.0), "it begins with a right and a wrong completion"
+    assert lab.scores.values["correctness"] == (1.0, 0.0), (
+        "it begins with a right and a wrong completion"
+    )
     assert lab._sample_button.disabled and lab._size.disabled
-    assert any("Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)" in view for view in html_views(lab))
+    assert any(
+        "Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)" in view
+        for view in html_views(lab)
+    )
     texts = [RIGHT, WRONG, "no tags at all"]
     lab.completions = texts
     scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
     advantages = group_advantages(scores.totals, 3)
     assert shown_scores(lab) == [
         [*(f"{v:.4g}" for v in (*values, total)), f"{advantage:+.3f}"]
-        for *values, total, advantage in zip(*scores.values.values(), scores.totals, advantages, strict=True)
+        for *values, total, advantage in zip(
+            *scores.values.values(), scores.totals, advantages, strict=True
+        )
     ]
     assert lab.advantages == advantages and lab.scores.totals == scores.totals
     lab.completions = [RIGHT, RIGHT]
-    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [0.0, 0.0]
+    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
@@ -110,11 +126,15 @@ def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
 
 def test_another_row(lab: gn.RewardLab, task: Task) -> None:
     lab._row.value = 3
-    assert lab.row == task.train[3] and "26" in lab.completions[0], "untouched examples follow the row"
+    assert lab.row == task.train[3] and "26" in lab.completions[0], (
+        "untouched examples follow the row"
+    )
     assert "What is 23 + 3?" in lab._row_view.value
     lab._entries.children[0].box.value = "<answer>24</answer>"
     lab._row.value = 1
-    assert lab.completions[0] == "<answer>24</answer>" and lab.scores.values["correctness"][0] == 1.0
+    assert (
+        lab.completions[0] == "<answer>24</answer>" and lab.scores.values["correctness"][0] == 1.0
+    )
     assert "your completions stayed" in lab._status.value
     lab._example_button.click()
     assert "24" in lab.completions[0] and len(lab.completions) == 2
@@ -128,7 +148,10 @@ def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
     lab._boxes["correctness"].value = 0.0
     lab._boxes["brevity"].value = 4.0
     assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
-    assert lab.advantages == group_advantages(lab.scores.totals, 2) and lab.advantages[0] > 0 > before[0]
+    assert (
+        lab.advantages == group_advantages(lab.scores.totals, 2)
+        and lab.advantages[0] > 0 > before[0]
+    )
     assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
     lab._reset_button.click()
     assert lab.weights == {"correctness": 2.0, "brevity": 1.0} and lab.advantages == before
@@ -156,11 +179,16 @@ def test_everything_written_by_others_is_escaped() -> None:
         assert "alert(1)" not in view or "&lt;script&gt;" in view
 
 
-def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(lab: gn.RewardLab, task: Task) -> None:
+def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(
+    lab: gn.RewardLab, task: Task
+) -> None:
     lab.completions = [RIGHT, "", WRONG]
     panel = html.unescape(lab._errors.value)
     assert "The reward brevity failed" in panel and "on completion 2: <code>''</code>" in panel
-    assert "ZeroDivisionError: division by zero" in panel and 'return [1 / len(c[0]["content"])' in panel
+    assert (
+        "ZeroDivisionError: division by zero" in panel
+        and 'return [1 / len(c[0]["content"])' in panel
+    )
     table = shown_scores(lab)
     assert table[1][2:] == ["failed", "none", "none"] and table[0][0] == "1" and table[2][0] == "0"
     assert "a trainer would stop there" in lab._table.value
@@ -171,9 +199,15 @@ def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(lab:
     assert "missing 1 required" in html.unescape(lab._errors.value)
 
     start = time.monotonic()
-    lab = gn.RewardLab([correctness(), lambda **columns: threading.Event().wait(60)], task, seconds_per_call=0.3)
+    lab = gn.RewardLab(
+        [correctness(), lambda **columns: threading.Event().wait(60)], task, seconds_per_call=0.3
+    )
     assert time.monotonic() - start < 20
-    assert "TimeoutError" in lab._errors.value and "Not scored" in lab._table.value and lab.scores is None
+    assert (
+        "TimeoutError" in lab._errors.value
+        and "Not scored" in lab._table.value
+        and lab.scores is None
+    )
     lab._row.value = 1
     assert "scored" not in lab._status.value and "TimeoutError" in lab._errors.value
     lab.update(correctness())
@@ -192,7 +226,9 @@ def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None
     assert lab.weights["correctness"] == 3.0, "unless the code now says another"
     with pytest.raises(ValueError, match="brevity"):
         lab.update([brevity, brevity])
-    assert len(lab.rewards) == 2 and lab.scores.totals == (2.0, -1.0), "refused rewards change nothing"
+    assert len(lab.rewards) == 2 and lab.scores.totals == (2.0, -1.0), (
+        "refused rewards change nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +249,9 @@ def test_rows_with_a_question_alone_are_enough() -> None:
     lab.completions = ["Once upon a time"]
     assert lab._errors.value == "" and lab.scores.values == {"length": (0.4,)}
     lab._check_button.click()
-    assert "no column" in lab._errors.value and lab.report is None, "scored, but not checked without a gold answer"
+    assert "no column" in lab._errors.value and lab.report is None, (
+        "scored, but not checked without a gold answer"
+    )
 
 
 def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
@@ -222,14 +260,19 @@ def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     assert lab.report.ok, repr(lab.report)
     assert "Nothing found." in lab._report_view.value
     lab._row.value = 1
-    assert lab.report is None and lab._report_view.value == "", "what was said of another row must go"
+    assert lab.report is None and lab._report_view.value == "", (
+        "what was said of another row must go"
+    )
 
     def contains(completions: list, answer: list, **columns: Any) -> list[float]:
         return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
 
     lab.update(contains)
     lab._check_button.click()
-    assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
+    assert {f.kind for f in lab.report.of("contains")} >= {
+        "several answers",
+        "answer outside the slot",
+    }
     assert "several answers" in lab._report_view.value
 
 
@@ -238,7 +281,10 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
     shown = DisplayFormatter().format(lab)[0]
     assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id
     assert shown["text/plain"] == repr(lab)
-    assert all(part in shown["text/html"] for part in ("What is 20 + 3?", "ZeroDivisionError", lab._table.value))
+    assert all(
+        part in shown["text/html"]
+        for part in ("What is 20 + 3?", "ZeroDivisionError", lab._table.value)
+    )
     lab._row.value = 1
     lab._check_button.click()
     page = DisplayFormatter().format(lab)[0]["text/html"]
@@ -265,7 +311,15 @@ def test_update_takes_weight_changed_on_the_same_function(task: Task) -> None:
 def test_help_shows_own_methods_of_lab_first() -> None:
     text = pydoc.plain(pydoc.render_doc(gn.RewardLab))
     own, _, inherited = text.partition("inherited from")
-    for name in ("update(self", "label(self", "row_number", "completions", "weights", "advantages", "scores"):
+    for name in (
+        "update(self",
+        "label(self",
+        "row_number",
+        "completions",
+        "weights",
+        "advantages",
+        "scores",
+    ):
         assert name in own, name
     assert "add_class" not in own and "add_class" in inherited
     intro = text.partition("Args:")[0]

@@ -35,7 +35,9 @@ def row(monkeypatch: pytest.MonkeyPatch):
     ) -> checks.Check:
         real = packages.installed_version
         with monkeypatch.context() as patch:
-            patch.setattr(packages, "installed_version", lambda name: versions.get(name, real(name)))
+            patch.setattr(
+                packages, "installed_version", lambda name: versions.get(name, real(name))
+            )
             patch.setattr(packages, "read_torch_build", lambda: build)
             patch.setattr(checks, "read_gpu", Mock(side_effect=[state]))
             if "vllm" not in versions:
@@ -66,11 +68,23 @@ def test_a_problem_is_not_ready_and_a_warning_is() -> None:
 @pytest.mark.parametrize(
     ("state", "build", "status", "found", "fix"),
     [
-        (L4, CUDA13, "ok", "NVIDIA L4 (8.9, bf16), 22 GiB, driver 580.95.05 for CUDA 13.0; torch 2.13.0+cu130", ""),
+        (
+            L4,
+            CUDA13,
+            "ok",
+            "NVIDIA L4 (8.9, bf16), 22 GiB, driver 580.95.05 for CUDA 13.0; torch 2.13.0+cu130",
+            "",
+        ),
         (T4, CUDA12, "ok", "Tesla T4 (7.5, fp16)", ""),
         (L4, CPU, "problem", "torch 2.13.0+cpu is for the CPU", "pip uninstall -y torch"),
         (P100, CUDA12, "problem", "need 7.0", "T4 x2 and not P100"),
-        (GpuState(L4.gpu, 21.5, "570.1", (12, 8)), CUDA13, "problem", "needs CUDA 13", "580 or newer"),
+        (
+            GpuState(L4.gpu, 21.5, "570.1", (12, 8)),
+            CUDA13,
+            "problem",
+            "needs CUDA 13",
+            "580 or newer",
+        ),
         (NoGpu(""), CPU, "ok", "CPU, ", ""),
         (NoGpu("GPU is lost"), CPU, "warning", "GPU is lost", "nvidia-smi"),
     ],
@@ -80,10 +94,16 @@ def test_the_gpu_and_whether_this_torch_starts_on_it(row, state, build, status, 
     assert device.status == status and found in device.found and fix in device.fix, device
 
 
-def test_memory_that_others_hold_is_told_and_how_a_gpu_is_had(row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_others_hold_is_told_and_how_a_gpu_is_had(
+    row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert row("GPU memory").status == "ok"
     memory = row("GPU memory", GpuState(L4.gpu, 3.0, L4.driver, L4.cuda))
-    assert memory.status == "warning" and memory.found.startswith("3.0 of 22.0 GiB free") and "nvidia-smi" in memory.fix
+    assert (
+        memory.status == "warning"
+        and memory.found.startswith("3.0 of 22.0 GiB free")
+        and "nvidia-smi" in memory.fix
+    )
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
     assert "T4 GPU" in row("device", NoGpu("")).fix
 
@@ -95,14 +115,32 @@ def test_memory_that_others_hold_is_told_and_how_a_gpu_is_had(row, monkeypatch: 
         ({"trl": None}, "problem", "missing: trl"),
         ({"trl": "1.14.0"}, "warning", "trl 1.14.0 instead of 1.15.0"),
         ({"torchao": "0.10.0"}, "problem", "torchao 0.10.0, and peft refuses"),
-        ({"torch": "2.13.0", "torchvision": "0.25.0"}, "problem", "torchvision 0.25.0 was not built for torch 2.13.0"),
-        ({"torch": "2.13.0", "torchvision": "0.28.0+cu130"}, "ok", "unsloth"),  # the registry's does not say that it is
-        ({"torch": "2.13.0a0+e6bf23d", "torchvision": "0.28.0a0+1f4c9d2"}, "ok", ""),  # as in NVIDIA's containers
+        (
+            {"torch": "2.13.0", "torchvision": "0.25.0"},
+            "problem",
+            "torchvision 0.25.0 was not built for torch 2.13.0",
+        ),
+        (
+            {"torch": "2.13.0", "torchvision": "0.28.0+cu130"},
+            "ok",
+            "unsloth",
+        ),  # the registry's does not say that it is
+        (
+            {"torch": "2.13.0a0+e6bf23d", "torchvision": "0.28.0a0+1f4c9d2"},
+            "ok",
+            "",
+        ),  # as in NVIDIA's containers
     ],
 )
-def test_packages_that_are_missing_other_than_tried_or_in_the_way(row, installed, status, found) -> None:
+def test_packages_that_are_missing_other_than_tried_or_in_the_way(
+    row, installed, status, found
+) -> None:
     packed = row("packages", **installed)
-    assert packed.status == status and found in packed.found and (status == "ok" or "pip " in packed.fix), packed
+    assert (
+        packed.status == status
+        and found in packed.found
+        and (status == "ok" or "pip " in packed.fix)
+    ), packed
 
 
 def test_unsloth_comes_first_and_what_is_loaded_must_be_what_is_installed(row, monkeypatch) -> None:
@@ -114,7 +152,11 @@ def test_unsloth_comes_first_and_what_is_loaded_must_be_what_is_installed(row, m
     stale.__version__ = "0.1.0"
     monkeypatch.setitem(sys.modules, "pandas", stale)
     kernel = row("this kernel")
-    assert kernel.status == "problem" and "pandas 0.1.0 is loaded" in kernel.found and "estart" in kernel.fix
+    assert (
+        kernel.status == "problem"
+        and "pandas 0.1.0 is loaded" in kernel.found
+        and "estart" in kernel.fix
+    )
 
 
 # As in vllm/platforms/cuda.py, import_kernels: a failure of the compiled part becomes a line of a log.
@@ -125,13 +167,25 @@ LOGGED = "print('WARNING [cuda.py:243] Failed to import from vllm._C_stable_libt
     ("body", "seconds", "status", "found"),
     [
         ("", 60, "ok", "9.9.9 loads"),
-        ("raise ImportError('libcudart.so.13: cannot open')", 60, "warning", "libcudart.so.13: cannot open"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 60, "warning", "ended with -11"),
+        (
+            "raise ImportError('libcudart.so.13: cannot open')",
+            60,
+            "warning",
+            "libcudart.so.13: cannot open",
+        ),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+            60,
+            "warning",
+            "ended with -11",
+        ),
         (LOGGED, 60, "warning", "_C_stable_libtorch"),
         (LOGGED.replace("no library", "does not define module export function"), 60, "ok", "loads"),
     ],
 )
-def test_vllm_is_tried_in_another_process(body, seconds, status, found, row, tmp_path, monkeypatch) -> None:
+def test_vllm_is_tried_in_another_process(
+    body, seconds, status, found, row, tmp_path, monkeypatch
+) -> None:
     (tmp_path / "vllm.py").write_text(f"class LLM: ...\nclass SamplingParams: ...\n{body}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(packages, "_VLLM_SECONDS", seconds)
@@ -188,8 +242,12 @@ def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         host.require_disk(tmp_path / "new" / "folder", 5 * 10**9, "The merged model")
 
 
-@pytest.mark.parametrize(("token", "status"), [("hf_" + "a" * 34 + "\n", "ok"), ("my secret", "warning"), ("", None)])
-def test_a_token_is_never_shown_and_colabs_secrets_are_not_opened(token, status, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("token", "status"), [("hf_" + "a" * 34 + "\n", "ok"), ("my secret", "warning"), ("", None)]
+)
+def test_a_token_is_never_shown_and_colabs_secrets_are_not_opened(
+    token, status, monkeypatch
+) -> None:
     """Colab asks the user before it gives one; who needs it is asked when it is needed."""
     asked: list[str] = []
     colab = ModuleType("google.colab")
@@ -198,7 +256,9 @@ def test_a_token_is_never_shown_and_colabs_secrets_are_not_opened(token, status,
     monkeypatch.setattr("huggingface_hub.utils._auth.is_google_colab", lambda: True)
     monkeypatch.setenv("HF_TOKEN", token)
     report = checks.check_environment()
-    assert [row.status for row in report.checks if row.what == "Hub token"] == ([status] if status else [])
+    assert [row.status for row in report.checks if row.what == "Hub token"] == (
+        [status] if status else []
+    )
     assert asked == [] and (not token or token.strip() not in repr(report) + report._repr_html_())
 
 
@@ -222,12 +282,21 @@ def test_the_gpu_is_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gpu, "read_torch_build", lambda: CUDA12)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpu.read_gpu() == GpuState(Gpu("Tesla T4", 15.0, (7, 5)), 1.5, "570.1", (12, 8))
-    for visible, name in (("GPU-b", "NVIDIA L4"), ("7", None), ("", None), ("-1", None), ("0", "Tesla T4")):
+    for visible, name in (
+        ("GPU-b", "NVIDIA L4"),
+        ("7", None),
+        ("", None),
+        ("-1", None),
+        ("0", "Tesla T4"),
+    ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         found = gpu.find_gpu()
         assert (found and found.name) == name, visible
     # A driver that failed once is asked again; that there is none is no fault.
-    for failure, said in ((pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"), (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, r"^$")):
+    for failure, said in (
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, r"^$"),
+    ):
         begin.side_effect = pynvml.NVMLError(failure)
         with pytest.raises(NoGpu, match=said):
             gpu.read_gpu()
@@ -237,7 +306,9 @@ def test_the_gpu_is_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> Non
     assert gpu.find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
 
 
-def test_the_installer_reads_the_header_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installer_reads_the_header_of_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, cuda in {

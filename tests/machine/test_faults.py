@@ -24,7 +24,9 @@ FIX = {
 def test_collected_messages_are_told_apart_and_answered(case: dict) -> None:
     error = getattr(builtins, case["error"])(case["said"])
     problem = gpu_problem(error)
-    assert is_out_of_memory(error) is (case["is"] == "memory") and (problem is None) is (case["is"] not in FIX)
+    assert is_out_of_memory(error) is (case["is"] == "memory") and (problem is None) is (
+        case["is"] not in FIX
+    )
     if problem is not None:
         assert isinstance(problem, gn.machine.EnvironmentProblem)
         assert FIX[case["is"]] in str(problem) and case["said"].splitlines()[0][:60] in str(problem)
@@ -32,4 +34,6 @@ def test_collected_messages_are_told_apart_and_answered(case: dict) -> None:
     try:
         raise RuntimeError("the training stopped") from error
     except RuntimeError as outer:
-        assert find_fix(outer) == find_fix(error) and is_out_of_memory(outer) is is_out_of_memory(error)
+        assert find_fix(outer) == find_fix(error) and is_out_of_memory(outer) is is_out_of_memory(
+            error
+        )

@@ -28,9 +28,18 @@ ROOT = Path(__file__).resolve().parents[2]
 def chosen(monkeypatch: pytest.MonkeyPatch):
     """What is chosen on a machine with a torch, as `2.11.0+cu128`, and a driver."""
 
-    def choice(torch: str = "", cuda: int = 0, *, vllm: bool = True, loaded: bool = False, system: str = "linux"):
+    def choice(
+        torch: str = "",
+        cuda: int = 0,
+        *,
+        vllm: bool = True,
+        loaded: bool = False,
+        system: str = "linux",
+    ):
         build = re.search(r"cu(\d\d)", torch)
-        there = TorchBuild(version=torch, cuda=(int(build[1]), 0) if build else None) if torch else None
+        there = (
+            TorchBuild(version=torch, cuda=(int(build[1]), 0) if build else None) if torch else None
+        )
         monkeypatch.setattr(packages, "read_torch_build", lambda: there)
         monkeypatch.setattr(installer, "driver_cuda", lambda: (cuda, 0) if cuda else None)
         monkeypatch.setattr(sys, "platform", system)
@@ -58,7 +67,12 @@ COLAB = "2.11.0+cu128"
         ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
         ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
         ({"torch": COLAB, "cuda": 12}, False, False, "580 or newer; this one runs 12"),
-        ({"torch": COLAB, "cuda": 13, "loaded": True}, False, False, "here 2.11.0.cu128; .*restart"),
+        (
+            {"torch": COLAB, "cuda": 13, "loaded": True},
+            False,
+            False,
+            "here 2.11.0.cu128; .*restart",
+        ),
         ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "needs Linux"),
         ({"cuda": 13, "vllm": False}, True, False, "Without vLLM"),
     ],
@@ -74,8 +88,14 @@ def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, 
 @pytest.mark.parametrize(
     ("machine", "reason"),
     [
-        ({"torch": "2.3.0+cpu", "loaded": True}, "torch 2.3.0.cpu is loaded .* Restart the session"),
-        ({"torch": "2.3.0+cu121", "loaded": True, "cuda": 13}, "torch 2.3.0.cu121 is loaded .* Restart"),
+        (
+            {"torch": "2.3.0+cpu", "loaded": True},
+            "torch 2.3.0.cpu is loaded .* Restart the session",
+        ),
+        (
+            {"torch": "2.3.0+cu121", "loaded": True, "cuda": 13},
+            "torch 2.3.0.cu121 is loaded .* Restart",
+        ),
         ({"cuda": 12}, "CUDA 12 at most.*580 or newer"),
         ({"torch": "2.13.0+cu130", "cuda": 12}, "CUDA 12 at most"),
     ],
@@ -99,18 +119,30 @@ def make_wheels(folder: Path, *wheels: str) -> None:
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
             asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
-            wheel.writestr(f"{record}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}")
-            wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{record}/RECORD", "".join(f"{n},,\n" for n in (*wheel.namelist(), f"{record}/RECORD")))
+            wheel.writestr(
+                f"{record}/METADATA",
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}",
+            )
+            wheel.writestr(
+                f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(
+                f"{record}/RECORD",
+                "".join(f"{n},,\n" for n in (*wheel.namelist(), f"{record}/RECORD")),
+            )
 
 
 def make_repository(folder: Path, **requirements: str) -> None:
     """One with this one's kit and bootstrap, and short requirements: `dev="..."` for requirements-dev.txt."""
     (folder / "scripts").mkdir(parents=True)
     (folder / "grpo_nb").symlink_to(ROOT / "grpo_nb")
-    (folder / "scripts" / "bootstrap.py").write_text((ROOT / "scripts" / "bootstrap.py").read_text())
+    (folder / "scripts" / "bootstrap.py").write_text(
+        (ROOT / "scripts" / "bootstrap.py").read_text()
+    )
     for kind, lines in requirements.items():
-        (folder / f"requirements-{kind}.txt".replace("_", "-").replace("-all", "")).write_text(f"# {kind}\n{lines}\n")
+        (folder / f"requirements-{kind}.txt".replace("_", "-").replace("-all", "")).write_text(
+            f"# {kind}\n{lines}\n"
+        )
 
 
 def without_index(wheels: Path) -> dict[str, str]:
@@ -122,12 +154,18 @@ def without_index(wheels: Path) -> dict[str, str]:
 
 
 def test_a_new_colab_session(tmp_path: Path) -> None:
-    clone, wheels, python = tmp_path / installer.CLONE, tmp_path / "wheels", tmp_path / "env" / "bin" / "python"
+    clone, wheels, python = (
+        tmp_path / installer.CLONE,
+        tmp_path / "wheels",
+        tmp_path / "env" / "bin" / "python",
+    )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     (site,) = tmp_path.glob("env/lib/python*/site-packages")
     (site / "pip").symlink_to(Path(pip.__file__).parent)  # in less time than to unpack another one
     pins = "\n".join(f"{name}=={version}" for name, version in PINNED.items())
-    make_repository(clone, all=f"{pins}\ntyro>=1.0,<2", dev="pytest>=9", no_deps="unsloth==2026.10.9")
+    make_repository(
+        clone, all=f"{pins}\ntyro>=1.0,<2", dev="pytest>=9", no_deps="unsloth==2026.10.9"
+    )
     # The newest tyro would bring another numpy; the one before it does not.
     make_wheels(
         wheels, "torch 2.13.0 numpy helper>=2", "transformers 5.17.0", "transformers 5.15.0", "trl 1.15.0", "tyro 1.5",
@@ -137,7 +175,9 @@ def test_a_new_colab_session(tmp_path: Path) -> None:
     variables = without_index(wheels) | {"CUDA_VISIBLE_DEVICES": "", "COLAB_RELEASE_TAG": "release"}
 
     def run(*arguments: str) -> str:
-        done = subprocess.run([python, *arguments], capture_output=True, text=True, env=variables, cwd=tmp_path)
+        done = subprocess.run(
+            [python, *arguments], capture_output=True, text=True, env=variables, cwd=tmp_path
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -158,17 +198,29 @@ def test_a_new_colab_session(tmp_path: Path) -> None:
     there = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
     run("-m", "pip", "-q", "--disable-pip-version-check", "install", *there)
     is_ready, verdict, loaded, said = cell()
-    assert not is_ready and loaded == ["transformers"], "what was loaded and is replaced needs a restart"
+    assert not is_ready and loaded == ["transformers"], (
+        "what was loaded and is replaced needs a restart"
+    )
     assert "transformers 5.15.0 -> 5.17.0" in verdict and "Runtime > Restart session" in verdict
-    assert len(said) == 4 and "torch, transformers and trl" in said[1] and "removing torchvision and torchao" in said[3]
+    assert (
+        len(said) == 4
+        and "torch, transformers and trl" in said[1]
+        and "removing torchvision and torchao" in said[3]
+    )
     shown = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
     versions = json.loads(run("-c", shown))
     assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
-    assert (versions["numpy"], versions["tyro"]) == ("2.1.3", "1.5"), "the kernel has numpy 2.1.3 loaded"
+    assert (versions["numpy"], versions["tyro"]) == ("2.1.3", "1.5"), (
+        "the kernel has numpy 2.1.3 loaded"
+    )
     assert not {"pytest", "torchao", "torchvision"} & versions.keys()
     is_ready, verdict, loaded, said = cell()
-    assert is_ready and verdict.startswith("Ready.") and said == [], "the restart has been made; there is nothing to do"
-    assert run("-c", "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)").startswith(str(clone))
+    assert is_ready and verdict.startswith("Ready.") and said == [], (
+        "the restart has been made; there is nothing to do"
+    )
+    assert run(
+        "-c", "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
+    ).startswith(str(clone))
 
 
 def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path) -> None:
@@ -196,20 +248,34 @@ def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path)
         said = process.communicate(timeout=60)[0]
     assert process.returncode == 130 and "Setting up .venv for CPU" in said, said
     assert "interrupted; run the same command again" in said and not (place / "complete").exists()
-    assert not [file for file in Path("/proc").glob("[0-9]*/cmdline") if str(place).encode() in file.read_bytes()]
+    assert not [
+        file
+        for file in Path("/proc").glob("[0-9]*/cmdline")
+        if str(place).encode() in file.read_bytes()
+    ]
 
     status, said = begun()
-    assert status == 0 and "environment is ready: .venv/bin/python" in said and "removing torchvision" in said, said
+    assert (
+        status == 0
+        and "environment is ready: .venv/bin/python" in said
+        and "removing torchvision" in said
+    ), said
     (site,) = place.glob("lib/python*/site-packages")
     assert (site / "grpo_nb.pth").read_text() == f"{root}\n"
-    assert {"torch", "trl", "ipykernel", "unsloth"} <= (there := {path.name for path in site.iterdir()})
+    assert {"torch", "trl", "ipykernel", "unsloth"} <= (
+        there := {path.name for path in site.iterdir()}
+    )
     assert "vllm" not in there and "torchvision" not in there
     assert "import unsloth, trl" in (place / "install.log").read_text()
     assert begun() == (0, "environment is up to date\n")
 
     (root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
     status, said = begun()
-    assert status == 1 and "ERROR: No matching distribution found for missing" in said and "Collecting" not in said
+    assert (
+        status == 1
+        and "ERROR: No matching distribution found for missing" in said
+        and "Collecting" not in said
+    )
     assert "Settings > Internet" in said and "The whole log: .venv/install.log" in said
     assert not (place / "complete").exists()
 

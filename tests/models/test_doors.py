@@ -23,7 +23,9 @@ from tests.support.tiny import load_tiny
 def saved_by_peft(base: Path, folder: Path, **changes: Any) -> Path:
     """As a supervised training leaves one: of another rank than the settings', on fewer layers, with its own template."""
     model = AutoModelForCausalLM.from_pretrained(base)
-    lora = LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **changes)
+    lora = LoraConfig(
+        r=4, lora_alpha=12, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **changes
+    )
     model = get_peft_model(model, lora)
     torch.manual_seed(3)
     for name, weight in model.named_parameters():
@@ -39,7 +41,9 @@ def theirs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_by_peft(tiny_folder, tmp_path_factory.mktemp("sft") / "lora")
 
 
-def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+def test_every_tensor_arrives_and_its_shape_wins_and_is_said(
+    tiny_folder: Path, theirs: Path, tmp_path: Path
+) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
     with pytest.warns(UserWarning, match="going on from the LoRA") as said:
         model, tokenizer = gn.load_model(settings, adapter=str(theirs))
@@ -54,12 +58,18 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, 
     told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj') count. With beta above 0 the KL is measured to"
     assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
-    alone = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs)
+    alone = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs
+    )
     with torch.no_grad():
-        torch.testing.assert_close(model.float().eval()(ids).logits, alone.eval()(ids).logits, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            model.float().eval()(ids).logits, alone.eval()(ids).logits, atol=1e-3, rtol=1e-3
+        )
 
 
-def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+def test_a_training_goes_on_from_it_and_the_run_says_so(
+    tiny_folder: Path, theirs: Path, tmp_path: Path
+) -> None:
     changes = {"max_completion_length": 8, "max_steps": 1, "run_root": str(tmp_path)}
     _, _, task, settings = load_tiny(tiny_folder, 8, 2, **changes)
     plain = tmp_path / "lora"
@@ -75,7 +85,9 @@ def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, their
 
 
 @pytest.mark.filterwarnings("ignore:going on")
-def test_what_is_no_plain_adapter_of_this_model_is_refused(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+def test_what_is_no_plain_adapter_of_this_model_is_refused(
+    tiny_folder: Path, theirs: Path, tmp_path: Path
+) -> None:
     settings, other = gn.preset("cpu", model=str(tiny_folder)), tmp_path / "other"
     sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4)).save_pretrained(other)
@@ -93,14 +105,22 @@ def test_what_is_no_plain_adapter_of_this_model_is_refused(tiny_folder: Path, th
         gn.load_model(settings.replace(model=str(theirs)))
 
 
-def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(tiny_folder: Path) -> None:
+def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(
+    tiny_folder: Path,
+) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
     known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
     gpu = Gpu("FakeGpu", 16.0, (8, 0))
     passed = load.loader_arguments(settings, "folder", gpu, use_vllm=False, **known)
-    assert known.items() <= passed.items() and passed["load_in_16bit"] is False, "Unsloth takes one of them at a time"
+    assert known.items() <= passed.items() and passed["load_in_16bit"] is False, (
+        "Unsloth takes one of them at a time"
+    )
     model, _ = gn.load_model(settings, loader={"attn_implementation": "eager", "text_only": True})
     assert model.config._attn_implementation == "eager"
-    for name, setting in (("max_seq_length", "max_completion_length"), ("dtype", "dtype"), ("model_name", "model")):
+    for name, setting in (
+        ("max_seq_length", "max_completion_length"),
+        ("dtype", "dtype"),
+        ("model_name", "model"),
+    ):
         with pytest.raises(ValueError, match=rf"{name}.*settings = settings.replace\({setting}="):
             gn.load_model(settings, loader={name: 1})

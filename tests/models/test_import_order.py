@@ -44,7 +44,10 @@ def adapter_of(order: str, model: Path, folder: Path) -> str:
 
 
 def test_early_imports_train_the_same_adapter_on_a_cpu(tiny_folder: Path, tmp_path: Path) -> None:
-    hashes = {order: adapter_of(order, tiny_folder, tmp_path / f"runs-{number}") for number, order in enumerate(_EARLY)}
+    hashes = {
+        order: adapter_of(order, tiny_folder, tmp_path / f"runs-{number}")
+        for number, order in enumerate(_EARLY)
+    }
     assert len(set(hashes.values())) == 1, hashes
 
 
@@ -57,13 +60,18 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_early_import_on_a_gpu_names_the_cell(early: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = ["", "import grpo_nb as gn", "x = 1\nfrom trl.rewards import get_soft_overlong_punishment"]
+    cells = [
+        "",
+        "import grpo_nb as gn",
+        "x = 1\nfrom trl.rewards import get_soft_overlong_punishment",
+    ]
     ipython = ModuleType("IPython")
     ipython.get_ipython = lambda: SimpleNamespace(user_ns={"In": cells})
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     line = r"\(cell \[2\], line 2: from trl\.rewards import get_soft_overlong_punishment\)"
     with pytest.raises(
-        EnvironmentProblem, match=rf"trl and transformers were imported before unsloth {line}.*below gn\."
+        EnvironmentProblem,
+        match=rf"trl and transformers were imported before unsloth {line}.*below gn\.",
     ):
         import_unsloth.import_unsloth()
 
@@ -75,10 +83,15 @@ def test_early_import_on_a_gpu_names_the_script_line(
     script.write_text("import grpo_nb\nimport os; from transformers import AutoTokenizer\n")
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__=str(script)))
-    assert "(mine.py, line 2: import os; from transformers import AutoTokenizer)" in packages.import_order_problem()
+    assert (
+        "(mine.py, line 2: import os; from transformers import AutoTokenizer)"
+        in packages.import_order_problem()
+    )
 
 
-def test_early_import_by_another_package_is_still_named(early: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_import_by_another_package_is_still_named(
+    early: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace())
     assert packages.import_order_problem() == "trl and transformers were imported before unsloth"

@@ -19,10 +19,15 @@ def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> 
     model = AutoModelForCausalLM.from_pretrained(embedded_folder)
     assert model.dtype == torch.bfloat16 and model.num_parameters() == 134_515_008
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    assert tokenizer.eos_token == "<|im_end|>" and model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert (
+        tokenizer.eos_token == "<|im_end|>"
+        and model.generation_config.eos_token_id == tokenizer.eos_token_id
+    )
     backend = tokenizer.backend_tokenizer
     assert backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
-    assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], "digits apart, before all else"
+    assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], (
+        "digits apart, before all else"
+    )
 
 
 def test_it_speaks_in_4_bit() -> None:
@@ -37,19 +42,31 @@ def test_a_folder_without_template_is_told(tiny_folder: Path, tmp_path: Path) ->
     shutil.copytree(tiny_folder, tmp_path / "bare", ignore=shutil.ignore_patterns("chat_template*"))
     settings = gn.preset("cpu", model=str(tmp_path / "bare"))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bare")
-    with pytest.raises(ValueError, match="has no chat template, so nothing says how questions are put to this model"):
+    with pytest.raises(
+        ValueError,
+        match="has no chat template, so nothing says how questions are put to this model",
+    ):
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 
 def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_without_a_card(
     tiny_folder, tmp_path
 ) -> None:
-    model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear"))
-    adapted = {name.split(".lora_A")[0].split(".")[-1] for name, _ in model.named_parameters() if "lora_A" in name}
+    model, _ = gn.load_model(
+        gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear")
+    )
+    adapted = {
+        name.split(".lora_A")[0].split(".")[-1]
+        for name, _ in model.named_parameters()
+        if "lora_A" in name
+    }
     assert adapted == set(gn.Settings().lora_target_modules)
     load.save_adapter(model, tmp_path / "ours")
     model.save_pretrained(tmp_path / "pefts")
-    ours, pefts = ({file.name: file.read_bytes() for file in (tmp_path / who).iterdir()} for who in ("ours", "pefts"))
+    ours, pefts = (
+        {file.name: file.read_bytes() for file in (tmp_path / who).iterdir()}
+        for who in ("ours", "pefts")
+    )
     assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
     assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
 
@@ -67,7 +84,9 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
     monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
     monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
     hand_copies_to_vllm()
-    left = types.SimpleNamespace(state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter")
+    left = types.SimpleNamespace(
+        state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter"
+    )
     for request in (
         vllm_utils.load_lora("model", "adapter", load_tensors=True),
         vllm_utils._merged_rollout_lora_fallback(left, "a test"),
@@ -88,7 +107,9 @@ def test_standby_is_the_same_for_the_plan_and_the_engine(
         monkeypatch.setenv(memory.STANDBY, value)
     levels = []
     inner = types.SimpleNamespace(is_sleeping=lambda: False)
-    model = types.SimpleNamespace(vllm_engine=types.SimpleNamespace(llm_engine=inner, sleep=levels.append))
+    model = types.SimpleNamespace(
+        vllm_engine=types.SimpleNamespace(llm_engine=inner, sleep=levels.append)
+    )
     load.rest_engine(model)
     assert levels == [1] * is_standby
     assert memory.is_standby() is is_standby
@@ -96,5 +117,9 @@ def test_standby_is_the_same_for_the_plan_and_the_engine(
 
 def test_variable_of_standby_is_named_in_one_place() -> None:
     package = Path(gn.__file__).parent
-    naming = [file.name for file in package.rglob("*.py") if f'"{memory.STANDBY}"' in file.read_text("utf-8")]
+    naming = [
+        file.name
+        for file in package.rglob("*.py")
+        if f'"{memory.STANDBY}"' in file.read_text("utf-8")
+    ]
     assert naming == ["memory.py"]

@@ -14,7 +14,13 @@ from tests.support.tiny import load_tiny
 
 @pytest.fixture(scope="module")
 def loaded(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    return load_tiny(tiny_folder, 12, 4, max_completion_length=8, run_root=str(tmp_path_factory.mktemp("runs") / "own"))
+    return load_tiny(
+        tiny_folder,
+        12,
+        4,
+        max_completion_length=8,
+        run_root=str(tmp_path_factory.mktemp("runs") / "own"),
+    )
 
 
 OTHERS = {
@@ -26,10 +32,14 @@ OTHERS = {
 }
 
 
-def test_other_settings_are_refused_and_what_training_alone_needs_may_change(loaded: tuple[Any, ...]) -> None:
+def test_other_settings_are_refused_and_what_training_alone_needs_may_change(
+    loaded: tuple[Any, ...],
+) -> None:
     model, tokenizer, _, settings = loaded
     require_same_settings(model, tokenizer, settings)
-    require_same_settings(model, tokenizer, settings.replace(max_steps=99, beta=0.5, max_completion_length=4))
+    require_same_settings(
+        model, tokenizer, settings.replace(max_steps=99, beta=0.5, max_completion_length=4)
+    )
     for told, changes in OTHERS.items():
         with pytest.raises(ValueError, match=told):
             require_same_settings(model, tokenizer, settings.replace(**changes))
@@ -37,7 +47,9 @@ def test_other_settings_are_refused_and_what_training_alone_needs_may_change(loa
         require_same_settings(model.get_base_model().lm_head, tokenizer, settings)
 
 
-def test_all_that_use_the_model_refuse_them_before_anything_is_written(loaded: tuple[Any, ...]) -> None:
+def test_all_that_use_the_model_refuse_them_before_anything_is_written(
+    loaded: tuple[Any, ...],
+) -> None:
     model, tokenizer, task, settings = loaded
     other, rewards = settings.replace(lora_rank=4), [gn.rewards.xml_tags()]
     for use in (
@@ -46,6 +58,8 @@ def test_all_that_use_the_model_refuse_them_before_anything_is_written(loaded: t
         lambda: gn.baseline(model, tokenizer, task, rewards, other),
         lambda: gn.training.prime(model, tokenizer, task, other, reasoning=str),
     ):
-        with pytest.raises(ValueError, match=r"lora_rank is 4 and the model has 16.*gn.load_model\(settings\)"):
+        with pytest.raises(
+            ValueError, match=r"lora_rank is 4 and the model has 16.*gn.load_model\(settings\)"
+        ):
             use()
     assert not Path(settings.run_root).exists()

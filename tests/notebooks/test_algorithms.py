@@ -41,12 +41,16 @@ def test_each_lesson_shows_its_figure_and_what_is_trained_again_does_as_the_stor
         assert '<img alt="' in html and said in html, source
     told = printed(cell_with(notebook, "live = {"))
     pair = ["grpo"] if size == "small" else ["grpo", "dapo"]
-    assert told.count(" stored; ") == len(pair) and all(f"{name}: held-out" in told for name in pair)
+    assert told.count(" stored; ") == len(pair) and all(
+        f"{name}: held-out" in told for name in pair
+    )
     last = printed(cell_with(notebook, "print(length.sentence, difficulty"))
     assert last.startswith("Letters of wrong answers; lower than grpo: dapo.")
 
 
-def test_the_estimators_are_right_on_average_where_they_should_be(course: tuple[ModuleType, ModuleType]) -> None:
+def test_the_estimators_are_right_on_average_where_they_should_be(
+    course: tuple[ModuleType, ModuleType],
+) -> None:
     """On made-up policies whose gradients are known: of many completions only what weighs prompts otherwise stays off."""
     _, gradients = course
     draw = numpy.random.default_rng(0)
@@ -63,17 +67,23 @@ def test_the_estimators_are_right_on_average_where_they_should_be(course: tuple[
     many = gradients.angles(policies, rewards, 20_000, draws=8, prompts=6)
     for name in ("no baseline", "batch mean", "leave-one-out", "group mean"):
         assert many[name].mean() < 5 < few[name].mean(), name
-    assert many["group mean and std"].mean() > 2 * many["group mean"].mean(), "its limit is another direction"
+    assert many["group mean and std"].mean() > 2 * many["group mean"].mean(), (
+        "its limit is another direction"
+    )
     assert numpy.allclose(few["leave-one-out"], few["group mean"], atol=1e-4)
 
 
-def test_every_stored_training_has_its_seeds_and_its_pair(course: tuple[ModuleType, ModuleType]) -> None:
+def test_every_stored_training_has_its_seeds_and_its_pair(
+    course: tuple[ModuleType, ModuleType],
+) -> None:
     algorithms, _ = course
     lines = algorithms.kept()
     for name in algorithms.ALGORITHMS:
         of_it = [line for line in lines if line["name"] == name]
         assert sorted(line["seed"] for line in of_it) == list(range(10)), name
-        assert {tuple(line["before"].items()) for line in of_it} == {tuple(lines[0]["before"].items())}, "one start"
+        assert {tuple(line["before"].items()) for line in of_it} == {
+            tuple(lines[0]["before"].items())
+        }, "one start"
 
 
 def test_without_a_baseline_the_advantage_is_the_reward(
@@ -96,4 +106,6 @@ def test_without_a_baseline_the_advantage_is_the_reward(
     for name in ("reinforce", "dr_grpo"):
         algorithms.train(name, 0)
     assert set(seen[0].tolist()) == {0.0, 1.0}, "paid or not, and nothing taken off"
-    assert seen[1].min() < 0 and abs(float(seen[1].sum())) < 1e-4, "above the mean of a group, and below it"
+    assert seen[1].min() < 0 and abs(float(seen[1].sum())) < 1e-4, (
+        "above the mean of a group, and below it"
+    )

@@ -22,12 +22,19 @@ def test_the_export_notebook_makes_and_uses(export: Path) -> None:
     for kind in ("merged", "adapter", "gguf"):
         verification = json.loads((folder / kind / "verification.json").read_text())
         assert verification["passed"] and all(verification["checks"].values()), kind
-        assert verification.get("imported_unsloth_or_kit", []) == [], "checked in a process of its own"
+        assert verification.get("imported_unsloth_or_kit", []) == [], (
+            "checked in a process of its own"
+        )
     for text in ('pipeline("text-generation', "server = xllamacpp"):
         assert re.match(r"What is .+\? -> ", printed(cell_with(notebook, text))), text
-    (problems,) = [cell for cell in notebook.cells if cell.source == "gn.export.push_problems(merged)"]
+    (problems,) = [
+        cell for cell in notebook.cells if cell.source == "gn.export.push_problems(merged)"
+    ]
     assert text_of(problems).strip() == "[]"
-    assert printed(cell_with(notebook, "gn.export.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
+    assert (
+        printed(cell_with(notebook, "gn.export.push_to_hub("))
+        == "Nothing was sent: PUSH_TO is empty.\n"
+    )
     assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
     assert "GGUF file: verified and served" in printed(
         cell_with(notebook, "The merged model and the adapter are verified")

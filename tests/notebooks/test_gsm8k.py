@@ -6,7 +6,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, only_published, printed, text_of
+from tests.support.notebooks import (
+    assert_nothing_went_wrong,
+    cell_with,
+    only_published,
+    printed,
+    text_of,
+)
 
 pytestmark = pytest.mark.begins(40)
 

@@ -17,14 +17,20 @@ FIRST, *OTHERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 # All begin with the same cells, but for the settings (test_static.py).
 @pytest.mark.parametrize(
-    "path", [FIRST, *(pytest.param(path, marks=pytest.mark.slow) for path in OTHERS)], ids=lambda p: p.stem
+    "path",
+    [FIRST, *(pytest.param(path, marks=pytest.mark.slow) for path in OTHERS)],
+    ids=lambda p: p.stem,
 )
 def test_up_to_the_settings(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     notebook = execute(path, tmp_path, head=True)
     install, machine = notebook.cells[:2]
     (ready,) = [o.data["text/html"] for o in install.outputs if o.output_type == "execute_result"]
-    assert "Ready." in ready, "in an environment that is complete the install cell has nothing to do"
+    assert "Ready." in ready, (
+        "in an environment that is complete the install cell has nothing to do"
+    )
     (table,) = [o.data["text/html"] for o in machine.outputs if o.output_type == "execute_result"]
     assert "<table>" in table and "Ready" in table
-    assert not [o for cell in notebook.cells for o in cell.outputs if o.get("name") == "stderr"], "a cell warns"
+    assert not [o for cell in notebook.cells for o in cell.outputs if o.get("name") == "stderr"], (
+        "a cell warns"
+    )

@@ -11,16 +11,28 @@ import nbformat
 
 from tests.conftest import ROOT
 
-PARAMETERS = nbformat.v4.new_code_cell("WORD = 'a'  # @param\nNUMBER = 1", metadata={"tags": ["parameters"]})
+PARAMETERS = nbformat.v4.new_code_cell(
+    "WORD = 'a'  # @param\nNUMBER = 1", metadata={"tags": ["parameters"]}
+)
 
 
-def start(folder: Path, *cells: nbformat.NotebookNode | str, values: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *cells: nbformat.NotebookNode | str, values: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     made = [nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One `two`"), *made])
     nbformat.write(notebook, folder / "asked.ipynb")
-    command = [sys.executable, ROOT / "scripts/run_notebook.py", folder / "asked.ipynb", "--cwd", folder]
+    command = [
+        sys.executable,
+        ROOT / "scripts/run_notebook.py",
+        folder / "asked.ipynb",
+        "--cwd",
+        folder,
+    ]
     command += ["--set", *values] if values else []
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
 
 
 def executed(folder: Path) -> nbformat.NotebookNode:
@@ -31,7 +43,10 @@ def test_a_cell_that_fails_is_shown_and_what_was_executed_is_kept(tmp_path: Path
     running = start(tmp_path, "'trained'", "assert 1 > 2, 'it did not rise'")
     said = running.communicate()[0]
     assert running.returncode == 1 and "step 2/2  One two" in said
-    assert "    'trained'" in said and "Stopped during “One two”: AssertionError: it did not rise" in said, said
+    assert (
+        "    'trained'" in said
+        and "Stopped during “One two”: AssertionError: it did not rise" in said
+    ), said
     assert executed(tmp_path).cells[1].outputs[0].data["text/plain"] == "'trained'"
     assert executed(tmp_path).cells[2].outputs[0].output_type == "error"
 
@@ -39,9 +54,14 @@ def test_a_cell_that_fails_is_shown_and_what_was_executed_is_kept(tmp_path: Path
 def test_lines_of_the_settings_cell_are_set_and_others_refused(tmp_path: Path) -> None:
     running = start(tmp_path, PARAMETERS, "print(WORD, NUMBER)", values=(r"WORD=r'\d'", "NUMBER=2"))
     assert r"    \d 2" in running.communicate()[0].splitlines() and running.returncode == 0
-    assert nbformat.read(tmp_path / "asked.ipynb", as_version=4).cells[1].source == PARAMETERS.source, "stays as it is"
+    assert (
+        nbformat.read(tmp_path / "asked.ipynb", as_version=4).cells[1].source == PARAMETERS.source
+    ), "stays as it is"
     running = start(tmp_path, PARAMETERS, values=("OTHER=2",))
-    assert "no line OTHER = ... in the settings cell" in running.communicate()[0] and running.returncode
+    assert (
+        "no line OTHER = ... in the settings cell" in running.communicate()[0]
+        and running.returncode
+    )
 
 
 def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
@@ -60,7 +80,9 @@ def test_training_steps_bars_and_an_interrupt_are_told(tmp_path: Path) -> None:
         if "step 4/20" in line:
             running.send_signal(signal.SIGINT)
     assert running.wait(30) == 130
-    assert lines.index("  step 3/20  reward 0.50  KL not measured  seconds 2.0") < lines.index("    bar 2 of 2")
+    assert lines.index("  step 3/20  reward 0.50  KL not measured  seconds 2.0") < lines.index(
+        "    bar 2 of 2"
+    )
     assert not [line for line in lines if "bar 1" in line], lines
     assert "Stopped during “One two”" in lines
     assert executed(tmp_path).cells[2].outputs[0].text == "bar 2 of 2"

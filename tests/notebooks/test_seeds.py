@@ -20,19 +20,35 @@ SEEDS = range(10)
 
 def test_pairs_show_what_the_spread_between_seeds_hides() -> None:
     luck = numpy.random.default_rng(1).normal(0.5, 0.2, 10)
-    scores = {"a": dict(enumerate(luck)), "b": {seed: luck[seed] + 0.02 + 0.001 * seed for seed in SEEDS}}
+    scores = {
+        "a": dict(enumerate(luck)),
+        "b": {seed: luck[seed] + 0.02 + 0.001 * seed for seed in SEEDS},
+    }
     found = SeedScores(scores)
     one = found.differences["b"]
-    assert one.verdict == "higher" and one.value == pytest.approx(0.0245, abs=0.005) and one.seeds == 10
-    assert one.p_value == 2 / 2**10, "all ten seeds agree: of all flips of signs only two are as extreme"
-    shuffled = SeedScores({"a": scores["a"], "b": {(seed + 3) % 10: value for seed, value in scores["b"].items()}})
-    assert shuffled.differences["b"].verdict == "not told apart", "the same numbers, but of other seeds"
+    assert (
+        one.verdict == "higher"
+        and one.value == pytest.approx(0.0245, abs=0.005)
+        and one.seeds == 10
+    )
+    assert one.p_value == 2 / 2**10, (
+        "all ten seeds agree: of all flips of signs only two are as extreme"
+    )
+    shuffled = SeedScores(
+        {"a": scores["a"], "b": {(seed + 3) % 10: value for seed, value in scores["b"].items()}}
+    )
+    assert shuffled.differences["b"].verdict == "not told apart", (
+        "the same numbers, but of other seeds"
+    )
     assert shuffled.differences["b"].smallest > 3 * one.smallest
 
 
 def test_of_two_groups_that_are_alike_a_difference_is_rarely_claimed() -> None:
     draw = numpy.random.default_rng(0)
-    pairs = (SeedScores({name: dict(enumerate(draw.normal(size=10))) for name in "ab"}) for _ in range(100))
+    pairs = (
+        SeedScores({name: dict(enumerate(draw.normal(size=10))) for name in "ab"})
+        for _ in range(100)
+    )
     assert sum(found.differences["b"].verdict != "not told apart" for found in pairs) <= 10
 
 
@@ -42,8 +58,14 @@ def run_of(folder: Path, seed: int, reward: float, **settings: object) -> gn.run
 
 
 def test_runs_are_grouped_by_a_setting_and_paired_by_seed(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path / f"a{seed}", seed, 0.5 + 0.02 * seed, loss_type="bnpo") for seed in range(6)]
-    runs += [run_of(tmp_path / f"b{seed}", seed, 0.6 + 0.021 * seed, loss_type="dr_grpo") for seed in range(6)]
+    runs = [
+        run_of(tmp_path / f"a{seed}", seed, 0.5 + 0.02 * seed, loss_type="bnpo")
+        for seed in range(6)
+    ]
+    runs += [
+        run_of(tmp_path / f"b{seed}", seed, 0.6 + 0.021 * seed, loss_type="dr_grpo")
+        for seed in range(6)
+    ]
     found = by_seed(runs, by="loss_type")
     assert list(found.scores) == ["bnpo", "dr_grpo"]
     assert found.scores["bnpo"][2] == pytest.approx(0.5 + 0.04 + 0.01 * numpy.mean(range(5, 15)))
@@ -52,5 +74,7 @@ def test_runs_are_grouped_by_a_setting_and_paired_by_seed(tmp_path: Path) -> Non
     assert turned.differences["a"].verdict == "lower"
     with pytest.raises(ValueError, match="'again' is a second run with seed 1 of 'bnpo'"):
         by_seed([*runs, run_of(tmp_path / "again", 1, 0.5, loss_type="bnpo")], by="loss_type")
-    with pytest.raises(ValueError, match="by = 'los_type' is no setting that any of these runs has"):
+    with pytest.raises(
+        ValueError, match="by = 'los_type' is no setting that any of these runs has"
+    ):
         by_seed(runs, by="los_type")

@@ -35,7 +35,9 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem
 
 
 def cells_of(path: Path, kind: str = "") -> list[str]:
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if kind in cell.cell_type]
+    return [
+        cell.source for cell in nbformat.read(path, as_version=4).cells if kind in cell.cell_type
+    ]
 
 
 @every_notebook
@@ -61,7 +63,9 @@ def test_notebooks_are_what_their_sources_give() -> None:
 def test_links_follow_a_public_remote_and_nothing_else(
     remote: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text('[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n'
+    )
     links = "git clone https://github.com/{0}\n(https://colab.research.google.com/github/{0}/blob/main/a.ipynb)\n"
     (tmp_path / "README.md").write_text(links.format("OWNER/grpo_nb"))
     monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
@@ -70,7 +74,9 @@ def test_links_follow_a_public_remote_and_nothing_else(
     assert build_notebooks.repository() == f"https://github.com/{path}"
 
 
-def test_a_copy_with_another_address_keeps_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_with_another_address_keeps_what_was_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source, there = ROOT / "notebooks/src/02_reward_lab.py", ROOT / "notebooks/02_reward_lab.ipynb"
     monkeypatch.setattr(build_notebooks, "repository", lambda: "https://github.com/ada/kit-2")
     cells = nbformat.reads(build_notebooks.generate(source, there), as_version=4).cells
@@ -107,18 +113,30 @@ def test_what_it_shows_was_executed_and_is_clean(path: Path) -> None:
     if "Nobody has run this" in notebook.cells[0].source:
         assert not any(cell.outputs for cell in cells)
         return
-    assert all(cell.execution_count for cell in cells), f"a cell changed: make publish ARGS=notebooks/{path.name}"
+    assert all(cell.execution_count for cell in cells), (
+        f"a cell changed: make publish ARGS=notebooks/{path.name}"
+    )
     assert_nothing_went_wrong(path)
     shown = json.dumps([cell.outputs for cell in cells])
     assert "text/html" in shown and "widget-view" not in shown
     # Not within the letters of a picture.
-    assert not re.search(r"(?<![\w/+.])/(?:home|root|tmp|work|Users|mnt|content)/", re.sub(r"[\w+/=]{200,}", "", shown))
+    assert not re.search(
+        r"(?<![\w/+.])/(?:home|root|tmp|work|Users|mnt|content)/",
+        re.sub(r"[\w+/=]{200,}", "", shown),
+    )
 
 
 @every_notebook
 def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
     headings = re.findall(r"^#+ (.+)$", "\n".join(cells_of(path)), re.MULTILINE)
-    for needed in ("Install", "Check the machine", "Settings", "Did it work?", "If something went wrong", "Next"):
+    for needed in (
+        "Install",
+        "Check the machine",
+        "Settings",
+        "Did it work?",
+        "If something went wrong",
+        "Next",
+    ):
         assert needed in headings
     assert headings[-1] == "Next" and headings.index("Install") < headings.index("Settings")
 
@@ -127,7 +145,9 @@ def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
 def test_the_badge_opens_this_notebook(path: Path) -> None:
     (link,) = re.findall(r"\[!\[Open in Colab\]\([^)]+\)\]\(([^)]+)\)", cells_of(path)[0])
     place = REPOSITORY.removeprefix("https://github.com/")
-    assert link == f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name}"
+    assert (
+        link == f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name}"
+    )
     assert not re.search(r"@[A-Z]+@|@CELLS", path.read_text()), "a mark was not replaced"
 
 
@@ -144,7 +164,9 @@ def test_it_installs_before_it_imports(path: Path) -> None:
     for node in ast.walk(ast.parse(cells[0])):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        assert all(n.partition(".")[0] in sys.stdlib_module_names or n == "grpo_nb.machine" for n in names)
+        assert all(
+            n.partition(".")[0] in sys.stdlib_module_names or n == "grpo_nb.machine" for n in names
+        )
 
 
 @every_notebook
@@ -160,10 +182,14 @@ def test_every_cell_is_python_3_11_without_magics(path: Path) -> None:
 @every_notebook
 def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    (source,) = [cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    (source,) = [
+        cell.source for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])
+    ]
     assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
     fields = {name: (value, kind) for name, value, kind in FORM.findall(source)}
-    assert {target.id for node in assigned for target in node.targets} == set(fields), "a setting without a form field"
+    assert {target.id for node in assigned for target in node.targets} == set(fields), (
+        "a setting without a form field"
+    )
     for name, (text, kind) in fields.items():
         value, described = ast.literal_eval(text), json.loads(kind)
         if isinstance(described, list):
@@ -171,7 +197,10 @@ def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
         else:
             assert isinstance(value, FIELD_TYPES[described["type"]]), name
     if "PRESET" in fields:
-        assert fields["PRESET"][0] == '"auto"' and json.loads(fields["PRESET"][1]) == ["auto", *PRESETS]
+        assert fields["PRESET"][0] == '"auto"' and json.loads(fields["PRESET"][1]) == [
+            "auto",
+            *PRESETS,
+        ]
     if "DRIVE" in fields:
         assert fields["DRIVE"][0] == '""', "the Drive is mounted only if somebody asks for it"
 
@@ -182,7 +211,9 @@ def test_every_public_name_exists(path: Path) -> None:
         node.attr
         for source in cells_of(path, "code")
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gn"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "gn"
     }
     assert used and used <= set(gn.__all__), used - set(gn.__all__)
 
@@ -197,10 +228,14 @@ def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
     rows = facts(path)
     assert {"Time", "Memory", "Disk", "Writes", "Checked on"} <= set(rows)
     for name in ("Time", "Memory"):
-        assert re.search(r"T4|GPU", rows[name]) and re.search(r"not yet measured|measured on", rows[name]), rows[name]
+        assert re.search(r"T4|GPU", rows[name]) and re.search(
+            r"not yet measured|measured on", rows[name]
+        ), rows[name]
 
 
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if "vLLM reserves" in facts(p)["Memory"]], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in NOTEBOOKS if "vLLM reserves" in facts(p)["Memory"]], ids=lambda p: p.stem
+)
 def test_the_computed_memory_is_what_the_plan_says(path: Path) -> None:
     said = re.search(r"on a T4 ([\d.]+) of 15\.6 GB", facts(path)["Memory"])
     shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(gn.preset("t4"), machine="t4")))
@@ -222,7 +257,10 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(host, "_DRIVE", tmp_path)
-    for name, module in {"google": {}, "google.colab": {"drive": SimpleNamespace(mount=mount)}}.items():
+    for name, module in {
+        "google": {},
+        "google.colab": {"drive": SimpleNamespace(mount=mount)},
+    }.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**module))
     return places
 
@@ -236,7 +274,13 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )  # fmt: skip
 def test_the_drive_is_mounted_only_where_it_is_and_if_asked(
-    host: str, drive: str, folder: str, said: str, tmp_path: Path, mounted: list[str], monkeypatch: pytest.MonkeyPatch
+    host: str,
+    drive: str,
+    folder: str,
+    said: str,
+    tmp_path: Path,
+    mounted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(host, "1")
     if host != "COLAB_RELEASE_TAG":
@@ -254,7 +298,9 @@ def test_a_drive_that_is_refused_is_said_and_a_folder_outside_of_it_is(
 
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
     monkeypatch.setattr(host, "_DRIVE", tmp_path / "no")
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"
+    ):
         gn.machine.run_folder("grpo_nb/x")
     for drive in ("/content", "../elsewhere"):
         with pytest.raises(ValueError, match="inside your Drive"):

@@ -19,14 +19,21 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str)
     assert "A dry run" in text_of(cell_with(notebook, "gn.dry_run("))
     assert "not measured yet" in text_of(cell_with(notebook, "gn.plan("))
     provoked = cell_with(notebook, "provoked = gn.train(")
-    (table,) = [html for o in outputs(provoked, "text/html") if "no_spread" in (html := o.data["text/html"])]
+    (table,) = [
+        html for o in outputs(provoked, "text/html") if "no_spread" in (html := o.data["text/html"])
+    ]
     assert "<b>critical</b>" in table, "alerts are one table under the figure"
     assert printed(cell_with(notebook, "provoked.alerts[0]")) == "stopped after 20 of 100 steps\n"
     stopped = printed(cell_with(notebook, "def stop_button"))
     assert stopped.endswith(f"interrupted after {steps // 2} of {steps} steps\n")
-    assert printed(cell_with(notebook, "run.status}: steps")) == f"finished: steps {list(range(1, steps + 1))}\n"
+    assert (
+        printed(cell_with(notebook, "run.status}: steps"))
+        == f"finished: steps {list(range(1, steps + 1))}\n"
+    )
     for text in ("provoked = gn.train(", "def stop_button", 'rewards, settings, resume="auto")'):
-        assert len(outputs(cell_with(notebook, text), "image/png")) == 1, "the figure must be updated in place"
+        assert len(outputs(cell_with(notebook, text), "image/png")) == 1, (
+            "the figure must be updated in place"
+        )
     viewer = cell_with(notebook, "gn.RunViewer(run)")
     assert outputs(viewer, "application/vnd.jupyter.widget-view+json")
     # The tiny model learns no tag from an example either.

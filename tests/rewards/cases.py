@@ -53,9 +53,18 @@ def _spelled(text: str | list[list[Any]]) -> str:
 
 
 def _cases(entry: dict[str, Any]) -> Iterator[Case]:
-    labelled = [(slot(_spelled(text)), score) for score, texts in entry.get("slots", {}).items() for text in texts]
-    labelled += [(_spelled(text), score) for score, texts in entry.get("texts", {}).items() for text in texts]
-    completions, scores = [text for text, _ in labelled], [json.loads(score) for _, score in labelled]
+    labelled = [
+        (slot(_spelled(text)), score)
+        for score, texts in entry.get("slots", {}).items()
+        for text in texts
+    ]
+    labelled += [
+        (_spelled(text), score) for score, texts in entry.get("texts", {}).items() for text in texts
+    ]
+    completions, scores = (
+        [text for text, _ in labelled],
+        [json.loads(score) for _, score in labelled],
+    )
     options = dict(entry.get("options", {}))
     if "format" in options:
         options["format"] = _FORMATS[options["format"]]

@@ -32,7 +32,11 @@ def test_what_was_labelled_by_hand(case: Case) -> None:
 
 
 def test_every_kind_has_labelled_cases() -> None:
-    made = [kind for kind in vars(gn.rewards).values() if isinstance(kind, type) and issubclass(kind, base.Reward)]
+    made = [
+        kind
+        for kind in vars(gn.rewards).values()
+        if isinstance(kind, type) and issubclass(kind, base.Reward)
+    ]
     assert {kind.__name__ for kind in made} - {"Reward", "SlotReward", "judge"} == KINDS.keys()
 
 
@@ -44,22 +48,33 @@ TEXT = st.one_of(
     st.text(max_size=200),
     st.text(alphabet=st.characters(categories=["Cs", "Cc", "L", "N", "S"]), max_size=50),
     st.lists(st.sampled_from(ODD), max_size=30).map("".join),
-    st.lists(st.sampled_from(ODD), max_size=12).map(lambda parts: f"<answer>{''.join(parts)}</answer>"),
+    st.lists(st.sampled_from(ODD), max_size=12).map(
+        lambda parts: f"<answer>{''.join(parts)}</answer>"
+    ),
 )
 
 
 def call(reward: base.Reward, texts: list, prompt: str = "?") -> list[float | None]:
     ids = [list(range(len(base.completion_text(text)))) for text in texts]
-    return reward(completions=texts, completion_ids=ids, answer=["42"] * len(texts), prompts=[prompt] * len(texts))
+    return reward(
+        completions=texts,
+        completion_ids=ids,
+        answer=["42"] * len(texts),
+        prompts=[prompt] * len(texts),
+    )
 
 
 @every
 @settings(deadline=None, max_examples=60)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
-def test_no_text_makes_a_reward_raise_or_leave_its_range(reward: base.Reward, texts: list[str]) -> None:
+def test_no_text_makes_a_reward_raise_or_leave_its_range(
+    reward: base.Reward, texts: list[str]
+) -> None:
     scores, (low, high) = call(reward, texts), reward.range
     assert len(scores) == len(texts)
-    assert all(score is None or (isinstance(score, float) and low <= score <= high) for score in scores), scores
+    assert all(
+        score is None or (isinstance(score, float) and low <= score <= high) for score in scores
+    ), scores
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     assert call(reward, chats) == scores, "chat messages score differently"
     assert call(reward, texts[::-1]) == scores[::-1], "the order of the batch matters"
@@ -86,7 +101,10 @@ def test_200_kb_take_no_more_than_a_moment(reward: base.Reward, text: str) -> No
 @every
 def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None:
     copy = pickle.loads(pickle.dumps(reward))
-    assert copy == reward == replace(reward) and (copy.__name__, repr(copy)) == (reward.__name__, repr(reward))
+    assert copy == reward == replace(reward) and (copy.__name__, repr(copy)) == (
+        reward.__name__,
+        repr(reward),
+    )
     columns = {
         "prompts": [[{"role": "user", "content": "?"}]] * 2,
         "completions": [[{"role": "assistant", "content": "<answer>42</answer>"}]] * 2,
@@ -94,7 +112,9 @@ def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None
         "answer": ["42"] * 2,
     }
     before = pickle.dumps(columns)
-    scores = reward(**columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None)
+    scores = reward(
+        **columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None
+    )
     assert len(scores) == 2 and scores[0] == scores[1] and pickle.dumps(columns) == before
     assert replace(reward, weight=3.0, name="other").__name__ == "other"
     with pytest.raises(ValueError, match="finite"):
@@ -104,7 +124,17 @@ def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None
 def test_importing_rewards_is_light() -> None:
     code = "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"torch", "transformers", "trl", "unsloth", "numpy", "pandas", "sympy", "math_verify", "jsonschema"}
+    heavy = {
+        "torch",
+        "transformers",
+        "trl",
+        "unsloth",
+        "numpy",
+        "pandas",
+        "sympy",
+        "math_verify",
+        "jsonschema",
+    }
     assert not set(done.stdout.split()) & heavy
 
 
@@ -121,4 +151,6 @@ def test_names_are_trls() -> None:
 def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
     held = datasets.Dataset.from_dict({"a": ["7", "7"]})["a"]
     for column in (numpy.array(["7", "7"]), pandas.Series([7, 7], index=[5, 6]), held):
-        assert correctness()(completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column) == [1.0, 0.0]
+        assert correctness()(
+            completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column
+        ) == [1.0, 0.0]

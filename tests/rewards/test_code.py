@@ -73,13 +73,19 @@ def test_tests_are_read_and_never_run(tmp_path: Path) -> None:
 
 
 def test_check_counts_and_a_missing_column_says_what_to_write() -> None:
-    assert code_tests().check([{"tests": ADD}, {"tests": ["assert f(1) == 1", "assert f(2) == 2"]}]) == 3
+    assert (
+        code_tests().check([{"tests": ADD}, {"tests": ["assert f(1) == 1", "assert f(2) == 2"]}])
+        == 3
+    )
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
 
 
 def test_a_batch_with_a_loop_costs_its_limit_once_in_any_thread() -> None:
-    completions = [slot("def add(a, b):\n    while True: pass"), *[slot("def add(a, b): return a + b")] * 15]
+    completions = [
+        slot("def add(a, b):\n    while True: pass"),
+        *[slot("def add(a, b): return a + b")] * 15,
+    ]
     started = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
         reward = code_tests(limits=Limits(cpu_seconds=1.0))
@@ -88,7 +94,14 @@ def test_a_batch_with_a_loop_costs_its_limit_once_in_any_thread() -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.text(), st.sampled_from(["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n```</answer>"]))
+@given(
+    st.text(),
+    st.sampled_from(
+        ["{}", "<answer>{}</answer>", "```python\n{}\n```", "<answer>```\n{}\n```</answer>"]
+    ),
+)
 def test_no_text_makes_it_raise_or_pay(text: str, frame: str) -> None:
     tests = [ADD, [{"stdin": text, "stdout": "\x01 never"}]]
-    assert KINDS["code_tests"](completions=[frame.replace("{}", text), slot(text)], tests=tests) == [0.0, 0.0]
+    assert KINDS["code_tests"](
+        completions=[frame.replace("{}", text), slot(text)], tests=tests
+    ) == [0.0, 0.0]

@@ -18,11 +18,17 @@ def test_incremental_format_cannot_be_gamed() -> None:
 
     # Stopping always pays better than leaving the last tag out, however much follows.
     for trailing in (0, 10, 100, 1000, 100_000):
-        ended, left_out = paid(GOOD + "x" * trailing, GOOD.removesuffix("</answer>") + "x" * trailing)
+        ended, left_out = paid(
+            GOOD + "x" * trailing, GOOD.removesuffix("</answer>") + "x" * trailing
+        )
         assert ended > left_out
     assert paid(GOOD + "x" * 50) == [pytest.approx(0.95)]
     orders = [*itertools.permutations(formats.xml().tags)]
-    full = [order for order, score in zip(orders, paid(*map("".join, orders)), strict=True) if score == 1.0]
+    full = [
+        order
+        for order, score in zip(orders, paid(*map("".join, orders)), strict=True)
+        if score == 1.0
+    ]
     assert full == [formats.xml().tags], "any other order earns less"
 
 
@@ -31,11 +37,19 @@ def test_lengths() -> None:
         return reward(completions=[text], completion_ids=[[1] * count])[0]
 
     paid = [one(length(10, 20), "", count) for count in range(45)]
-    assert paid[10:21] == [1.0] * 11 and paid[:11] == sorted(paid[:11]) and paid[20:] == sorted(paid[20:], reverse=True)
+    assert (
+        paid[10:21] == [1.0] * 11
+        and paid[:11] == sorted(paid[:11])
+        and paid[20:] == sorted(paid[20:], reverse=True)
+    )
     assert paid[0] == 0.0 == paid[40] and paid[5] == 0.5 == paid[30]
     assert one(length(10), "", 999) == 1.0 and one(length(10, 20), "one two", 5) == 0.5
     assert length(10, 20)(completions=["one two"]) == [0.2]  # no ids: words
-    assert one(length(10, unit="characters"), "12345", 9) == one(length(10, unit="words"), "a b c d e", 9) == 0.5
+    assert (
+        one(length(10, unit="characters"), "12345", 9)
+        == one(length(10, unit="words"), "a b c d e", 9)
+        == 0.5
+    )
 
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"

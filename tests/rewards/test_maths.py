@@ -22,14 +22,18 @@ from grpo_nb.rewards import algebra, maths
 from grpo_nb.tasks import formats
 from tests.rewards.cases import slot
 
-module = importlib.import_module("grpo_nb.rewards.maths")  # as an attribute of the package it is the class
+module = importlib.import_module(
+    "grpo_nb.rewards.maths"
+)  # as an attribute of the package it is the class
 HARD = [
     r"((x+1)(x-1))^{512}", r"(x+y+z+w)^{99}", r"\sin(x)^{77}\cos(x)^{77}(x+1)^{200}", r"(x^{97}+1)^{89}+(x^{89}+1)^{97}",
 ]  # fmt: skip
 
 
 def paid(contents: list[str], gold: str) -> list[float | None]:
-    return maths()(completions=[slot(content) for content in contents], answer=[gold] * len(contents))
+    return maths()(
+        completions=[slot(content) for content in contents], answer=[gold] * len(contents)
+    )
 
 
 def works() -> bool:
@@ -56,10 +60,17 @@ def test_a_second_answer_beside_the_right_one_is_a_hedge(joint: str) -> None:
 
 
 def test_beside_trl() -> None:
-    texts = [r"\boxed{\frac{1}{3}}", r"\boxed{\frac{1}{2}}", "\\boxed{41 = 42}", r"\boxed{42 \text{ is wrong}}"]
+    texts = [
+        r"\boxed{\frac{1}{3}}",
+        r"\boxed{\frac{1}{2}}",
+        "\\boxed{41 = 42}",
+        r"\boxed{42 \text{ is wrong}}",
+    ]
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     golds = [r"\frac{1}{3}", r"\frac{1}{3}", "42", "42"]
-    assert accuracy_reward(chats, golds) == [1.0, 0.0, 1.0, 1.0], "TRL has mended this: say so in maths()"
+    assert accuracy_reward(chats, golds) == [1.0, 0.0, 1.0, 1.0], (
+        "TRL has mended this: say so in maths()"
+    )
     assert maths(format=formats.boxed())(completions=chats, answer=golds) == [1.0, 0.0, 0.0, 0.0]
 
 
@@ -83,7 +94,9 @@ def test_no_latex_makes_it_raise(texts: list[str], gold: str) -> None:
     assert set(found) <= {0.0, 1.0} and [paid([text], gold)[0] for text in texts] == found
 
 
-def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
     monkeypatch.setattr(module, "BATCH_SECONDS", 2.0)
     texts = [f"{text}+{i}" for i in range(4) for text in HARD] + [f"{i}+x" for i in range(8)]
@@ -110,7 +123,9 @@ def test_pair_beyond_its_time_is_asked_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_right_answer_is_scored_beside_an_undecided_gold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
-    assert maths()(completions=[slot(HARD[0]), slot("y+1")], answer=[["x+8", HARD[0]], ["x+8"]]) == [1.0, 0.0]
+    assert maths()(
+        completions=[slot(HARD[0]), slot("y+1")], answer=[["x+8", HARD[0]], ["x+8"]]
+    ) == [1.0, 0.0]
 
 
 def test_pair_time_is_processor_time_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +140,12 @@ def test_pair_time_is_processor_time_of_the_worker(monkeypatch: pytest.MonkeyPat
 
 def test_worker_that_waits_for_ever_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker whose judge sleeps, and whose clock is as short as its processor time."""
-    script = "from grpo_nb.rewards import algebra\nimport time\nalgebra._CLOCK_PER_PROCESSOR_TIME = 1\n"
-    script += "algebra._judge = lambda gold, given: gold == 'slow' and time.sleep(60)\nalgebra._serve()"
+    script = (
+        "from grpo_nb.rewards import algebra\nimport time\nalgebra._CLOCK_PER_PROCESSOR_TIME = 1\n"
+    )
+    script += (
+        "algebra._judge = lambda gold, given: gold == 'slow' and time.sleep(60)\nalgebra._serve()"
+    )
     started = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
     monkeypatch.setattr(algebra, "_worker", None)
     monkeypatch.setattr(algebra.subprocess, "Popen", lambda command, **options: started(**options))
@@ -152,7 +171,9 @@ def test_one_completion_is_scored_as_in_a_batch() -> None:
     assert reward.score_text(slot("2+x"), {"answer": ""}) is None
 
 
-def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
 
     def work(number: int) -> list[float | None]:
@@ -189,8 +210,12 @@ def _processes_of(session: int) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see which processes are left")
-@pytest.mark.parametrize("ending", ["", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "killed"])
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="needs /proc to see which processes are left"
+)
+@pytest.mark.parametrize(
+    "ending", ["", "import os; os.kill(os.getpid(), 9)"], ids=["exit", "killed"]
+)
 def test_nothing_is_left_when_the_interpreter_goes(ending: str) -> None:
     code = (
         "import sys\nfrom grpo_nb.rewards import maths\n"

@@ -48,13 +48,20 @@ EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
     ],
 )
 def test_the_metadata_is_what_the_hub_reads(
-    model: str, kind: str, base: str | None, relation: str | None, library: str | None, tmp_path: Path
+    model: str,
+    kind: str,
+    base: str | None,
+    relation: str | None,
+    library: str | None,
+    tmp_path: Path,
 ) -> None:
     run = write_run(tmp_path / "runs" / "first", model=model)
     read = ModelCard(model_card(run, kind)).data
     assert isinstance(read, ModelCardData) and read.to_dict() == card_data(run, kind).to_dict()
     assert read.base_model == base and read.get("base_model_relation") == relation
-    assert read.library_name == library and read.license == ("apache-2.0" if model == EMBEDDED else None)
+    assert read.library_name == library and read.license == (
+        "apache-2.0" if model == EMBEDDED else None
+    )
     assert read.pipeline_tag == "text-generation"
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
 
@@ -101,7 +108,15 @@ def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) 
 
 
 def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
-    rewards = [{"name": HOSTILE_NAME, "weight": 1.0, "call": "f(x='a|b`c``d')", "source": HOSTILE_SOURCE, "hash": ""}]
+    rewards = [
+        {
+            "name": HOSTILE_NAME,
+            "weight": 1.0,
+            "call": "f(x='a|b`c``d')",
+            "source": HOSTILE_SOURCE,
+            "hash": "",
+        }
+    ]
     info = run.info | {"rewards": rewards, "versions": {"<b>x</b>": "1|2"}}
     info["task"]["name"] = HOSTILE_NAME + "\n---\nlicense: mit"
     (run.path / "run.json").write_text(json.dumps(info))
@@ -112,7 +127,12 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     # What the card itself uses, and nothing else.
     allowed = {"h1", "h2", "p", "a", "img", "code", "pre", "details", "summary"}
     allowed |= {"table", "thead", "tbody", "tr", "th", "td"}
-    assert set(tags) <= allowed and tags.count("img") == 1 and tags.count("details") == 2 and tags.count("h1") == 1
+    assert (
+        set(tags) <= allowed
+        and tags.count("img") == 1
+        and tags.count("details") == 2
+        and tags.count("h1") == 1
+    )
     assert "javascript:b)" in page and 'href="javascript' not in page
     assert "# not a heading" in page and page.count("</details>") == 2
     reward_table = page.split("<h2>Rewards</h2>")[1].split("</table>")[0]
@@ -126,8 +146,12 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}
     verification = {"passed": False, "checks": checks}
-    text = write_export_card(run, folder, "merged", verification=verification, said="not verified").read_text()
-    assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
+    text = write_export_card(
+        run, folder, "merged", verification=verification, said="not verified"
+    ).read_text()
+    assert (folder / "figures" / "training.png").read_bytes() == (
+        run.path / "figures" / "training.png"
+    ).read_bytes()
     assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
 
 
@@ -137,9 +161,15 @@ def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
     compare_by_hand(run, after=after)
     card = model_card(run)
     assert "| held-out, 95 % interval | before | after |" in card
-    assert "| correct (right, and in the format) | 25.0% (10.0% to 47.0%) | 75.0% (53.0% to 89.0%) |" in card
+    assert (
+        "| correct (right, and in the format) | 25.0% (10.0% to 47.0%) | 75.0% (53.0% to 89.0%) |"
+        in card
+    )
     assert "| in the format | 50.0% | 100.0% (90.0% to 100.0%) |" in card
-    assert "| correct answer anywhere in the completion | not measured | 80.0% (60.0% to 90.0%) |" in card
+    assert (
+        "| correct answer anywhere in the completion | not measured | 80.0% (60.0% to 90.0%) |"
+        in card
+    )
     assert "Correct answer anywhere in the completion: the last number in the text." in card
 
 

@@ -30,7 +30,17 @@ TEXTS = {
     "from right to left": "a\u202eb",
 }
 # A folder on Linux can be called anything without a slash or NUL, of up to 255 bytes.
-NAMES = ["<b>x<b>", "a\x1b[2Jb", "two\nlines", "$x_{$", "_hidden", "n" * 200, "..x", "{{ 7*7 }}", "a|b`c`"]
+NAMES = [
+    "<b>x<b>",
+    "a\x1b[2Jb",
+    "two\nlines",
+    "$x_{$",
+    "_hidden",
+    "n" * 200,
+    "..x",
+    "{{ 7*7 }}",
+    "a|b`c`",
+]
 
 
 def sent(folder: Path, text: str) -> gn.runs.Run:
@@ -38,16 +48,39 @@ def sent(folder: Path, text: str) -> gn.runs.Run:
     run = write_run(folder)
     info = run.info
     described = {"name": text, "call": text, "source": text, "kind": text}
-    info |= {"rewards": [{**info["rewards"][0], **described}], "status": "failed", "error": text, "reference": text}
-    info |= {"versions": {text: text}, "rollout": text, "host": text, "resumed": [{"step": 3, "changed": [text]}]}
-    info["task"] |= {"name": text, "fingerprint": text, "format": {"name": text, "instruction": text}}
+    info |= {
+        "rewards": [{**info["rewards"][0], **described}],
+        "status": "failed",
+        "error": text,
+        "reference": text,
+    }
+    info |= {
+        "versions": {text: text},
+        "rollout": text,
+        "host": text,
+        "resumed": [{"step": 3, "changed": [text]}],
+    }
+    info["task"] |= {
+        "name": text,
+        "fingerprint": text,
+        "format": {"name": text, "instruction": text},
+    }
     (run.path / "run.json").write_text(json.dumps(info))
-    alert = {"rule": text, "severity": "critical", "step": 3, "message": text, "advice": text, "subject": text}
+    alert = {
+        "rule": text,
+        "severity": "critical",
+        "step": 3,
+        "message": text,
+        "advice": text,
+        "subject": text,
+    }
     rows = made_rows(5, **{f"rewards/{text}/mean": 0.5, f"own/{text}": text})
     rows[2]["alerts"] = [alert]
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     compare_by_hand(run, sentence=text, verdict=text)
-    (run.path / "exports.json").write_text(json.dumps([{"path": text, "kind": text, "sentence": text}]))
+    (run.path / "exports.json").write_text(
+        json.dumps([{"path": text, "kind": text, "sentence": text}])
+    )
     return run
 
 

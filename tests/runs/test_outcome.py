@@ -14,7 +14,9 @@ from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 ROSE = Rise(first=0.2, last=0.9, p_value=0.001, steps=12)
 FLAT = Rise(first=0.5, last=0.4, p_value=0.7, steps=12)
 BETTER = SimpleNamespace(verdict="better", sentence="Better: the answers.")
-CLEARED = MajorityBaseline(answer="spam", share=0.4, is_cleared=True, sentence="It is above that floor.")
+CLEARED = MajorityBaseline(
+    answer="spam", share=0.4, is_cleared=True, sentence="It is above that floor."
+)
 BELOW = dataclasses.replace(CLEARED, is_cleared=False, sentence="It is not clear of that floor.")
 
 
@@ -32,7 +34,12 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
         (FLAT, BETTER, None, "the reward did not rise clearly."),
         (ROSE, BETTER, BELOW, "the majority-class baseline is not cleared."),
         (ROSE, None, None, "the held-out answers were not compared."),
-        (ROSE, SimpleNamespace(verdict="worse", sentence="Worse."), None, "the held-out answers got worse."),
+        (
+            ROSE,
+            SimpleNamespace(verdict="worse", sentence="Worse."),
+            None,
+            "the held-out answers got worse.",
+        ),
         (
             FLAT,
             SimpleNamespace(verdict="no difference shown", sentence="No difference shown."),

@@ -25,7 +25,9 @@ def test_models_that_learn_nothing_are_rarely_called_risen() -> None:
 def test_a_plain_rise_under_the_quickstarts_noise_is_seen_every_time() -> None:
     draw = numpy.random.default_rng(8)
     course = numpy.linspace(0.8, 2.8, 14)
-    assert all(reward_rise(rows(list(course + draw.normal(0, 0.35, 14)))).is_clear for _ in range(200))
+    assert all(
+        reward_rise(rows(list(course + draw.normal(0, 0.35, 14)))).is_clear for _ in range(200)
+    )
 
 
 def test_a_fall_and_a_constant_are_no_rise() -> None:
@@ -35,7 +37,10 @@ def test_a_fall_and_a_constant_are_no_rise() -> None:
 
 def test_the_p_value_is_the_share_of_orders_that_rise_as_much() -> None:
     rise = reward_rise(rows([1, 2, 3, 4, 5]))
-    assert rise.p_value == pytest.approx(1 / math.factorial(5)) and "1 in 100 or fewer" in rise.sentence
+    assert (
+        rise.p_value == pytest.approx(1 / math.factorial(5))
+        and "1 in 100 or fewer" in rise.sentence
+    )
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0]])

@@ -16,11 +16,19 @@ GONE = 2**22 + 1  # above any pid that Linux gives out
 HELD_OUT = {"prompt": "a", "question": "b", "answer": "c", "level": 3}
 
 
-def make_run(folder: Path, status: str = "finished", pid: int | None = None, **info: object) -> gn.runs.Run:
+def make_run(
+    folder: Path, status: str = "finished", pid: int | None = None, **info: object
+) -> gn.runs.Run:
     """A run with a file of each kind, by its own methods."""
     made = write_run_folder(folder, info_of({"right": 2.0}, status, pid) | info)
     for row in made_rows(5):
-        scored = {"step": row["step"], "group": [0, 0], "prompt": "p", "completion": ["x", "y"], "right": [1.0, 0.0]}
+        scored = {
+            "step": row["step"],
+            "group": [0, 0],
+            "prompt": "p",
+            "completion": ["x", "y"],
+            "right": [1.0, 0.0],
+        }
         table = pandas.DataFrame({**scored, "total": [2.0, 0.0], "advantage": [0.7, -0.7]})
         made.write_step(row, table if row["step"] in (2, 4) else None)
     made.keep_questions(["1 + 1", "2 + 2", "3 + 3"], [HELD_OUT] * 3)
@@ -32,7 +40,11 @@ def make_run(folder: Path, status: str = "finished", pid: int | None = None, **i
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     assert run.rows == made_rows(5) and run.steps == [2, 4] and len(run.completions()) == 4
-    assert list(run.completions(4)["right"]) == [1.0, 0.0] and len(run.metrics) == 5 and run.weights == {"right": 2.0}
+    assert (
+        list(run.completions(4)["right"]) == [1.0, 0.0]
+        and len(run.metrics) == 5
+        and run.weights == {"right": 2.0}
+    )
     assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
     assert len(run.trained_questions.hashes) == 3 and run.best is None and run.alerts == []
     with pytest.raises(ValueError, match="no completions of step 3; it has those of: 2 to 4"):
@@ -43,12 +55,19 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     run.save_figure()
     assert (run.path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     compared = run.comparison
-    assert (compared.verdict, compared.after.accuracy, compared.interval) == ("better", 0.75, [0.25, 0.75])
+    assert (compared.verdict, compared.after.accuracy, compared.interval) == (
+        "better",
+        0.75,
+        [0.25, 0.75],
+    )
     run.record_export("exports/a", "gguf q8_0", "verified")
     (export,) = run.exports
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(run)
-    assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
+    assert (
+        f"Held-out: {COMPARISON['sentence']}" in said
+        and "Exported gguf q8_0: exports/a (verified)" in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +78,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ("failed", GONE, None, "failed: ValueError: no"), ("stopped", GONE, None, "stopped by Watcher"),
     ],
 )  # fmt: skip
-def test_how_it_stands(tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str) -> None:
+def test_how_it_stands(
+    tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str
+) -> None:
     """A process that is gone has crashed; so has one that is there, but trains no more, as a kernel does."""
     told = {"error": "ValueError: no", "stopped_by": "Watcher"} | ({"host": host} if host else {})
     run = make_run(tmp_path / "run", status, pid, **told)
@@ -87,7 +108,10 @@ READERS = {
     "exports.json": lambda run: run.exports,
     "completions/step_000002.parquet": lambda run: run.step(2),
 }
-DAMAGES = {"zeroed": lambda data: data[:10] + b"\0" * 200 + data[210:], "a number": lambda data: b"7\n" * 3}
+DAMAGES = {
+    "zeroed": lambda data: data[:10] + b"\0" * 200 + data[210:],
+    "a number": lambda data: b"7\n" * 3,
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -100,7 +124,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None
         READERS[name](run)
     assert "\n" not in str(caught.value)
     if file.name in ("run.json", "metrics.jsonl", "comparison.json"):
-        assert f"run cannot be read: {run.path / name}" in repr(gn.runs.list(run.path.parent)), "and hides no other"
+        assert f"run cannot be read: {run.path / name}" in repr(gn.runs.list(run.path.parent)), (
+            "and hides no other"
+        )
 
 
 def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path) -> None:

@@ -20,7 +20,11 @@ def root(tmp_path: Path) -> Path:
     # 10:00 in Greenwich is later than 10:30 in Berlin.
     started = {"plain": "2026-11-22T10:30:00+0100", "other": "2026-11-22T10:00:00+0000"}
     for name, changes in settings.items():
-        write_run_folder(runs / name, info_of({"right": 2.0}, **changes) | {"started": started[name]}, made_rows(14))
+        write_run_folder(
+            runs / name,
+            info_of({"right": 2.0}, **changes) | {"started": started[name]},
+            made_rows(14),
+        )
     shutil.copytree(runs / "plain", runs / "cut")
     (runs / "cut" / "run.json").write_text('{"status": "fini')
     return runs
@@ -28,7 +32,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
     listed = gn.runs.list(root)
-    assert [run.name for run in listed] == ["plain", "other"] and len(listed) == 2 and listed[1].name == "other"
+    assert (
+        [run.name for run in listed] == ["plain", "other"]
+        and len(listed) == 2
+        and listed[1].name == "other"
+    )
     plain, other = listed.table.to_dict("records")
     assert plain["status"] == "finished" and plain["steps"].startswith("14 of ")
     assert plain["reward"] == pytest.approx(sum(row["reward"] for row in made_rows(14)[-10:]) / 10)
@@ -40,7 +48,9 @@ def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
 
 def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
-    assert set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
+    assert (
+        set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
+    )
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
@@ -56,4 +66,8 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
         with pytest.raises(FileNotFoundError, match="is no run") as caught:
             gn.open_run(path)
         said = str(caught.value)
-        assert "\n" not in said and len(said) < 700 and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)
+        assert (
+            "\n" not in said
+            and len(said) < 700
+            and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)
+        )

@@ -17,7 +17,13 @@ from tests.support.written_run import COMPARISON, compare_by_hand
 HUGE = 10**400
 DEEP = "[" * 900 + "]" * 900
 RUNNING = {"status": "running", "host": "elsewhere"}
-ALERT = {"rule": "kl_spike", "severity": "info", "step": 1, "message": "KL 3.", "advice": "Look at it."}
+ALERT = {
+    "rule": "kl_spike",
+    "severity": "info",
+    "step": 1,
+    "message": "KL 3.",
+    "advice": "Look at it.",
+}
 # Changes of a whole run.json, and what the message says.
 INFOS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown status": ({"status": "done"}, "status = 'done' must be one of"),
@@ -119,7 +125,15 @@ def run(tmp_path: Path) -> gn.runs.Run:
 
 def read_all(run: gn.runs.Run) -> None:
     """Use whatever reads a file of the run."""
-    _ = run.status_sentence, run.settings, run.started, run.weights, run.ranges, run.chat_template_kwargs, run.reference
+    _ = (
+        run.status_sentence,
+        run.settings,
+        run.started,
+        run.weights,
+        run.ranges,
+        run.chat_template_kwargs,
+        run.reference,
+    )
     _ = run.alerts, run.best, run.sentence, run.comparison, run.exports, run.steps
     run.plot()
     repr(run)
@@ -127,7 +141,10 @@ def read_all(run: gn.runs.Run) -> None:
 
 
 def assert_named(run: gn.runs.Run, file: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"{Path(file).name}.* is damaged, or of another version of the kit.*{said}"):
+    with pytest.raises(
+        ValueError,
+        match=f"{Path(file).name}.* is damaged, or of another version of the kit.*{said}",
+    ):
         read_all(run)
     listed = gn.runs.list(run.path.parent)
     assert "good" in [one.name for one in listed]
@@ -166,6 +183,11 @@ def test_file_of_wrong_shape_is_named(run: gn.runs.Run, case: str) -> None:
 
 def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
     (run.path / "completions").mkdir()
-    for name in ("step_x.parquet", "step_1.parquet", "step_000002 copy.parquet", "step_000007.parquet"):
+    for name in (
+        "step_x.parquet",
+        "step_1.parquet",
+        "step_000002 copy.parquet",
+        "step_000007.parquet",
+    ):
         (run.path / "completions" / name).write_bytes(b"")
     assert run.steps == [7]

@@ -17,18 +17,33 @@ from tests.support.run_folders import info_of, write_run_folder
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00"
 
 
-def add_step(run: gn.runs.Run, step: int, text: str = "", is_flat: bool = False, **alert: Any) -> None:
+def add_step(
+    run: gn.runs.Run, step: int, text: str = "", is_flat: bool = False, **alert: Any
+) -> None:
     """Add a step with two groups of the same scores, as a training does."""
-    right, form = ([1.0] * 4, [1.0] * 4) if is_flat else ([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    right, form = (
+        ([1.0] * 4, [1.0] * 4) if is_flat else ([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    )
     totals = [2 * a + b for a, b in zip(right, form, strict=True)]
-    turns = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}] for n in (1, 2)]
+    turns = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{text}{n}?"}]
+        for n in (1, 2)
+    ]
     prompts = [json.dumps(asked) for asked in turns for _ in range(4)]
     columns = {"group": [0] * 4 + [1] * 4, "prompt": prompts, "right": right * 2, "form": form * 2}
     texts = [f"{text}step {step} completion {i}" for i in range(8)]
     scored = {"total": totals * 2, "advantage": group_advantages(totals, 4) * 2}
-    row: dict[str, Any] = {"step": step, "reward": 0.1 * step, "kl": 0.01, f"rewards/{text}right/mean": 0.5}
+    row: dict[str, Any] = {
+        "step": step,
+        "reward": 0.1 * step,
+        "kl": 0.01,
+        f"rewards/{text}right/mean": 0.5,
+    }
     if alert:
-        row["alerts"] = [{"step": step, "severity": "warning", "rule": "no_spread", "advice": "Raise it."} | alert]
+        row["alerts"] = [
+            {"step": step, "severity": "warning", "rule": "no_spread", "advice": "Raise it."}
+            | alert
+        ]
     run.write_step(row, pandas.DataFrame({"step": step, **columns, "completion": texts, **scored}))
 
 
@@ -53,27 +68,43 @@ def run(empty: gn.runs.Run) -> gn.runs.Run:
 def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     step = run.step(2)
     first, second = step.groups
-    assert (first.question, second.question) == ("1?", "2?") and first.messages[0]["content"] == "Be brief."
+    assert (first.question, second.question) == ("1?", "2?") and first.messages[0][
+        "content"
+    ] == "Be brief."
     assert list(first.table["total"]) == [3, 2, 1, 0] and list(first.table["right"]) == [1, 1, 0, 0]
     assert first.weights == {"right": 2.0, "form": 1.0}
-    assert list(first.table["advantage"]) == pytest.approx(sorted(group_advantages([2, 1, 0, 3], 4), reverse=True))
+    assert list(first.table["advantage"]) == pytest.approx(
+        sorted(group_advantages([2, 1, 0, 3], 4), reverse=True)
+    )
     assert run.step(4).without_spread == 2 and step.without_spread == 0
     assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
 
 
 def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
-    assert shows.step == 30 and shows._errors.value == "" and repr(shows) == "RunViewer of made (finished): step 30"
+    assert (
+        shows.step == 30
+        and shows._errors.value == ""
+        and repr(shows) == "RunViewer of made (finished): step 30"
+    )
     groups = shows._step_view.value
-    assert groups.count("<details open") == 1 and f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
-    assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"] and "&times; 2" in groups
+    assert (
+        groups.count("<details open") == 1
+        and f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
+    )
+    assert (
+        re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"]
+        and "&times; 2" in groups
+    )
     assert "Group 1: 2?" in groups and "run.step(30)" in groups
     curves = shows._curves_view.value
     assert 'src="data:image/png;base64,' in curves
     assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
 
 
-def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(run: gn.runs.Run) -> None:
+def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(
+    run: gn.runs.Run,
+) -> None:
     (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
     shows = gn.RunViewer(run)
     assert "step_000059.parquet is damaged" in shows._errors.value
@@ -91,7 +122,9 @@ def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     shows.step = 2
     add_step(run, 32)
     shows.refresh()
-    assert shows.step == 2 and shows._slider.options[-1] == ("32", 32), "who looks at an early step stays there"
+    assert shows.step == 2 and shows._slider.options[-1] == ("32", 32), (
+        "who looks at an early step stays there"
+    )
 
 
 def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
@@ -99,7 +132,10 @@ def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
     assert shows.step is None and "No step has been logged" in shows._curves_view.value
     empty.write_step({"step": 1, "reward": 0.5}, None)
     shows.refresh()
-    assert "The reward of the only step" in shows._curves_view.value and "No completions" in shows._step_view.value
+    assert (
+        "The reward of the only step" in shows._curves_view.value
+        and "No completions" in shows._step_view.value
+    )
 
 
 def test_everything_is_escaped(empty: gn.runs.Run) -> None:
@@ -108,8 +144,14 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
     assert shows._errors.value == ""
     views = [view.value for view in vars(shows).values() if type(view).__name__ == "HTML"]
     pages = [*views, shows._repr_mimebundle_()["text/html"], empty.step(1)._repr_html_()]
-    assert sum("alert(" in page for page in pages) >= 4, "the hostile text has to be there to be escaped"
+    assert sum("alert(" in page for page in pages) >= 4, (
+        "the hostile text has to be there to be escaped"
+    )
     for page in pages:
         assert "<script" not in page and "\x00" not in page
-        assert all('src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page))
-        assert not any("onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page))
+        assert all(
+            'src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page)
+        )
+        assert not any(
+            "onerror" in re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page)
+        )

@@ -41,7 +41,9 @@ from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 pytestmark = pytest.mark.begins(20)
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPECTED = 91827364  # what every attack on the score would have to answer; it exists in this process only
+EXPECTED = (
+    91827364  # what every attack on the score would have to answer; it exists in this process only
+)
 SHORT = Limits(cpu_seconds=0.25, wall_seconds=20.0, memory_mib=384, output_kib=64)
 SLEEPY = Limits(wall_seconds=1.0, memory_mib=384)
 WAYS = ("as it is", "as a user", "on the system's Python")
@@ -52,7 +54,9 @@ HAS_HUGE_PAGES = _HUGE_PAGES.exists() and "[never]" not in _HUGE_PAGES.read_text
 
 def alone(candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
     """What came of candidates that share nothing, all at once."""
-    return [outcome for (outcome,) in run_untrusted_batch([[one] for one in candidates], limits=limits)]
+    return [
+        outcome for (outcome,) in run_untrusted_batch([[one] for one in candidates], limits=limits)
+    ]
 
 
 @contextmanager
@@ -88,7 +92,12 @@ class World:
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
         tcp, udp = (stack.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds)
         local = [stack.enter_context(socket.socket(socket.AF_UNIX, kind)) for kind in kinds * 2]
-        names = ("\0" + abstract, "\0" + abstract, str(self.folder / "stream"), str(self.folder / "datagram"))
+        names = (
+            "\0" + abstract,
+            "\0" + abstract,
+            str(self.folder / "stream"),
+            str(self.folder / "datagram"),
+        )
         for end, name in zip([tcp, udp, *local], [("127.0.0.1", 0)] * 2 + [*names], strict=True):
             end.bind(name)
             if end.type == socket.SOCK_STREAM:
@@ -103,11 +112,23 @@ class World:
 
     def damage(self) -> list[str]:
         """What reached the outside."""
-        left = [str(path) for folder in ("/tmp", "/dev/shm") for path in Path(folder).glob("grpo_nb-left-behind")]
+        left = [
+            str(path)
+            for folder in ("/tmp", "/dev/shm")
+            for path in Path(folder).glob("grpo_nb-left-behind")
+        ]
         files = sorted(path.name for path in self.folder.iterdir())
-        is_changed = (self.folder / "canary").read_text() != self.secret or files != ["canary", "datagram", "stream"]
+        is_changed = (self.folder / "canary").read_text() != self.secret or files != [
+            "canary",
+            "datagram",
+            "stream",
+        ]
         arrived = select.select(self.sockets, [], [], 0)[0]
-        return left + ["the files have changed"] * is_changed + [f"something arrived at {end}" for end in arrived]
+        return (
+            left
+            + ["the files have changed"] * is_changed
+            + [f"something arrived at {end}" for end in arrived]
+        )
 
 
 @functools.cache
@@ -124,7 +145,9 @@ def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
             return dict(zip(codes, alone(asked, limits), strict=True))
 
         sleepers = {"sleep": ON_LIMITS["sleep"]}
-        outcomes = run(ATTACKS, SHORT) | run(ON_LIMITS | {"sleep": ""}, SHORT) | run(sleepers, SLEEPY)
+        outcomes = (
+            run(ATTACKS, SHORT) | run(ON_LIMITS | {"sleep": ""}, SHORT) | run(sleepers, SLEEPY)
+        )
         return outcomes, world.secret, world.damage()
 
 
@@ -137,7 +160,9 @@ def test_an_attack_gains_no_point(name: str, way: str) -> None:
     for exact in (True, False):
         assert not (answer.is_value and is_same_value(answer.value, EXPECTED, exact_types=exact))
     assert "GAINED" not in repr(outcome) and secret not in repr(outcome), outcome
-    assert outcome.status in (("ok", "error", "exit") if name in ATTACKS else ("ok", "error", "exit", "limit")), outcome
+    assert outcome.status in (
+        ("ok", "error", "exit") if name in ATTACKS else ("ok", "error", "exit", "limit")
+    ), outcome
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -148,7 +173,9 @@ def test_the_attacks_together_do_no_damage(way: str) -> None:
     assert {outcomes[name].status for name in endless} == {"limit"}
 
 
-def test_each_rule_on_arguments_stands_against_an_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rule_on_arguments_stands_against_an_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without it the attack gets out: so the attacks can fail."""
     rules = {
         "clone_without_thread": ('("clone", (0, _THREAD | _NAMESPACES, _THREAD))', '("clone",)'),
@@ -175,7 +202,9 @@ def test_each_rule_on_arguments_stands_against_an_attack(tmp_path: Path, monkeyp
             edited_child(tmp_path / name, monkeypatch, edit)
             code = names + ATTACKS[name]
             if name in ("limits_of_others", "signal_by_pipe"):  # at a target that the kernel allows
-                code = code.replace("PARENT,", "os.getpid(),").replace("os.getppid()", "os.getpid()")
+                code = code.replace("PARENT,", "os.getpid(),").replace(
+                    "os.getppid()", "os.getpid()"
+                )
             outcome = run_untrusted(code, [Call("f")], limits=SHORT)
             is_ended = name == "signal_by_pipe" and outcome.status == "limit"
             assert "GAINED" in repr(outcome) or is_ended or world.damage(), (name, outcome)
@@ -183,7 +212,9 @@ def test_each_rule_on_arguments_stands_against_an_attack(tmp_path: Path, monkeyp
 
 def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[str, str]) -> None:
     """Make candidates start from a copy of the child with some lines of it changed."""
-    shutil.copytree(candidates._CHILD.parent if not folder.exists() else folder, folder, dirs_exist_ok=True)
+    shutil.copytree(
+        candidates._CHILD.parent if not folder.exists() else folder, folder, dirs_exist_ok=True
+    )
     source = (ROOT / "grpo_nb" / "sandbox" / "child.py").read_text()
     for old, new in edits:
         assert old in source, old
@@ -213,7 +244,9 @@ def test_the_self_test_finds_a_missing_protection(
     assert any(hole in found for found in holes.__wrapped__()), holes.__wrapped__()
 
 
-def test_where_the_wall_does_not_hold_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_wall_does_not_hold_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
     monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
@@ -229,7 +262,11 @@ def test_a_machines_fault_is_no_verdict_and_no_code_can_claim_it(
     endings = [Candidate(code=f"import os; os._exit({n})", calls=[Call("f")]) for n in (0, 1, 97)]
     claims = Candidate(code=ATTACKS["claims_a_lost_machine"], stdin="")
     assert [o.status for o in alone([*endings, claims])] == ["exit"] * 4
-    edited_child(tmp_path / "copy", monkeypatch, ("    _allow_only_these_calls()\n", "    raise OSError('no')\n"))
+    edited_child(
+        tmp_path / "copy",
+        monkeypatch,
+        ("    _allow_only_these_calls()\n", "    raise OSError('no')\n"),
+    )
     outcome = run_untrusted("def f(): return 1", [Call("f")])
     assert outcome.status == "lost" and not outcome.answers[0].is_value and "no" in outcome.error
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
@@ -288,9 +325,15 @@ def test_what_honest_code_needs_works() -> None:
 
 
 def test_the_solutions_of_150_exercises_run_right_and_broken_ones_do_not() -> None:
-    rows = [json.loads(line) for line in (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 150 and all(len(row["tests"]) == 3 for row in rows)
-    broken = [row | {"code": row["code"].replace("return ", "return 7 and None and ")} for row in rows[::15]]
+    broken = [
+        row | {"code": row["code"].replace("return ", "return 7 and None and ")}
+        for row in rows[::15]
+    ]
     reward = code_tests(limits=Limits(wall_seconds=100.0))
     texts = [f"```python\n{row['code']}\n```" for row in [*rows, *broken]]
     scores = reward(completions=texts, tests=[row["tests"] for row in [*rows, *broken]])
@@ -321,7 +364,9 @@ def ready_pipe() -> Iterator[Any]:
 def test_code_that_goes_on_writing_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "os", SimpleNamespace(read=lambda descriptor, size: b"x"))
     with ready_pipe() as pipe:
-        _, limit = candidates._read_until_end([pipe], Limits(wall_seconds=0.2, output_kib=1024), os.getpid())
+        _, limit = candidates._read_until_end(
+            [pipe], Limits(wall_seconds=0.2, output_kib=1024), os.getpid()
+        )
     assert limit == "time on the clock"
 
 
@@ -336,7 +381,9 @@ def test_output_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.Monke
             return bytes(before) + bytes(self)
 
     chunks = iter([Byte(b"x")] * 200 + [b""])
-    monkeypatch.setattr(candidates, "os", SimpleNamespace(read=lambda descriptor, size: next(chunks)))
+    monkeypatch.setattr(
+        candidates, "os", SimpleNamespace(read=lambda descriptor, size: next(chunks))
+    )
     with ready_pipe() as pipe:
         (content,), limit = candidates._read_until_end([pipe], Limits(), os.getpid())
     assert (content, limit) == (b"x" * 200, "")
@@ -367,10 +414,14 @@ REPEATED = [
 
 
 @pytest.mark.parametrize("part", REPEATED)
-@pytest.mark.parametrize("work", [modules_of, lambda text: extract_code(text, xml())], ids=["modules", "code"])
+@pytest.mark.parametrize(
+    "work", [modules_of, lambda text: extract_code(text, xml())], ids=["modules", "code"]
+)
 def test_reading_code_takes_linear_time(work: Any, part: str) -> None:
     sizes = (150_000, 1_200_000)
-    short, long = (_seconds_of_cpu(lambda size=size: work(part * (size // len(part)))) for size in sizes)
+    short, long = (
+        _seconds_of_cpu(lambda size=size: work(part * (size // len(part)))) for size in sizes
+    )
     # 8 times the text: 8 times the time where it is linear, 64 times where it is quadratic.
     assert long < 32 * max(short, 0.002)
 
@@ -382,7 +433,9 @@ def test_names_to_import_are_limited_in_number_and_length() -> None:
 
 
 @pytest.mark.parametrize("line", [b"\n", b'["value",1]\n', b'["value",null]\n'])
-def test_reading_a_report_takes_time_for_its_calls_only(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_report_takes_time_for_its_calls_only(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = []
     read = jobs._read
     monkeypatch.setattr(jobs, "_read", lambda line: reads.append(1) or read(line))
@@ -394,7 +447,11 @@ def test_reading_a_report_takes_time_for_its_calls_only(line: bytes, monkeypatch
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
-    assert outcome.status == "limit" and "processor time" in outcome.error and 0.2 <= outcome.cpu_seconds < 0.75
+    assert (
+        outcome.status == "limit"
+        and "processor time" in outcome.error
+        and 0.2 <= outcome.cpu_seconds < 0.75
+    )
     assert [a.value for a in outcome.answers] == [0, 1, None, None]
     assert [a.is_value for a in outcome.answers] == [True, True, False, False]
 
@@ -405,11 +462,17 @@ def test_the_tests_of_a_completion_share_its_time() -> None:
     *slept, ((last),) = run_untrusted_batch(
         [[sleeper] * 4] * 4 + [[Candidate(code="")]], limits=Limits(wall_seconds=1.5)
     )
-    assert time.monotonic() - begun < 5, "each group costs its limit once, and groups sleep side by side"
-    assert [[o.status for o in group] for group in slept] == [["limit"] * 4] * 4 and last.status == "ok"
+    assert time.monotonic() - begun < 5, (
+        "each group costs its limit once, and groups sleep side by side"
+    )
+    assert [[o.status for o in group] for group in slept] == [
+        ["limit"] * 4
+    ] * 4 and last.status == "ok"
     code = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     busy = Candidate(code=code, stdin="")
-    outcomes = run_untrusted_batch([[busy] * 3, [busy]], limits=Limits(cpu_seconds=0.5, wall_seconds=60))
+    outcomes = run_untrusted_batch(
+        [[busy] * 3, [busy]], limits=Limits(cpu_seconds=0.5, wall_seconds=60)
+    )
     assert [[o.status for o in group] for group in outcomes] == [["ok", "limit", "limit"], ["ok"]]
 
 
@@ -438,7 +501,9 @@ def wait_until(is_done: Any, seconds: float) -> bool:
 
 def children(pid: int) -> set[int]:
     """Processes of this parent that run a candidate."""
-    done = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True
+    )
     return {int(line.split()[0]) for line in done.stdout.splitlines() if "child.py" in line}
 
 
@@ -465,7 +530,9 @@ sys.stdin.readline()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes, text=True) as parent:
-        assert parent.stdout.readline() == "()\n"  # after the self-test, which has children of its own
+        assert (
+            parent.stdout.readline() == "()\n"
+        )  # after the self-test, which has children of its own
         assert wait_until(lambda: len(children(parent.pid)) == 2, 30)
         time.sleep(0.5)  # both behind the wall, whichever way they came there
         inside = children(parent.pid)
@@ -490,7 +557,10 @@ def test_decoding_believes_nothing(line: str) -> None:
 
 def test_an_outcome_is_short_and_has_an_answer_for_each_call_whatever_happens() -> None:
     lines = ('["end","%s"]', '["end",null]\n["error","%s"]')
-    forged = [f"import os\nos.write(3, {line % ('x' * 120_000)!r}.encode() + b'\\n'); os._exit(0)" for line in lines]
+    forged = [
+        f"import os\nos.write(3, {line % ('x' * 120_000)!r}.encode() + b'\\n'); os._exit(0)"
+        for line in lines
+    ]
     for code in ("", "import os; os._exit(3)", "raise SystemExit", "1/0", "def f(: x", *forged):
         outcome = run_untrusted(code, [Call("f"), Call("g")])
         assert len(outcome.answers) == 2 and not any(answer.is_value for answer in outcome.answers)

@@ -19,7 +19,9 @@ def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.ru
 
 
 @pytest.fixture(scope="module")
-def back(run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.scaleout.Project:
+def back(
+    run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory
+) -> gn.scaleout.Project:
     """Trained on another machine, as far as one can tell here: the folder was moved in between."""
     root = tmp_path_factory.mktemp("folders")
     there = gn.scaleout.write(run, root / "written").path
@@ -29,29 +31,45 @@ def back(run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
     came = back.run
-    assert came.status == "finished" and came.name == "a-run" and came.info["rollout"].startswith("trl, 1 process (")
+    assert (
+        came.status == "finished"
+        and came.name == "a-run"
+        and came.info["rollout"].startswith("trl, 1 process (")
+    )
     assert [row["step"] for row in came.rows] == [1, 2, 3] and all("kl" in row for row in came.rows)
     here, there = ([one.completions(n) for n in (1, 2, 3)] for one in (run, came))
     # The same prompts in each step, in the same order; other completions.
-    assert [table["prompt"].tolist() for table in there] == [table["prompt"].tolist() for table in here]
-    assert there[1]["signs"].tolist() == signs([[{"content": text}] for text in there[1]["completion"]])
+    assert [table["prompt"].tolist() for table in there] == [
+        table["prompt"].tolist() for table in here
+    ]
+    assert there[1]["signs"].tolist() == signs(
+        [[{"content": text}] for text in there[1]["completion"]]
+    )
     assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
     # Settings may be changed there, and two runs of one name are still two.
     assert came.settings.learning_rate == 0.1 and came.settings.extra == {"epsilon": 0.3}
     assert list(gn.runs.side_by_side(run, came).differences["learning_rate"].values()) == [0.5, 0.1]
 
 
-def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.Project, tmp_path: Path) -> None:
+def test_a_folder_that_somebody_sends_touches_nothing_of_mine(
+    back: gn.scaleout.Project, tmp_path: Path
+) -> None:
     """Opened by its maker, `.run` replaces what is at its place: the place is not theirs to choose."""
     (mine := tmp_path / "mine").mkdir()
     (mine / "thesis.txt").write_text("three years")
-    sent = Path(shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back")))
+    sent = Path(
+        shutil.copytree(back.path, tmp_path / "sent", ignore=shutil.ignore_patterns("back"))
+    )
     for name in (str(mine), "../../mine", "", "C:\\mine"):
         rewrite(sent / "origin.json", run=name)
         with pytest.raises(ValueError, match="leads out of the folder"):
             _ = gn.scaleout.open(sent).run
     rewrite(sent / "origin.json", run="a-run")
-    for link, target in (("back", mine), ("result/adapter/adapter_more", mine / "thesis.txt"), ("base/more", mine)):
+    for link, target in (
+        ("back", mine),
+        ("result/adapter/adapter_more", mine / "thesis.txt"),
+        ("base/more", mine),
+    ):
         (sent / link).symlink_to(target)
         with pytest.raises(ValueError, match=f"'{link}' leads out of the folder"):
             gn.scaleout.open(sent)
@@ -66,7 +84,9 @@ def test_a_folder_that_somebody_sends_touches_nothing_of_mine(back: gn.scaleout.
     rewrite(sent / "result" / "finished.json", trainer=elsewhere)
     came = gn.scaleout.open(sent).run
     assert (came.settings.run_root, came.settings.model) == ("runs", str(sent / "base"))
-    assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == ["thesis.txt"]
+    assert came.path == sent / "back" / "a-run" and [file.name for file in mine.iterdir()] == [
+        "thesis.txt"
+    ]
 
 
 @pytest.mark.usefixtures("checked_here")

@@ -41,7 +41,10 @@ class Scale:
 def varied(completions, weight=FACTOR, **columns):
     """Uses a constant, a pattern, a function, a class, an import and the kit; `tiny` here is its own."""
     tiny = [gn.rewards.completion_text(c) for c in completions]
-    return [Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None) for t in tiny]
+    return [
+        Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None)
+        for t in tiny
+    ]
 
 
 @functools.lru_cache
@@ -59,7 +62,9 @@ def found_later(completions, **columns):
 
 def written(folder: Path, rewards: list) -> KitFiles:
     code = RewardsCode()
-    plan = _Plan(SimpleNamespace(name="a-run"), None, code, [code.add(reward) for reward in rewards])
+    plan = _Plan(
+        SimpleNamespace(name="a-run"), None, code, [code.add(reward) for reward in rewards]
+    )
     return _write_rewards(folder, plan)
 
 
@@ -111,12 +116,16 @@ def test_of_the_kit_goes_what_the_rewards_need_and_that_is_enough(
 ) -> None:
     """In a process that knows neither kit nor site-packages' copy of it."""
     found = written(tmp_path, rewards)
-    assert 0 < len(found.files) <= most and pinned <= {pin.partition("==")[0] for pin in found.requirements()}
+    assert 0 < len(found.files) <= most and pinned <= {
+        pin.partition("==")[0] for pin in found.requirements()
+    }
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; print(len(rewards.REWARDS))"
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "grpo_nb.py").write_text("raise ModuleNotFoundError('not here')")
     environment = {"PYTHONPATH": str(tmp_path / "blocked")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
     assert done.stdout.strip() == str(len(rewards)), done.stderr[-500:]
 
 
@@ -137,7 +146,10 @@ def uses_a_file(completions, **columns):
         (lambda completions, **columns: [0.0], "is no function with a name of its own.*def NAME"),
         (functools.partial(varied, weight=3), "'varied' is no function with a name of its own"),
         (reads_a_widget, "slider, .*IntSlider, lives in this process only.*SLIDER = "),
-        (uses_a_file, "tiny is of tests.support.tiny, a file of your own.*from tests.support.tiny import NAME"),
+        (
+            uses_a_file,
+            "tiny is of tests.support.tiny, a file of your own.*from tests.support.tiny import NAME",
+        ),
     ],
 )
 def test_what_cannot_leave_is_named(reward: object, told: str) -> None:

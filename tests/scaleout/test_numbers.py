@@ -27,16 +27,27 @@ AS_FAR_AS_TRL = 2
 
 
 @pytest.fixture(scope="module")
-def projects(letters_folder: Path, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple, tuple]:
+def projects(
+    letters_folder: Path, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple, tuple]:
     """Of each case the kit's run and its folder, in which one process and then two have replayed it."""
     root, made = tmp_path_factory.mktemp("cases"), {}
     for loss, beta in CASES:
         extra = {"epsilon_high": 5.0} if loss == "cispo" else {}
-        run = trained(letters_folder, root / "runs", f"{loss}-{beta}", loss_type=loss, beta=beta, extra=extra)
+        run = trained(
+            letters_folder, root / "runs", f"{loss}-{beta}", loss_type=loss, beta=beta, extra=extra
+        )
         made[loss, beta] = run, gn.scaleout.write(run, root / run.name).path
     folders = [str(folder) for _, folder in made.values()]
     for processes in (1, 2):
-        start(made["dapo", 0.0][1], plain_trl, "--replay", *folders, processes=processes, script=DRIVER)
+        start(
+            made["dapo", 0.0][1],
+            plain_trl,
+            "--replay",
+            *folders,
+            processes=processes,
+            script=DRIVER,
+        )
         for _, folder in made.values():
             (folder / "replay").rename(folder / f"replay-{processes}")
     return made
@@ -45,7 +56,10 @@ def projects(letters_folder: Path, plain_trl: Path, tmp_path_factory: pytest.Tem
 def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
     """The largest difference of two tensors, relative to the first."""
     assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).norm() / ours[name].norm().clamp(min=1e-12)) for name in ours)
+    return max(
+        float((ours[name] - theirs[name]).norm() / ours[name].norm().clamp(min=1e-12))
+        for name in ours
+    )
 
 
 def rounding(exact: dict[str, torch.Tensor], ours: dict[str, torch.Tensor]) -> float:
@@ -61,9 +75,14 @@ def lora_of(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(("loss", "beta"), CASES)
-def test_the_same_completions_give_the_same_numbers(projects: dict, loss: str, beta: float, processes: int) -> None:
+def test_the_same_completions_give_the_same_numbers(
+    projects: dict, loss: str, beta: float, processes: int
+) -> None:
     run, folder = projects[loss, beta]
-    steps = [json.loads(line) for line in (folder / f"replay-{processes}" / "steps.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line)
+        for line in (folder / f"replay-{processes}" / "steps.jsonl").read_text().splitlines()
+    ]
     assert [step["step"] for step in steps] == [1, 2, 3]
     lengths = set()
     for step, row in zip(steps, run.rows, strict=True):
@@ -74,7 +93,9 @@ def test_the_same_completions_give_the_same_numbers(projects: dict, loss: str, b
         assert step["logs"]["loss"] == pytest.approx(row["loss"], abs=LOGGED)
         assert step["logs"]["grad_norm"] == pytest.approx(row["grad_norm"], rel=LOGGED)
     assert len(lengths) > 5, "losses differ in how they weigh lengths"
-    begun, ours, theirs = map(lora_of, (run.start_path, run.adapter_path, folder / f"replay-{processes}" / "adapter"))
+    begun, ours, theirs = map(
+        lora_of, (run.start_path, run.adapter_path, folder / f"replay-{processes}" / "adapter")
+    )
     assert apart(begun, ours) > 0.1, "nothing was learnt, so nothing was compared"
     assert apart(ours, theirs) < WEIGHTS
 
@@ -94,7 +115,9 @@ def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Two steps of the embedded model, of four completions each, and their folder: in float32, and again in float64."""
     root, made = tmp_path_factory.mktemp("real"), {}
     for kind in ("float32", "float64"):
-        told = {str(n): [{"role": "user", "content": f"Say something about {n}."}] for n in range(9)}
+        told = {
+            str(n): [{"role": "user", "content": f"Say something about {n}."}] for n in range(9)
+        }
         asked = [{"prompt": prompt, "answer": answer} for answer, prompt in told.items()]
         run = trained(
             gn.config.EMBEDDED_MODEL, root / "runs", kind, steps=2, task=gn.load_task(asked, holdout=1),
@@ -109,7 +132,9 @@ def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 def exact(real: dict[str, Pair], plain_trl: Path) -> dict[str, torch.Tensor]:
     """The LoRA of TRL alone after the same completions, all of it in float64."""
     folder = real["float64"][1].path
-    said = start(folder, plain_trl, str(folder), "--replay", "--tolerance", str(EXACT_WEIGHTS), script=EXACT)
+    said = start(
+        folder, plain_trl, str(folder), "--replay", "--tolerance", str(EXACT_WEIGHTS), script=EXACT
+    )
     assert "The same numbers in 2 steps" in said
     return lora_of(folder / "replay" / "adapter")
 
@@ -142,6 +167,8 @@ def test_the_real_model_as_the_readme_says(
 def test_a_record_of_other_numbers_is_told(projects: dict, plain_trl: Path, tmp_path: Path) -> None:
     """What --replay is for: a changed setting ends it."""
     _, folder = projects["grpo", 0.04]
-    copy = Path(shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay*")))
+    copy = Path(
+        shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay*"))
+    )
     told = start(copy, plain_trl, "--replay", "--set", "beta=0.5", code=1)
     assert "NOT the same numbers" in told and "loss: largest difference" in told

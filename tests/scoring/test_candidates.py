@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.rewards import correctness, exact_text, json_answer, maths, multiple_choice, regex_answer
+from grpo_nb.rewards import (
+    correctness,
+    exact_text,
+    json_answer,
+    maths,
+    multiple_choice,
+    regex_answer,
+)
 from grpo_nb.scoring.candidates import kind_of, labels_of, last_candidate
 from grpo_nb.scoring.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
@@ -13,7 +20,10 @@ from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 SUM = "What is 8 + 4?"
 OPTIONS = "Which is a capital?\nA) Milan\nB) Paris\nC) Turin"
 LABELS = AnswerFormat(
-    name="labels", answer_open="<answer>", answer_close="</answer>", answer_hint="one of: ham, not spam, spam"
+    name="labels",
+    answer_open="<answer>",
+    answer_close="</answer>",
+    answer_hint="one of: ham, not spam, spam",
 )
 
 
@@ -21,7 +31,9 @@ def is_anywhere(
     text: str, gold: str, question: str = SUM, judge: Any = None, format: AnswerFormat | None = None
 ) -> bool:
     format = format or xml()
-    rows = [{"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}]
+    rows = [
+        {"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}
+    ]
     is_right = right_by(judge, [text], rows, format)
     (flag,) = right_anywhere(judge, [text], rows, format, is_right)
     return flag
@@ -110,7 +122,9 @@ def test_option_named_last_decides(text: str, expected: bool) -> None:
         ("It is 12.4", "12", correctness(tolerance=0.5), True),
     ],
 )
-def test_candidate_is_compared_by_the_judge(text: str, gold: str, judge: Any, expected: bool) -> None:
+def test_candidate_is_compared_by_the_judge(
+    text: str, gold: str, judge: Any, expected: bool
+) -> None:
     assert is_anywhere(text, gold, question="Find it, please.", judge=judge) is expected
 
 
@@ -125,7 +139,13 @@ def test_labels_come_from_the_hint_and_repeated_golds() -> None:
 
 @pytest.mark.parametrize(
     ("gold", "kind"),
-    [("1,250", "number"), ("spam", "label"), ('{"a": 1}', "json"), ("x^2", "expression"), ("Rome", "text")],
+    [
+        ("1,250", "number"),
+        ("spam", "label"),
+        ('{"a": 1}', "json"),
+        ("x^2", "expression"),
+        ("Rome", "text"),
+    ],
 )
 def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None:
     assert kind_of(gold, {}, ["spam", "ham"]) == kind
@@ -135,7 +155,10 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
     ("judge", "reason"),
     [
         (regex_answer(r"\d+"), "regex_answer matches a pattern"),
-        (FunctionJudge(function=len, full_score=1.0, reason=""), "len() does not say where it reads the answer"),
+        (
+            FunctionJudge(function=len, full_score=1.0, reason=""),
+            "len() does not say where it reads the answer",
+        ),
     ],
 )
 def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> None:

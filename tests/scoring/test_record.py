@@ -137,7 +137,9 @@ def test_how_two_rewards_differ(case: str) -> None:
     identities = [(record["hash"], record["state"]) for record in (before, now)]
     assert (identities[0] != identities[1]) == is_another
     kept = json.loads(json.dumps(before))
-    assert kept == before and differences(kept, now) == differences(before, now), "as run.json has it"
+    assert kept == before and differences(kept, now) == differences(before, now), (
+        "as run.json has it"
+    )
 
 
 def test_state_is_the_same_in_every_process() -> None:
@@ -152,7 +154,11 @@ def test_state_is_the_same_in_every_process() -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         states.add(done.stdout.strip())
     (state,) = states
@@ -166,7 +172,12 @@ def test_records_of_earlier_versions_have_not_changed(state: str | None) -> None
 
 
 def test_texts_of_the_users_own_code_are_not_written_down() -> None:
-    for reward in (make("sk-secret"), functools.partial(graded, key="sk-secret"), Judge(1.0), Own(name="sk-secret")):
+    for reward in (
+        make("sk-secret"),
+        functools.partial(graded, key="sk-secret"),
+        Judge(1.0),
+        Own(name="sk-secret"),
+    ):
         held = {key: value for key, value in record_of(reward).items() if key != "source"}
         assert "secret" not in json.dumps(held)
 

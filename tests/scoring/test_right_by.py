@@ -3,7 +3,13 @@
 import pytest
 
 from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
-from grpo_nb.scoring.right_by import choose_judge, function_judge, judge_in_words, main_function, right_by
+from grpo_nb.scoring.right_by import (
+    choose_judge,
+    function_judge,
+    judge_in_words,
+    main_function,
+    right_by,
+)
 from grpo_nb.tasks.formats import xml
 
 ROWS = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1, 4)]
@@ -81,7 +87,8 @@ def test_completion_with_the_full_score_is_correct() -> None:
 def test_judge_in_words_names_function_and_threshold() -> None:
     judge = function_judge(solved, ROWS, xml())
     assert (
-        judge_in_words(judge, ROWS) == "what solved() scores with 2 or more (its score for a gold answer in the format)"
+        judge_in_words(judge, ROWS)
+        == "what solved() scores with 2 or more (its score for a gold answer in the format)"
     )
 
 
@@ -90,7 +97,11 @@ def test_function_that_returns_booleans_can_judge() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert right_by(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [True, False, True]
+    assert right_by(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_none_of_a_function_is_left_to_correctness() -> None:

@@ -76,22 +76,30 @@ def test_advantages_are_those_of_trls_own_statements(trl_advantages, totals, siz
 
 
 def test_advantages_of_a_real_run(tiny_run: gn.runs.Run) -> None:
-    logged = pandas.concat([pandas.read_parquet(path) for path in sorted((tiny_run.path / "completions").glob("*"))])
+    logged = pandas.concat(
+        [pandas.read_parquet(path) for path in sorted((tiny_run.path / "completions").glob("*"))]
+    )
     size = tiny_run.settings.num_generations
     assert logged["advantage"].abs().max() > 0.5
     for _, step in logged.groupby("step"):
-        assert group_advantages(step["total"].tolist(), size) == pytest.approx(step["advantage"].tolist(), abs=2e-3)
+        assert group_advantages(step["total"].tolist(), size) == pytest.approx(
+            step["advantage"].tolist(), abs=2e-3
+        )
 
 
 def test_advantages_refuse_half_groups_and_unknown_scales() -> None:
-    with pytest.raises(ValueError, match=r"3 totals cannot be divided into groups of num_generations = 2"):
+    with pytest.raises(
+        ValueError, match=r"3 totals cannot be divided into groups of num_generations = 2"
+    ):
         group_advantages([1, 2, 3], 2)
     with pytest.raises(ValueError, match="scale_rewards = 'groups'"):
         group_advantages([1, 2], 2, scale_rewards="groups")
     assert group_advantages([1, 2], 2, scale_rewards=False) == [-0.5, 0.5]
 
 
-def called_by_trl(rewards: list, completions: list, rows: list[dict], ids: list, state: TrainerState) -> None:
+def called_by_trl(
+    rewards: list, completions: list, rows: list[dict], ids: list, state: TrainerState
+) -> None:
     """Call rewards by TRL's own `_calculate_rewards`."""
     names = {
         "torch": torch, "nn": torch.nn, "asyncio": asyncio, "gather": lambda tensor: tensor,
@@ -124,7 +132,9 @@ def recording(calls: list[dict], name: str, value: float | None = 1.0):
 def test_the_call_is_trls(is_chat: bool) -> None:
     prompt = [{"role": "user", "content": "3 + 4?"}] if is_chat else "3 + 4?"
     rows = [{"prompt": prompt, "answer": "7", "completion": "x", "level": i} for i in range(2)]
-    completions = [[{"role": "assistant", "content": t}] for t in ("7", "8")] if is_chat else ["7", "8"]
+    completions = (
+        [[{"role": "assistant", "content": t}] for t in ("7", "8")] if is_chat else ["7", "8"]
+    )
     theirs, ours = [], []
     for calls in (theirs, ours):
 
@@ -135,7 +145,13 @@ def test_the_call_is_trls(is_chat: bool) -> None:
         if calls is theirs:
             called_by_trl(rewards, completions, rows, ids, TrainerState(max_steps=3))
         else:
-            score(rewards, completions, rows, completion_ids=ids, trainer_state=TrainerState(max_steps=3))
+            score(
+                rewards,
+                completions,
+                rows,
+                completion_ids=ids,
+                trainer_state=TrainerState(max_steps=3),
+            )
     assert len(theirs) == len(ours) == 3
     for a, b in zip(theirs, ours, strict=True):
         assert list(a) == list(b)
@@ -154,14 +170,27 @@ def paying(scores: object, name: str = "paying"):
 
 
 def test_numpy_and_torch_scores_count() -> None:
-    made = {"array": numpy.array([0.5, 1.0]), "tensor": torch.tensor([0.5, 1.0]), "bools": [numpy.bool_(True), False]}
-    assert score([paying(scores, name) for name, scores in made.items()], ["a", "b"]).totals == (2.0, 2.0)
+    made = {
+        "array": numpy.array([0.5, 1.0]),
+        "tensor": torch.tensor([0.5, 1.0]),
+        "bools": [numpy.bool_(True), False],
+    }
+    assert score([paying(scores, name) for name, scores in made.items()], ["a", "b"]).totals == (
+        2.0,
+        2.0,
+    )
 
 
 def test_strings_become_messages_where_the_prompt_is_a_chat() -> None:
     row = dict(gn.load_task("arithmetic").train[0])
-    found = score([correctness(), xml_format(), xml_tags()], [f"<answer>{row['answer']}</answer>", "?"], row)
-    assert found.values == {"correctness": (1.0, 0.0), "xml_format": (0.0, 0.0), "xml_tags": (0.5, 0.0)}
+    found = score(
+        [correctness(), xml_format(), xml_tags()], [f"<answer>{row['answer']}</answer>", "?"], row
+    )
+    assert found.values == {
+        "correctness": (1.0, 0.0),
+        "xml_format": (0.0, 0.0),
+        "xml_tags": (0.5, 0.0),
+    }
     assert found.totals == (2.5, 0.0)
     assert found.advantages() == pytest.approx([0.7071, -0.7071], abs=1e-3)
 
@@ -169,7 +198,9 @@ def test_strings_become_messages_where_the_prompt_is_a_chat() -> None:
 def test_none_is_left_out_of_the_sum_and_all_none_is_nan() -> None:
     first, second = paying([None, None, 1.0], "first"), paying([2.0, None, 3.0], "second")
     found = score([first, second], ["a", "b", "c"], weights={"second": 0.5})
-    assert found.values["first"][2] == 1.0 and found.values["second"] == pytest.approx((2.0, NAN, 3.0), nan_ok=True)
+    assert found.values["first"][2] == 1.0 and found.values["second"] == pytest.approx(
+        (2.0, NAN, 3.0), nan_ok=True
+    )
     assert found.totals == pytest.approx((1.0, NAN, 2.5), nan_ok=True)
 
 
@@ -188,13 +219,17 @@ def picky(completions, answer, **_):
 
 
 def test_a_failing_reward_names_row_and_completion_or_is_recorded_and_the_rest_scored() -> None:
-    with pytest.raises(RewardError, match=r"'picky' raised ValueError.*row 1: 'seven \\ud800'") as caught:
+    with pytest.raises(
+        RewardError, match=r"'picky' raised ValueError.*row 1: 'seven \\ud800'"
+    ) as caught:
         score(picky, ["7", "seven \ud800", "8"], {"answer": "7"})
     assert isinstance(caught.value.__cause__, ValueError) and caught.value.row == 1
     found = score([picky, xml_tags()], ["7", "seven", "8"], {"answer": "7"}, on_error="record")
     assert found.values["picky"] == pytest.approx((1.0, NAN, 0.0), nan_ok=True)
     assert [error.row for error in found.errors] == [1]
-    assert found.totals[0] == 1.0 and math.isnan(found.totals[1]), "a total that nobody knows is not the rest's"
+    assert found.totals[0] == 1.0 and math.isnan(found.totals[1]), (
+        "a total that nobody knows is not the rest's"
+    )
     assert "row 1" in repr(found) and "row 1" in found._repr_html_()
 
 
@@ -210,7 +245,9 @@ def test_a_score_that_is_no_finite_number_is_an_error(value: float) -> None:
 def test_a_wrong_number_of_scores_and_none_at_all_are_errors() -> None:
     with pytest.raises(RewardError, match="0 scores for 1 completions"):
         score(paying(lambda completions: [1.0] * (len(completions) - 1)), ["a", "b"])
-    with pytest.raises(RewardError, match="'paying' raised TypeError: it returned None; it must be a list"):
+    with pytest.raises(
+        RewardError, match="'paying' raised TypeError: it returned None; it must be a list"
+    ):
         score(paying(None), ["a"])
 
 
@@ -218,7 +255,9 @@ def tokens(completions, completion_ids, **_):
     return [float(len(ids)) for ids in completion_ids]
 
 
-def test_token_ids_are_those_given_or_of_a_tokenizer_on_hostile_and_endless_text_too(embedded_folder, caplog) -> None:
+def test_token_ids_are_those_given_or_of_a_tokenizer_on_hostile_and_endless_text_too(
+    embedded_folder, caplog
+) -> None:
     assert score(tokens, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
     with pytest.raises(RewardError, match="'tokens' raised TypeError: 'NoneType'"):
         score(tokens, ["a"])
@@ -255,4 +294,6 @@ def test_shows_itself_and_escapes() -> None:
     found = score([xml_tags()], ["<script>alert(1)</script>\ud800\0", GOOD])
     assert "<script>" not in found._repr_html_() and "&lt;script&gt;" in found._repr_html_()
     found._repr_html_().encode(), repr(found).encode()
-    assert list(found.table.columns) == ["completion", "xml_tags", "total"] and len(found.table) == 2
+    assert (
+        list(found.table.columns) == ["completion", "xml_tags", "total"] and len(found.table) == 2
+    )

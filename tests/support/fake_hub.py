@@ -29,7 +29,11 @@ class Repo:
     def hash_of(self, path: str) -> str:
         """As the Hub has it: git's, or that of the bytes where they are in LFS."""
         content = self.files[path]
-        return sha256(content) if path in self.lfs else hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        return (
+            sha256(content)
+            if path in self.lfs
+            else hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        )
 
 
 @dataclass
@@ -62,7 +66,9 @@ class FakeHub:
         name = f"{asked['organization']}/{asked['name']}"
         is_new = name not in self.repos
         if is_new:
-            self.repos[name] = Repo(asked.get("visibility") == "private", {".gitattributes": b"* text\n"})
+            self.repos[name] = Repo(
+                asked.get("visibility") == "private", {".gitattributes": b"* text\n"}
+            )
         return 200 if is_new else 409, {"url": f"{self.url}/{name}", "name": name}
 
     def preupload(self, body: bytes, name: str) -> Answer:
@@ -74,10 +80,14 @@ class FakeHub:
         return 200, {"files": files}
 
     def batch(self, body: bytes, name: str) -> Answer:
-        objects = [{"oid": asked["oid"], "size": asked["size"]} for asked in json.loads(body)["objects"]]
+        objects = [
+            {"oid": asked["oid"], "size": asked["size"]} for asked in json.loads(body)["objects"]
+        ]
         for entry in objects:
             if entry["oid"] not in self.blobs:
-                entry["actions"] = {"upload": {"href": f"{self.url}/lfs/{entry['oid']}", "header": {}}}
+                entry["actions"] = {
+                    "upload": {"href": f"{self.url}/lfs/{entry['oid']}", "header": {}}
+                }
         return 200, {"transfer": "basic", "objects": objects}
 
     def store(self, body: bytes, oid: str) -> Answer:
@@ -102,7 +112,10 @@ class FakeHub:
             else:
                 repo.files[path] = base64.b64decode(value["content"])
         repo.commits.append(hashlib.sha1(body).hexdigest())
-        return 200, {"commitUrl": f"{self.url}/{name}/commit/{repo.commits[-1]}", "commitOid": repo.commits[-1]}
+        return 200, {
+            "commitUrl": f"{self.url}/{name}/commit/{repo.commits[-1]}",
+            "commitOid": repo.commits[-1],
+        }
 
 
 ROUTES: dict[str, Callable[..., Answer]] = {
@@ -155,8 +168,12 @@ def sha256(content: bytes) -> str:
 def running() -> Iterator[FakeHub]:
     """A hub on a free port, until the end of the block."""
     hub = FakeHub()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("HandlerOfThis", (Handler,), {"hub": hub})) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("HandlerOfThis", (Handler,), {"hub": hub})
+    ) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
         yield hub
         server.shutdown()

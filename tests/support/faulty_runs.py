@@ -34,20 +34,26 @@ class Made:
         for i, row in enumerate(self.rows):
             for name, value in columns.items() if i >= since * count else ():
                 row[name.replace("__", "/")] = value(i / count, row)
-        self.rows = [{key: value for key, value in row.items() if value is not None} for row in self.rows]
+        self.rows = [
+            {key: value for key, value in row.items() if value is not None} for row in self.rows
+        ]
         return self
 
     def telling(self, **told: Any) -> Made:
         return dataclasses.replace(self, told=self.told | told)
 
 
-def line(begin: float, end: float, start: float = 0.0, stop: float = 1.0) -> Callable[[float], float]:
+def line(
+    begin: float, end: float, start: float = 0.0, stop: float = 1.0
+) -> Callable[[float], float]:
     """A course that goes from one value to the other between two points of progress, and is level outside."""
     return lambda at: begin + (end - begin) * min(1.0, max(0.0, (at - start) / (stop - start)))
 
 
 def run(choose: random.Random, **courses: Any) -> Made:
-    return Made(healthy_log(choose.randrange(150, 260), choose.random(), **courses), {"weights": WEIGHTS})
+    return Made(
+        healthy_log(choose.randrange(150, 260), choose.random(), **courses), {"weights": WEIGHTS}
+    )
 
 
 def risen(choose: random.Random, high: float = 0.0) -> Made:
@@ -60,7 +66,9 @@ def level(choose: random.Random, right: float = 0.25, form: float = 0.6) -> Made
     return run(choose, right=lambda at: right, form=lambda at: form)
 
 
-def around(choose: random.Random, course: Callable[[float], float], share: float = 0.06) -> Callable[..., float]:
+def around(
+    choose: random.Random, course: Callable[[float], float], share: float = 0.06
+) -> Callable[..., float]:
     return lambda at, row: course(at) * choose.gauss(1, share)
 
 
@@ -111,7 +119,10 @@ def by_tens(made: Made) -> Made:
 
 def as_text(made: Made) -> Made:
     """Write the numbers as text with four digits, as transformers prints them."""
-    rows = [{key: value if key == "step" else f"{value:.4g}" for key, value in row.items()} for row in made.rows]
+    rows = [
+        {key: value if key == "step" else f"{value:.4g}" for key, value in row.items()}
+        for row in made.rows
+    ]
     return dataclasses.replace(made, rows=rows)
 
 
@@ -122,11 +133,17 @@ def paid(choose: random.Random, low: float, high: float, since: float, alike: fl
     spread = lambda at, row: (high - low) * row["rewards/right/std"]  # noqa: E731
     made.put(reward=one, reward_std=spread, rewards__won__mean=one, rewards__won__std=spread,
              frac_reward_zero_std=lambda at, row: float(row["rewards/right/mean"] == 0 or choose.random() < alike))  # fmt: skip
-    gone = {f"rewards__{name}__{kind}": lambda at, row: None for name in ("right", "form") for kind in ("mean", "std")}
+    gone = {
+        f"rewards__{name}__{kind}": lambda at, row: None
+        for name in ("right", "form")
+        for kind in ("mean", "std")
+    }
     return dataclasses.replace(made.put(**gone), told={"weights": {"won": 1.0}})
 
 
-def spiked(made: Made, column: str, choose: random.Random, every: int, height: float, since: float) -> Made:
+def spiked(
+    made: Made, column: str, choose: random.Random, every: int, height: float, since: float
+) -> Made:
     return made.put(since, **{
         column: lambda at, row: height * choose.uniform(1, 2) if row["step"] % every == 0 else row[column]})  # fmt: skip
 
@@ -241,6 +258,8 @@ def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], 
                 if alert.severity != "info" and not getattr(alert, "ended", None)}  # fmt: skip
         if kind in HEALTHY and loud:
             accused.append(f"{name}: {', '.join(sorted(loud))}")
-        elif kind in FAULTS and not any(rule.startswith(tuple(FAULTS[kind][0].split())) for rule in loud):
+        elif kind in FAULTS and not any(
+            rule.startswith(tuple(FAULTS[kind][0].split())) for rule in loud
+        ):
             missed.append(f"{name}: {', '.join(sorted(loud)) or 'nothing'}")
     return missed, accused

@@ -42,7 +42,9 @@ def asked(case: str, folder: Path) -> Any:
     )  # fmt: skip
 
 
-def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path) -> dict[str, list[float]]:
+def updates(
+    model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path
+) -> dict[str, list[float]]:
     """What the trainer of this process makes of the completions: advantages, and loss, KL and gradient of each update.
 
     Args:
@@ -63,7 +65,12 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     def tail(completions: list[str], **_: Any) -> list[float]:
         return [float(len(text) % 7) for text in completions]
 
-    questions = ["What is 2 + 3?", "Name a city in the north of France.", "Why?", "Yes or no: is it raining?"]
+    questions = [
+        "What is 2 + 3?",
+        "Name a city in the north of France.",
+        "Why?",
+        "Yes or no: is it raining?",
+    ]
     data = Dataset.from_list([{"prompt": question} for question in questions])
     own = {
         "output_dir": str(folder),
@@ -78,7 +85,9 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
         if ".lora_B" in name:
             weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
     asked = GRPOConfig(**{**arguments, **own})
-    trainer = GRPOTrainer(model=model, reward_funcs=[tail], args=asked, train_dataset=data, processing_class=tokenizer)
+    trainer = GRPOTrainer(
+        model=model, reward_funcs=[tail], args=asked, train_dataset=data, processing_class=tokenizer
+    )
     draw = torch.Generator().manual_seed(1)
     named = sorted(model.named_parameters())
     adapter = [weight for name, weight in named if ".lora_" in name and ".ref." not in name]
@@ -89,8 +98,12 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
         """Of 2 to 8 tokens; every third is cut, the others end."""
         lengths = torch.randint(2, 9, (len(prompts),), generator=draw).tolist()
         texts = [torch.randint(1000, 20000, (n,), generator=draw).tolist() for n in lengths]
-        torch.manual_seed(7)  # from here on the trainer draws: in which order the completions are used
-        return [t if i % 3 == 0 else [*t[:-1], tokenizer.eos_token_id] for i, t in enumerate(texts)], None
+        torch.manual_seed(
+            7
+        )  # from here on the trainer draws: in which order the completions are used
+        return [
+            t if i % 3 == 0 else [*t[:-1], tokenizer.eos_token_id] for i, t in enumerate(texts)
+        ], None
 
     trainer._generate_single_turn = written
     gradients: list[torch.Tensor] = []
@@ -105,4 +118,7 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
     every = max(1, len(gradients[0]) // 200)
     found = {name: [row[name] for row in rows] for name in ("loss", "grad_norm")}
     found["kl"] = [row["kl"] for row in rows] if trainer.beta else []
-    return found | {"advantages": list(trainer._logs["advantages"]), "gradient": gradients[0][::every].tolist()}
+    return found | {
+        "advantages": list(trainer._logs["advantages"]),
+        "gradient": gradients[0][::every].tolist(),
+    }

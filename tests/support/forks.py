@@ -19,7 +19,9 @@ def loaded_alone(settings: gn.Settings, train_size: int) -> tuple[Any, Any, gn.t
     return (
         model,
         tokenizer,
-        gn.load_task("arithmetic", settings, train_size=train_size, holdout_size=4, tokenizer=tokenizer),
+        gn.load_task(
+            "arithmetic", settings, train_size=train_size, holdout_size=4, tokenizer=tokenizer
+        ),
     )
 
 
@@ -42,7 +44,9 @@ def in_child(work: Callable[[], object], meanwhile: Callable[[int], object] | No
     if meanwhile is not None:
         meanwhile(child)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"the child failed with status {status}"
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, (
+        f"the child failed with status {status}"
+    )
     return os.WIFSIGNALED(status)
 
 

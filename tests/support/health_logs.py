@@ -24,7 +24,10 @@ def real_logs() -> dict[str, Rows]:
     logs = {}
     for file in sorted(FOLDER.glob("*.json")):
         columns = json.loads(file.read_text())["columns"]
-        logs[file.stem] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        logs[file.stem] = [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
     return logs
 
 
@@ -77,8 +80,16 @@ def with_old_names(rows: Rows) -> Rows:
     """The same log as the generation of TRL before wrote it, without spreads."""
     old = []
     for row in rows:
-        kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
-        length = {"completion_length": kept.pop("completions/mean_length")} if "completions/mean_length" in kept else {}
+        kept = {
+            key.removesuffix("/mean"): value
+            for key, value in row.items()
+            if not key.endswith("/std")
+        }
+        length = (
+            {"completion_length": kept.pop("completions/mean_length")}
+            if "completions/mean_length" in kept
+            else {}
+        )
         old.append(kept | length)
     return old
 
@@ -88,7 +99,9 @@ RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
 NAN, INFINITE = math.nan, math.inf
 
 
-def changed(steps: int = 120, seed: int = 1, speed: float = 1.0, **columns: Callable[[int, dict], object]) -> Rows:
+def changed(
+    steps: int = 120, seed: int = 1, speed: float = 1.0, **columns: Callable[[int, dict], object]
+) -> Rows:
     """A healthy log with some columns computed from the row's number and the row; `__` stands for a slash. None removes."""
     rows = []
     for i, row in enumerate(healthy_log(steps, seed, speed=speed)):
@@ -109,8 +122,14 @@ def cut(share: float) -> Rows:
 
 def unpaid(steps: int = 40) -> Rows:
     """A log in which nobody ever earns anything."""
-    nothing = {f"rewards__{name}__{kind}": lambda i, r: 0.0 for name in WEIGHTS for kind in ("mean", "std")}
-    zero = {"reward": lambda i, r: 0.0, "reward_std": lambda i, r: 0.0, "frac_reward_zero_std": lambda i, r: 1.0}
+    nothing = {
+        f"rewards__{name}__{kind}": lambda i, r: 0.0 for name in WEIGHTS for kind in ("mean", "std")
+    }
+    zero = {
+        "reward": lambda i, r: 0.0,
+        "reward_std": lambda i, r: 0.0,
+        "frac_reward_zero_std": lambda i, r: 1.0,
+    }
     return flat(steps, **nothing, **zero)
 
 

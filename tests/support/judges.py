@@ -9,7 +9,12 @@ from typing import Any
 
 def answer_in(messages: list[dict[str, str]]) -> str:
     """The answer that is to be judged."""
-    return messages[0]["content"].partition("<answer ")[2].partition(">\n")[2].rpartition("\n</answer ")[0]
+    return (
+        messages[0]["content"]
+        .partition("<answer ")[2]
+        .partition(">\n")[2]
+        .rpartition("\n</answer ")[0]
+    )
 
 
 def by_length(messages: list[dict[str, str]]) -> str:
@@ -27,7 +32,9 @@ class Asked:
         seconds: How long a call takes.
     """
 
-    def __init__(self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0) -> None:
+    def __init__(
+        self, fails: int = 0, said: str = "down", kind: str = "sync", seconds: float = 0.0
+    ) -> None:
         self.fails, self.said, self.kind, self.seconds = fails, said, kind, seconds
         self.calls = self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()

@@ -50,7 +50,9 @@ def main(run_folder: str, where: str) -> None:
     from tests.support.checks import run_script_here
 
     torch.set_num_threads(1)  # a fork has no other threads
-    merged.run_script = run_script_here  # no moment lies in it, and each child would wait for one of its own
+    merged.run_script = (
+        run_script_here  # no moment lies in it, and each child would wait for one of its own
+    )
     run, target = gn.open_run(run_folder), Path(where, "out")
     target.mkdir(parents=True)
     (target / "old").touch()
@@ -66,7 +68,10 @@ def main(run_folder: str, where: str) -> None:
 
     for moment in (*STAGES, *MOMENTS, None):
         assert in_child(lambda moment=moment: export_until(moment)) == (moment is not None), moment
-        found = {path.name: sorted(file.name for file in path.iterdir()) for path in target.parent.iterdir()}
+        found = {
+            path.name: sorted(file.name for file in path.iterdir())
+            for path in target.parent.iterdir()
+        }
         print(json.dumps({"moment": moment, "found": found}), flush=True)
 
 

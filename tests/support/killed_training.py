@@ -53,7 +53,12 @@ def die_at(count: int, kinds: tuple[str, ...], note: Path) -> None:
         setattr(os, name, counted(name, getattr(os, name)))
 
 
-def fork(parts, settings: gn.Settings, operation: tuple[int, tuple[str, ...]] | None, seconds: float | None) -> bool:
+def fork(
+    parts,
+    settings: gn.Settings,
+    operation: tuple[int, tuple[str, ...]] | None,
+    seconds: float | None,
+) -> bool:
     """Train in a child that kills itself at an operation, or is killed some time after its first step; say if it was."""
     folder = Path(settings.run_root) / "killed"
     before = gn.open_run(folder).checkpoint_step or 0 if (folder / "run.json").is_file() else 0
@@ -98,7 +103,11 @@ def main(model: str, root: str, count: str) -> None:
             operation = (choose.randint(1, most), kinds)
         if not fork(parts, settings, operation, seconds):
             break
-        at = f"{seconds:.2f} s" if seconds is not None else (Path(root) / "operation.txt").read_text()
+        at = (
+            f"{seconds:.2f} s"
+            if seconds is not None
+            else (Path(root) / "operation.txt").read_text()
+        )
         kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
     assert not in_child(lambda: train(parts, settings, "whole")), "it was not to be killed"
     print(json.dumps(kills))

@@ -54,7 +54,10 @@ class Jupyter:
             self.port = probe.getsockname()[1]
         self.folder, self.log = folder, settings_folder / "jupyter.log"
         folder.mkdir(exist_ok=True)
-        own = {f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        own = {
+            f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower())
+            for kind in ("CONFIG", "DATA", "RUNTIME")
+        }
         command = [
             sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={self.port}",
             "--ServerApp.port_retries=0", "--allow-root", "--IdentityProvider.token=", f"--notebook-dir={folder}",
@@ -62,12 +65,17 @@ class Jupyter:
             f"--LabApp.user_settings_dir={settings_folder / 'settings'}",
         ]  # fmt: skip
         # Else it asks whether it may fetch news, in front of the page.
-        asked = settings_folder / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        asked = (
+            settings_folder
+            / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        )
         asked.parent.mkdir(parents=True)
         asked.write_text('{"fetchNews": "false", "checkForUpdates": false}')
         environment = {**os.environ, **own, "PYTHONPATH": str(ROOT)}
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder
+            )
         end = time.monotonic() + PATIENCE
         while not self._is_up():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -100,7 +108,9 @@ class LabPage:
         options.binary_location = str(CHROMIUM)
         for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
             options.add_argument(flag)
-        self.driver = webdriver.Chrome(options=options, service=Service(executable_path=str(DRIVER)))
+        self.driver = webdriver.Chrome(
+            options=options, service=Service(executable_path=str(DRIVER))
+        )
         self.driver.set_page_load_timeout(PATIENCE)
         self.run = self.driver.execute_script
 
@@ -116,21 +126,33 @@ class LabPage:
         """Choose an item of a menu."""
         places = [".lm-MenuBar-itemLabel", *[".lm-Menu-itemLabel"] * (len(labels) - 1)]
         for css, label in zip(places, labels, strict=True):
-            self.act(functools.partial(self.with_text, css, label), WebElement.click, f"{label} in the menu")
+            self.act(
+                functools.partial(self.with_text, css, label),
+                WebElement.click,
+                f"{label} in the menu",
+            )
 
     def run_all(self) -> None:
         """Run all cells by the menu; again, as a person would, if nothing runs because the kernel was not ready."""
         for patience in (15, 15, 15, 15, PATIENCE):
             self.choose_menu("Run", "Run All Cells")
             with contextlib.suppress(AssertionError):
-                return self.wait(lambda: re.search("[*1-9]", "".join(self.texts(".jp-InputPrompt"))), "a run", patience)
+                return self.wait(
+                    lambda: re.search("[*1-9]", "".join(self.texts(".jp-InputPrompt"))),
+                    "a run",
+                    patience,
+                )
         raise AssertionError(f"no cell runs; the page says:\n{self.text()[-3000:]}")
 
     def run_cell(self, source: str) -> None:
         """Click on the code cell with this in it, press Shift and Enter, and wait for its end."""
         before = self._part(source, ".jp-InputPrompt").text
-        self.act(lambda: self._part(source, ".jp-InputPrompt"), WebElement.click, f"the cell {source!r}")
-        ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+        self.act(
+            lambda: self._part(source, ".jp-InputPrompt"), WebElement.click, f"the cell {source!r}"
+        )
+        ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(
+            Keys.SHIFT
+        ).perform()
         is_done = lambda: self._part(source, ".jp-InputPrompt").text not in (before, "[*]:")  # noqa: E731
         self.wait(is_done, f"the end of the cell {source!r}")
 
@@ -140,8 +162,12 @@ class LabPage:
 
     def _part(self, source: str, css: str) -> WebElement:
         cells = self.driver.find_elements("css selector", ".jp-CodeCell")
-        texts = self.run("return arguments[0].map(c => c.querySelector('.cm-content').textContent)", cells)
-        return next(c for c, text in zip(cells, texts, strict=True) if source in text).find_element("css selector", css)
+        texts = self.run(
+            "return arguments[0].map(c => c.querySelector('.cm-content').textContent)", cells
+        )
+        return next(c for c, text in zip(cells, texts, strict=True) if source in text).find_element(
+            "css selector", css
+        )
 
     # Looking and touching.
 
@@ -162,7 +188,9 @@ class LabPage:
                 if found := condition():
                     return found
             time.sleep(0.1)
-        raise AssertionError(f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}")
+        raise AssertionError(
+            f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}"
+        )
 
     def act(self, find: Callable[[], Any], action: Callable[[Any], object], what: str) -> None:
         """Do something with an element as soon as it is there and can be reached."""
@@ -181,25 +209,31 @@ class LabPage:
 
     def texts(self, css: str) -> list[str]:
         """Return what can be read in each element, in one look: the lab may replace them at any moment."""
-        return self.run("return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())", css)
+        return self.run(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())", css
+        )
 
     # The lab.
 
     def click(self, text: str) -> None:
         """Click the button of the lab with this text."""
-        self.act(lambda: self.with_text(".gn-lab button", text), WebElement.click, f"the button {text!r}")
+        self.act(
+            lambda: self.with_text(".gn-lab button", text), WebElement.click, f"the button {text!r}"
+        )
 
     def control(self, label: str) -> WebElement | None:
         """Return the input of the lab under this label, or None."""
-        labelled = (
-            f"//*[contains(@class, 'gn-lab')]//*[contains(@class, 'widget-label')][normalize-space() = '{label}']"
+        labelled = f"//*[contains(@class, 'gn-lab')]//*[contains(@class, 'widget-label')][normalize-space() = '{label}']"
+        found = self.driver.find_elements(
+            "xpath", f"{labelled}/..//*[self::input or self::textarea or self::select]"
         )
-        found = self.driver.find_elements("xpath", f"{labelled}/..//*[self::input or self::textarea or self::select]")
         return next(iter(found), None)
 
     def value(self, label: str) -> str:
         """Return what stands in the input under this label."""
-        return self.wait(lambda: self.control(label), f"the control {label!r}").get_attribute("value")
+        return self.wait(lambda: self.control(label), f"the control {label!r}").get_attribute(
+            "value"
+        )
 
     def write(self, label: str, text: str) -> None:
         """Replace the text of a control by typing, and leave it."""
@@ -242,5 +276,9 @@ class LabPage:
 def write_notebook(path: Path, *cells: str) -> None:
     """Write a notebook with these code cells."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     nbformat.write(notebook, path)

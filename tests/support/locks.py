@@ -22,7 +22,9 @@ with locked(Path(sys.argv[1])):
 def holder_of(folder: Path) -> Iterator[int]:
     """Have another process hold the lock of a folder as long as the block lasts; yield its pid. At the end it is killed."""
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout.readline() == "locked\n"
             yield process.pid

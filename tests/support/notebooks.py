@@ -25,7 +25,12 @@ only_published = pytest.mark.parametrize("size", [PUBLISHED], indirect=True)
 
 
 def execute_notebook(
-    name: str, folder: Path, size: str, *, replaced: Mapping[str, str] | None = None, **parameters: object
+    name: str,
+    folder: Path,
+    size: str,
+    *,
+    replaced: Mapping[str, str] | None = None,
+    **parameters: object,
 ) -> Path:
     """Execute a notebook as `make run` does it; return the executed one. terminal.txt is beside runs/.
 
@@ -68,14 +73,20 @@ def assert_nothing_went_wrong(executed: Path) -> None:
     for cell in nbformat.read(executed, as_version=4).cells:
         for output in cell.get("outputs", []):
             assert output.output_type != "error"
-            assert not re.search(r"Warning|deprecated|\[transformers\]", output.get("text", "")), output.text[:500]
+            assert not re.search(r"Warning|deprecated|\[transformers\]", output.get("text", "")), (
+                output.text[:500]
+            )
             assert output.get("name") != "stderr", f"a red box: {output.text[:500]}"
             plain = output.get("data", {}).get("text/plain", "")
             assert not re.search(r"\b0%\s*\|", plain), f"a bar that stays at 0 %: {plain[:200]}"
 
 
 def outputs(cell: nbformat.NotebookNode, kind: str) -> list[nbformat.NotebookNode]:
-    return [o for o in cell.outputs if o.output_type in ("display_data", "execute_result") and kind in o.data]
+    return [
+        o
+        for o in cell.outputs
+        if o.output_type in ("display_data", "execute_result") and kind in o.data
+    ]
 
 
 def cell_with(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:

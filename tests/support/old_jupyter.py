@@ -37,12 +37,25 @@ def old_python() -> Path:
     python, stamp = folder / "bin" / "python", folder / "complete"
     wanted = " ".join((*NEEDED, *WANTED.values(), sys.version))
     if not stamp.is_file() or stamp.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", python, "install"]
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True
+        )
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--python",
+            python,
+            "install",
+        ]
         # PIP_USER, which some hosted machines set, would send packages out of the environment.
         environment = os.environ | {"PIP_USER": "0"}
         subprocess.run([*pip, *NEEDED], check=True, env=environment)
-        subprocess.run([*pip, "--no-deps", f"ipywidgets=={WANTED['ipywidgets']}"], check=True, env=environment)
+        subprocess.run(
+            [*pip, "--no-deps", f"ipywidgets=={WANTED['ipywidgets']}"], check=True, env=environment
+        )
         stamp.write_text(wanted)
     return python
 
@@ -56,7 +69,9 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
     notebook = nbformat.read(file, as_version=4)
     if head:
         cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        last = next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", []))
+        last = next(
+            i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])
+        )
         notebook.cells = cells[: last + 1]
     ask = f"import IPython, ipywidgets\nassert {WANTED} == {{m.__name__: m.__version__ for m in (IPython, ipywidgets)}}"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(ask))
@@ -68,9 +83,14 @@ def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.Noteboo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "notebooks", nargs="*", default=[""], help="starts of their names, for example 00; by default all"
+        "notebooks",
+        nargs="*",
+        default=[""],
+        help="starts of their names, for example 00; by default all",
     )
     arguments = parser.parse_args()
     for file in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):

@@ -18,7 +18,9 @@ class Fading:
         self.reward, self.decay, self.mean = reward, decay, 0.0
         self.__name__ = reward.__name__
 
-    def __call__(self, completions: list, trainer_state: Any = None, **columns: object) -> list[float]:
+    def __call__(
+        self, completions: list, trainer_state: Any = None, **columns: object
+    ) -> list[float]:
         scores = self.reward(completions=completions, **columns)
         faded = [score * (1 - self.mean) for score in scores]
         if trainer_state is not None and not getattr(trainer_state, "is_trial", False):

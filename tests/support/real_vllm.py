@@ -11,7 +11,9 @@ import pytest
 
 import grpo_nb as gn
 
-MISSING = "vLLM is not importable here: `make test-vllm` makes an environment, for a CPU, in which it is"
+MISSING = (
+    "vLLM is not importable here: `make test-vllm` makes an environment, for a CPU, in which it is"
+)
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=MISSING)
 
@@ -36,11 +38,17 @@ def load_with_engine(settings: gn.config.Settings) -> tuple[Any, Any]:
     class OnTheCpu:
         @staticmethod
         def from_pretrained(
-            *, fast_inference: bool = False, max_lora_rank: int = 0, gpu_memory_utilization: float = 0, **others: Any
+            *,
+            fast_inference: bool = False,
+            max_lora_rank: int = 0,
+            gpu_memory_utilization: float = 0,
+            **others: Any,
         ) -> tuple[Any, Any]:
             model, tokenizer = stock.from_pretrained(**others)
             if fast_inference:
-                _attach(_engine(others["model_name"], others["max_seq_length"], max_lora_rank), model)
+                _attach(
+                    _engine(others["model_name"], others["max_seq_length"], max_lora_rank), model
+                )
             return model, tokenizer
 
         @staticmethod
@@ -93,4 +101,8 @@ def _attach(engine: Any, model: Any) -> None:
 
 def trained_tensors(model: Any) -> dict[str, Any]:
     """Copies of the LoRA as it is now, by name."""
-    return {name: weight.detach().clone() for name, weight in model.named_parameters() if ".lora_" in name}
+    return {
+        name: weight.detach().clone()
+        for name, weight in model.named_parameters()
+        if ".lora_" in name
+    }

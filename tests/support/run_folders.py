@@ -26,7 +26,9 @@ def info_of(
     }  # fmt: skip
 
 
-def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None) -> gn.runs.Run:
+def write_run_folder(
+    folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None
+) -> gn.runs.Run:
     """Write a folder with what `run.json` says and, if there are rows, with `metrics.jsonl`; an existing one is an error."""
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(info, default=str))

@@ -27,15 +27,29 @@ def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with the release of TRL that train.py is for; neither kit nor Unsloth can be imported there."""
 
     def install(folder: Path) -> None:
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), f"trl=={TRL}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(folder),
+            f"trl=={TRL}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         (folder / "said.txt").write_text("" if done.returncode == 0 else done.stderr or done.stdout)
         for name in _ABSENT:
-            (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not installed here')\n")
+            (folder / f"{name}.py").write_text(
+                f"raise ModuleNotFoundError('{name} is not installed here')\n"
+            )
 
     folder = made_once(tmp_path_factory, "plain-trl", install)
     if said := (folder / "said.txt").read_text().strip():
-        pytest.skip(f"trl {TRL} cannot be had from the package registry: {said.splitlines()[-1][:200]}")
+        pytest.skip(
+            f"trl {TRL} cannot be had from the package registry: {said.splitlines()[-1][:200]}"
+        )
     return folder
 
 
@@ -44,7 +58,12 @@ def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFacto
     """A Llama of two narrow layers that writes letters: steps of a tenth of a second, and completions of all lengths."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        GenerationConfig,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+    )
 
     marks = ["<pad>", "<end>", "<unk>"]
     greek = map(chr, range(0x3B1, 0x3B1 + 400))  # with fewer, a tokenizer looks broken
@@ -69,17 +88,31 @@ def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFacto
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     # One sign in twelve ends a completion.
-    GenerationConfig(eos_token_id=[1, *range(3, len(signs), 12)], pad_token_id=0).save_pretrained(folder)
+    GenerationConfig(eos_token_id=[1, *range(3, len(signs), 12)], pad_token_id=0).save_pretrained(
+        folder
+    )
     return folder
 
 
 def start(
-    folder: Path, plain_trl: Path, *arguments: str, processes: int = 1, script: str | Path = "train.py", code: int = 0
+    folder: Path,
+    plain_trl: Path,
+    *arguments: str,
+    processes: int = 1,
+    script: str | Path = "train.py",
+    code: int = 0,
 ) -> str:
     """Start train.py in its folder as its README says, and return what it said; another exit fails the test."""
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"] if processes > 1 else []
+    launcher = (
+        ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"] if processes > 1 else []
+    )
     many = ["--processes", str(processes)] if processes > 1 else []
-    variables = {**os.environ, "PYTHONPATH": str(plain_trl), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(plain_trl),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, *launcher, str(script), *many, *arguments]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     assert done.returncode == code, (done.stdout + done.stderr)[-3000:]
@@ -125,11 +158,15 @@ def trained(
     )  # fmt: skip
     settings = gn.preset("cpu", model=str(folder), **{**defaults, **changes})
     model, tokenizer = gn.load_model(settings)
-    task = task or gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
+    task = task or gn.load_task(
+        "arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer
+    )
     from tests.support import scale_exact  # imports transformers, and unsloth comes first
 
     with pytest.MonkeyPatch.context() as patch:
         if in_float64:
             patch.setattr(scale_exact.modeling_llama.LlamaRMSNorm, "forward", scale_exact.norm)
             model.double()
-        return gn.train(model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name)
+        return gn.train(
+            model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name
+        )

@@ -12,7 +12,11 @@ from transformers.models.llama import modeling_llama
 
 def norm(self, states):
     """Root mean square normalisation, in place of `LlamaRMSNorm.forward`."""
-    return self.weight * states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    return (
+        self.weight
+        * states
+        * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    )
 
 
 class Head:
@@ -21,7 +25,13 @@ class Head:
     @staticmethod
     def apply(hidden, weight, bias, targets, temperature, *rest):
         words = (hidden @ weight.t() / temperature).log_softmax(-1)
-        return words.gather(1, targets[:, None])[:, 0], -(words.exp() * words).sum(-1), None, None, None
+        return (
+            words.gather(1, targets[:, None])[:, 0],
+            -(words.exp() * words).sum(-1),
+            None,
+            None,
+            None,
+        )
 
 
 if __name__ == "__main__":

@@ -22,4 +22,8 @@ def parameters_of(file: str, dotted: str) -> list[str]:
     for name in dotted.split("."):
         kinds = (ast.ClassDef, ast.FunctionDef)
         node = next(n for n in ast.walk(node) if isinstance(n, kinds) and n.name == name)
-    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.arg != "self"]
+    return [
+        a.arg
+        for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if a.arg != "self"
+    ]

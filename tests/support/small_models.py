@@ -22,7 +22,9 @@ COMMON = list(range(20, 45))  # what a system prompt and an example turn are in 
 PROMPTS = [[*COMMON, 50, 51, 52], [*COMMON, 53], [*COMMON, 54, 55, 56, 57, 58]]
 
 
-def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0.9, dropout: float = 0.0):
+def lora_model(
+    kind: str = "llama", *, tied: bool = True, temperature: float = 0.9, dropout: float = 0.0
+):
     """A random model with a LoRA that has an effect, patched as TRL's trainer patches it."""
     from peft import LoraConfig, get_peft_model
 
@@ -30,24 +32,35 @@ def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0
     name, more = FAMILIES[kind]
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **more}, tie_word_embeddings=tied)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(
+        r=4, lora_alpha=8, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
     model = get_peft_model(model, lora)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
-    add_fused_lm_head(model.get_base_model(), temperature=temperature, outputs=("log_probs", "entropy"))
+    add_fused_lm_head(
+        model.get_base_model(), temperature=temperature, outputs=("log_probs", "entropy")
+    )
     return model
 
 
-def drawn_log_probs(model, prompt: list[int], tokens: list[int], config: transformers.GenerationConfig) -> list[float]:
+def drawn_log_probs(
+    model, prompt: list[int], tokens: list[int], config: transformers.GenerationConfig
+) -> list[float]:
     """Of a completion's tokens, in the distributions that transformers would draw them from."""
     start, ids = len(prompt), torch.tensor([prompt + tokens])
     processors = model._get_logits_processor(
-        generation_config=model._prepare_generation_config(config)[0], input_ids_seq_length=start, device="cpu"
+        generation_config=model._prepare_generation_config(config)[0],
+        input_ids_seq_length=start,
+        device="cpu",
     )
     with torch.no_grad():
         logits = model(input_ids=ids).logits[0, start - 1 : -1].float()
-    each = (processors(ids[:, : start + at], logits[at][None]).log_softmax(-1)[0] for at in range(len(tokens)))
+    each = (
+        processors(ids[:, : start + at], logits[at][None]).log_softmax(-1)[0]
+        for at in range(len(tokens))
+    )
     return [scores[token].item() for scores, token in zip(each, tokens, strict=True)]
 
 

@@ -30,5 +30,11 @@ def load_tiny(
     """Return model, tokenizer, a task of so many questions, and the settings for a CPU with these changes."""
     settings = gn.preset("cpu", model=str(folder), **changes)
     model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=train_size, holdout_size=holdout_size, tokenizer=tokenizer)
+    task = gn.load_task(
+        "arithmetic",
+        settings,
+        train_size=train_size,
+        holdout_size=holdout_size,
+        tokenizer=tokenizer,
+    )
     return model, tokenizer, task, settings

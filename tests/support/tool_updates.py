@@ -17,8 +17,16 @@ _SAID = [
     ["<call>guess(number=4)</call>", "<call>guess(number=6)</call>", "Done."],
     ["<call>guess(number=2)</call>", "I give up."],
     ["No."],
-    ["<call>guess(number=1)</call><call>guess(number=7)</call>", "<call>guess(number=5)</call>", "Yes, that is it."],
-    ["<call>guess(number=3)</call>", "It is higher than three, so <call>guess(number=6)</call>", "Good."],
+    [
+        "<call>guess(number=1)</call><call>guess(number=7)</call>",
+        "<call>guess(number=5)</call>",
+        "Yes, that is it.",
+    ],
+    [
+        "<call>guess(number=3)</call>",
+        "It is higher than three, so <call>guess(number=6)</call>",
+        "Good.",
+    ],
     ["<call>nothing(x=3)</call>", "Oh."],
     ["<call>guess(number=6)</call>", "Done."],
     ["<call>guess(wrong=6)</call>", "<call>guess(number=6)</call>", "Done."],
@@ -47,7 +55,9 @@ def won(environments: list[Guess], completions: list, **columns: Any) -> list[fl
     return [float(game.found) - 0.1 * game.tries + 0.01 * len(turns) for game, turns in games]
 
 
-def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1, **config: Any) -> dict[str, Any]:
+def update(
+    kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1, **config: Any
+) -> dict[str, Any]:
     """The gradient of the first update, as a list, and what was logged.
 
     Args:
@@ -65,7 +75,9 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
 
     if "ref" in model.peft_config:
         model.delete_adapter("ref")
-    adapter = [(name, weight) for name, weight in sorted(model.named_parameters()) if ".lora_" in name]
+    adapter = [
+        (name, weight) for name, weight in sorted(model.named_parameters()) if ".lora_" in name
+    ]
     for name, weight in adapter:
         weight.requires_grad_(True)
         weight.grad = None
@@ -79,7 +91,9 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
         for i in waiting:
             at[i] += 1
         waiting[:] = [i for i, text in zip(waiting, texts, strict=True) if "<call>" in text]
-        return [tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in texts], None
+        return [
+            tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in texts
+        ], None
 
     values = {
         "per_device_train_batch_size": 8 // passes, "gradient_accumulation_steps": passes, "num_generations": 4, "seed": 1,
@@ -111,7 +125,11 @@ def update(kind: type, model: Any, tokenizer: Any, folder: Path, passes: int = 1
     trainer.add_callback(Watch())
     trainer.train()
     row = next(row for row in trainer.state.log_history if "grad_norm" in row)
-    return {"gradient": gradients[0].tolist(), "row": row, "completions": list(trainer._logs["completion"])}
+    return {
+        "gradient": gradients[0].tolist(),
+        "row": row,
+        "completions": list(trainer._logs["completion"]),
+    }
 
 
 def written_trainers(model: Path, folder: Path, losses: list[str]) -> dict[str, Any]:
@@ -121,7 +139,11 @@ def written_trainers(model: Path, folder: Path, losses: list[str]) -> dict[str, 
         [sys.executable, "-m", "tests.support.tool_updates", model, folder, *losses], capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "CI": "1"}, cwd=folder, timeout=600,
     )  # fmt: skip
-    told = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    told = [
+        line.partition("RESULT ")[2]
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
     assert told, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return json.loads(told[-1])
 
@@ -130,7 +152,9 @@ def loaded(folder: Path) -> tuple[Any, Any]:
     """A small model in float32, and its tokenizer with a template for tools."""
     import grpo_nb as gn
 
-    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(folder), lora_dropout=0.0, dtype="float32"))
+    model, tokenizer = gn.load_model(
+        gn.preset("cpu", model=str(folder), lora_dropout=0.0, dtype="float32")
+    )
     return model, gn.models.give_tool_template(tokenizer)
 
 

@@ -11,9 +11,25 @@ import torch
 import grpo_nb as gn
 from grpo_nb.models.samples import Samples
 
-PLACES = ["barn", "mill", "well", "shop", "port", "farm", "mine", "hill", "lake", "bank", "gate", "yard"]
+PLACES = [
+    "barn",
+    "mill",
+    "well",
+    "shop",
+    "port",
+    "farm",
+    "mine",
+    "hill",
+    "lake",
+    "bank",
+    "gate",
+    "yard",
+]
 FORM = gn.tasks.AnswerFormat(
-    name="answer", answer_open="<answer>", answer_close="</answer>", instruction="Answer as <answer>number</answer>."
+    name="answer",
+    answer_open="<answer>",
+    answer_close="</answer>",
+    instruction="Answer as <answer>number</answer>.",
 )
 
 
@@ -33,7 +49,11 @@ class Village:
             return "There is no note."
         at = self.chain.index(place)
         self.seen += at == self.seen
-        return f"Go to the {self.chain[at + 1]}." if at + 1 < len(self.chain) else f"The number is {self.number}."
+        return (
+            f"Go to the {self.chain[at + 1]}."
+            if at + 1 < len(self.chain)
+            else f"The number is {self.number}."
+        )
 
 
 def progress(environments: list[Village], **columns: Any) -> list[float]:
@@ -51,10 +71,14 @@ def village_rows(count: int = 24, hops: tuple[int, ...] = (1, 2)) -> list[dict[s
 
 def village_task(settings: gn.Settings, tokenizer: Any = None, **changes: Any) -> gn.tasks.Task:
     options = {"format": FORM, "holdout": 8, **changes}
-    return gn.load_task(village_rows(), settings, tokenizer=tokenizer, **options).with_tools(environment=Village)
+    return gn.load_task(village_rows(), settings, tokenizer=tokenizer, **options).with_tools(
+        environment=Village
+    )
 
 
-def loaded_village(folder: Path, root: Path, **changes: Any) -> tuple[Any, Any, gn.tasks.Task, list, gn.Settings]:
+def loaded_village(
+    folder: Path, root: Path, **changes: Any
+) -> tuple[Any, Any, gn.tasks.Task, list, gn.Settings]:
     """What `gn.train` takes, with the tiny model."""
     settings = gn.preset("cpu", **{
         "model": str(folder), "max_completion_length": 72, "max_prompt_length": 200, "max_steps": 4, "save_steps": 1,
@@ -77,12 +101,18 @@ def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
         asked = prompt.rsplit("<|im_start|>user", 1)[1]
         if "The number is " in asked:
             return f"<answer>{asked.rsplit('The number is ', 1)[1][:2]}</answer>"
-        place = asked.rsplit("Go to the " if "Go to the " in asked else "start at the ", 1)[1].split(".")[0]
+        place = asked.rsplit("Go to the " if "Go to the " in asked else "start at the ", 1)[
+            1
+        ].split(".")[0]
         call = f"<call>read(place={place})</call>"
-        return [call, call, "<answer>12</answer>", "<call>fly(to=moon)</call>"][int(torch.randint(ways, ()))]
+        return [call, call, "<answer>12</answer>", "<call>fly(to=moon)</call>"][
+            int(torch.randint(ways, ()))
+        ]
 
     def sample(model: Any, prompts: Any, config: Any, folded: Any) -> Samples:
         said = [words(tokenizer.decode(prompt)) + "<|im_end|>" for prompt in prompts]
-        return Samples([tokenizer(text, add_special_tokens=False)["input_ids"] for text in said], None)
+        return Samples(
+            [tokenizer(text, add_special_tokens=False)["input_ids"] for text in said], None
+        )
 
     monkeypatch.setattr("grpo_nb.cpu.engine.sample", sample)

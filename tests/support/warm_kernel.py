@@ -128,5 +128,7 @@ def _speak_to(file: Any) -> None:
     for number, opened in enumerate((open(os.devnull), open(file, "a"), open(file, "a"))):  # noqa: SIM115
         os.dup2(opened.fileno(), number)
         opened.close()
-    sys.stdin, sys.stdout, sys.stderr = (open(n, "w" if n else "r", 1, closefd=False) for n in range(3))  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(n, "w" if n else "r", 1, closefd=False) for n in range(3)
+    )
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr

@@ -35,7 +35,11 @@ COMPARISON = {
 
 
 def write_run(
-    folder: Path, *, task: gn.tasks.Task | None = None, rewards: list[Any] | None = None, **changes: Any
+    folder: Path,
+    *,
+    task: gn.tasks.Task | None = None,
+    rewards: list[Any] | None = None,
+    **changes: Any,
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.config.number_types import number_type
@@ -43,9 +47,15 @@ def write_run(
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)
-    rewards = rewards if rewards is not None else [gn.rewards.correctness(weight=1.5), gn.rewards.xml_tags()]
+    rewards = (
+        rewards
+        if rewards is not None
+        else [gn.rewards.correctness(weight=1.5), gn.rewards.xml_tags()]
+    )
     weights = gn.rewards.weights_by_name(rewards)
-    prepared = SimpleNamespace(settings=settings, task=task, rewards=rewards, weights=weights, obstacle=None)
+    prepared = SimpleNamespace(
+        settings=settings, task=task, rewards=rewards, weights=weights, obstacle=None
+    )
     info = {**run_info(prepared, number_type(settings, None).name), "status": "finished"}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}

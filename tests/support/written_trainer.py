@@ -16,7 +16,9 @@ from typing import Any
 from tests.support import first_losses
 
 
-def trained_elsewhere(place: Path, words: Path, *more: str, is_compiled: bool = True) -> dict[str, Any]:
+def trained_elsewhere(
+    place: Path, words: Path, *more: str, is_compiled: bool = True
+) -> dict[str, Any]:
     """What `main` returns in a child, in which `CI` is set, as on a machine that tests every change: torch is stricter there.
 
     Args:
@@ -31,7 +33,11 @@ def trained_elsewhere(place: Path, words: Path, *more: str, is_compiled: bool = 
         [sys.executable, "-m", "tests.support.written_trainer", place, words, *more], cwd=place, capture_output=True,
         text=True, env=os.environ | own, timeout=600,
     )  # fmt: skip
-    told = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    told = [
+        line.partition("RESULT ")[2]
+        for line in done.stdout.splitlines()
+        if line.startswith("RESULT ")
+    ]
     assert told, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return json.loads(told[-1])
 
@@ -81,7 +87,10 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     if use_vllm:
         _with_engine(model, seen)
         stock = prepare.requested_arguments
-        in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
+        in_place = {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+        }  # which the kit asks for on a GPU alone
         prepare.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
     dry = gn.dry_run(model, tokenizer, task, [brevity], settings)

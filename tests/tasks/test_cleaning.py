@@ -30,18 +30,27 @@ def of_answers(golds: list[Any]) -> Rows:
 
 
 def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
-    rows = [{"problem": f"{n} + 1?", "final": n + 1, "answer": "see there", "extra": [n, 2.5]} for n in range(6)]
+    rows = [
+        {"problem": f"{n} + 1?", "final": n + 1, "answer": "see there", "extra": [n, 2.5]}
+        for n in range(6)
+    ]
     rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(rows)]
     task = gn.load_task(rows, columns={"question": "problem", "answer": "final"})
     assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
     assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
-    assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(task)
+    assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(
+        task
+    )
     assert {row["mixed"] for row in both(task)} == {1, "a", None}
     assert "the column 'mixed'" not in repr(task)
 
 
-@pytest.mark.parametrize(("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"])
-def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, proposed: dict) -> None:
+@pytest.mark.parametrize(
+    ("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"]
+)
+def test_a_missing_column_is_told_with_a_map(
+    found: list[str], columns: dict, proposed: dict
+) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
     with pytest.raises(ValueError, match="the data has no column") as told:
         gn.load_task(rows, columns=columns)
@@ -60,7 +69,10 @@ def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
         "that keep= leaves out": 1,
     }  # fmt: skip
     shown = repr(task)
-    assert all(reason in shown for reason in task.dropped) and "row 2: question='', answer='1'" in shown
+    assert (
+        all(reason in shown for reason in task.dropped)
+        and "row 2: question='', answer='1'" in shown
+    )
     assert len(both(task)) == 2
 
 
@@ -70,15 +82,22 @@ def test_contradictions_are_asked_about() -> None:
     told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. contradictory=.drop"
     with pytest.raises(ValueError, match=told):
         gn.load_task(rows)
-    dropped, first = (gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first"))
+    dropped, first = (
+        gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first")
+    )
     assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
-    assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {"repeated": 1, "contradictory": 1}
+    assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {
+        "repeated": 1,
+        "contradictory": 1,
+    }
 
 
 def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
     """Counting letters, casing, regular expressions: rows were lost, or a contradiction. The two stay on one side."""
     asked = [f"How many capitals has {word}{n}?" for n in range(10) for word in ("aB", "ab")]
-    task = gn.load_task([{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4)
+    task = gn.load_task(
+        [{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4
+    )
     assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
     labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
@@ -87,20 +106,31 @@ def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
 
 
 def test_answers_after_hashes_are_split_from_their_solution() -> None:
-    task = gn.load_task(of_answers([f"{n}+1={n + 1}\n#### {n + 1:,}" for n in range(1000, 1004)]), holdout=1)
-    assert set(answers(task).values()) == {"1,001", "1,002", "1,003", "1,004"} and task.answers.kind == "number"
+    task = gn.load_task(
+        of_answers([f"{n}+1={n + 1}\n#### {n + 1:,}" for n in range(1000, 1004)]), holdout=1
+    )
+    assert (
+        set(answers(task).values()) == {"1,001", "1,002", "1,003", "1,004"}
+        and task.answers.kind == "number"
+    )
     assert task.train[0]["solution"] == "1000+1=1001" and "after ####" in repr(task)
-    assert "solution" not in gn.load_task(of_answers(["1 #### 1", "2"]), holdout=1).train.column_names
+    assert (
+        "solution" not in gn.load_task(of_answers(["1 #### 1", "2"]), holdout=1).train.column_names
+    )
 
 
-@pytest.mark.parametrize("values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}], [[{"a": None}], [{"a": 1}]]])
+@pytest.mark.parametrize(
+    "values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}], [[{"a": None}], [{"a": 1}]]]
+)
 def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     """Arrow gives each dict the keys of all, with None, and makes 3 to 3.0 beside 2.5: every right function failed."""
     tests = [[{"call": "f", "args": [value], "expected": [value]}] for value in values * 2]
     rows = [{**row, "tests": cell} for row, cell in zip(of_answers("ffff"), tests, strict=True)]
     task = gn.load_task(rows, holdout=1)
     read = [test for row in both(task) for test in read_tests(row["tests"])]
-    assert sorted(repr(list(test.call.args)) for test in read) == sorted(repr([value]) for value in values * 2)
+    assert sorted(repr(list(test.call.args)) for test in read) == sorted(
+        repr([value]) for value in values * 2
+    )
     assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
     # None in a dict inside of a test could be one that Arrow has filled in, so these stay text.
     has_none = values[0] == [{"a": None}]
@@ -108,15 +138,25 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     assert isinstance(task.train[0]["tests"], str) == has_none
 
 
-def test_a_question_of_several_columns_stands_one_below_the_other_options_behind_their_letters() -> None:
-    rows = [{"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]} for n in range(8)]
+def test_a_question_of_several_columns_stands_one_below_the_other_options_behind_their_letters() -> (
+    None
+):
+    rows = [
+        {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]}
+        for n in range(8)
+    ]
     task = gn.load_task(rows, columns={"question": ["title", "body"], "answer": "kind"})
     assert {"Pan 0", "Pan 3\nIron, 3."} < answers(task).keys()
-    rows = [{"Q": f"Which is {n}?", "A": n, "B": n + 1, "C": None, "right": "AB"[n % 2]} for n in range(8)]
+    rows = [
+        {"Q": f"Which is {n}?", "A": n, "B": n + 1, "C": None, "right": "AB"[n % 2]}
+        for n in range(8)
+    ]
     mapped = {"question": ["Q", "A", "B", "C"], "answer": "right"}
     shown = {f"Which is {n}?\nA) {n}\nB) {n + 1}": "AB"[n % 2] for n in range(8)}
     assert answers(gn.load_task(rows, columns=mapped)) == shown
-    turned = [{**row, "A": row["B"], "B": row["A"], "right": "BA"[n % 2]} for n, row in enumerate(rows)]
+    turned = [
+        {**row, "A": row["B"], "B": row["A"], "right": "BA"[n % 2]} for n, row in enumerate(rows)
+    ]
     for seed in range(8):  # the same question with its options in another order is on the same side
         task = gn.load_task([*rows, *turned], columns=mapped, seed=seed)
         assert not set(task.train["Q"]) & set(task.holdout["Q"])
@@ -138,22 +178,35 @@ TEXTS = [[f"x{n}", str(n), "y", "z"] for n in range(16)]
 def test_a_list_of_options_is_shown_and_the_answer_becomes_its_letter(cells: list) -> None:
     cells = [*cells, (["x", "y"], -1), (["x", "y"], None)]
     rows = [
-        {"question": f"What is {n}?", "choices": options, "answer": gold} for n, (options, gold) in enumerate(cells)
+        {"question": f"What is {n}?", "choices": options, "answer": gold}
+        for n, (options, gold) in enumerate(cells)
     ]
     task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
-    assert answers(task) == {f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)}
+    assert answers(task) == {
+        f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)
+    }
     assert task.dropped == {"whose answer is none of its options": 2}
     assert task.answers.hint == "one of: A, B, C, D"
 
 
 def _chat(first: str) -> list[dict[str, str]]:
-    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", "ok thanks")
+    turns = (
+        ("system", "Route it."),
+        ("user", first),
+        ("assistant", "Your number?"),
+        ("user", "ok thanks"),
+    )
     return [{"role": role, "content": content} for role, content in turns]
 
 
 def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
-    rows = [{"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)]
-    rows += [{"messages": _chat("case 0")[:3], "team": "billing"}, {"messages": [{"role": "robot"}], "team": "billing"}]
+    rows = [
+        {"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)
+    ]
+    rows += [
+        {"messages": _chat("case 0")[:3], "team": "billing"},
+        {"messages": [{"role": "robot"}], "team": "billing"},
+    ]
     task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
     assert (len(task.train), len(task.holdout)) == (30, 10)
     assert set(task.dropped) == {
@@ -161,9 +214,13 @@ def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
         'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]',
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
-    assert all(row["question"].startswith("user: case ") for row in both(task)), "what all are told tells none apart"
+    assert all(row["question"].startswith("user: case ") for row in both(task)), (
+        "what all are told tells none apart"
+    )
     with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
-        gn.load_task([*rows, {"messages": _chat("case 1"), "team": "billing"}], columns={"answer": "team"})
+        gn.load_task(
+            [*rows, {"messages": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
+        )
 
 
 def test_what_is_asked_for_is_put_into_chats() -> None:
@@ -171,20 +228,39 @@ def test_what_is_asked_for_is_put_into_chats() -> None:
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
     for row in gn.load_task(rows, **asked).train:
         said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
-        assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant", "user"]
+        assert [role for role, _ in said] == [
+            "system",
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+            "user",
+        ]
         assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
         assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
-    first = {row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train}
+    first = {
+        row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train
+    }
     assert first == {"Route it.", "case x"}, "half have nothing of the system's"
 
 
 @pytest.mark.parametrize(
     ("column", "keys", "roles"),
-    [("conversations", ("from", "value"), ("human", "gpt")), ("messages", ("role", "content"), ("user", "assistant"))],
+    [
+        ("conversations", ("from", "value"), ("human", "gpt")),
+        ("messages", ("role", "content"), ("user", "assistant")),
+    ],
 )
-def test_the_answer_of_a_chat_is_what_the_assistant_says_last(column: str, keys: tuple, roles: tuple) -> None:
+def test_the_answer_of_a_chat_is_what_the_assistant_says_last(
+    column: str, keys: tuple, roles: tuple
+) -> None:
     rows = [
-        {column: [dict(zip(keys, turn, strict=True)) for turn in zip(roles, (f"{n}?", str(n)), strict=True)]}
+        {
+            column: [
+                dict(zip(keys, turn, strict=True))
+                for turn in zip(roles, (f"{n}?", str(n)), strict=True)
+            ]
+        }
         for n in range(4)
     ]
     task = gn.load_task(rows, holdout=1)
@@ -195,7 +271,10 @@ def test_the_answer_of_a_chat_is_what_the_assistant_says_last(column: str, keys:
 def test_dicts_are_answers_in_json() -> None:
     golds = [{"vendor": f"V{n}", "total": n / 2, "paid": True} for n in range(10)]
     task = gn.load_task(of_answers(golds))
-    assert task.answers.kind == "json" and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
+    assert (
+        task.answers.kind == "json"
+        and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
+    )
     assert answers(gn.load_task(of_answers([*map(json.dumps, golds)]))) == answers(task)
 
 
@@ -208,10 +287,14 @@ NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "note"])
 
 @given(
     rows=st.lists(st.dictionaries(NAMES, CELLS, max_size=4), max_size=6)
-    | st.lists(st.fixed_dictionaries({"question": st.text(), "answer": CELLS, "note": CELLS}), max_size=9)
+    | st.lists(
+        st.fixed_dictionaries({"question": st.text(), "answer": CELLS, "note": CELLS}), max_size=9
+    )
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@example([{"question": f"{n}?", "answer": "1", "nested": {"a": [1] if n else "x"}} for n in range(4)])
+@example(
+    [{"question": f"{n}?", "answer": "1", "nested": {"a": [1] if n else "x"}} for n in range(4)]
+)
 def test_rows_of_any_kind_are_taken_or_refused(rows: Rows) -> None:
     try:
         task = gn.load_task(rows)

@@ -24,7 +24,9 @@ def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
     rows = [{"question": q, "answer": "1"} for q in [*QUESTIONS, "held out 0", "held out 1"]]
     asked = with_prompts(rows, gn.tasks.xml(), None)
-    return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(asked[:10]), Dataset.from_list(asked[10:]))
+    return gn.tasks.Task(
+        "sums", gn.tasks.xml(), Dataset.from_list(asked[:10]), Dataset.from_list(asked[10:])
+    )
 
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]]) -> Run:
@@ -39,14 +41,21 @@ def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float
             }
             for at, (row, scores) in enumerate(groups.items()) for i, score in enumerate(scores)
         ]  # fmt: skip
-        pandas.DataFrame(rows).to_parquet(folder / "completions" / f"step_{number:06d}.parquet", index=False)
+        pandas.DataFrame(rows).to_parquet(
+            folder / "completions" / f"step_{number:06d}.parquet", index=False
+        )
     return run
 
 
 @pytest.fixture
 def run(task: gn.tasks.Task, tmp_path: Path) -> Run:
     nan = float("nan")
-    steps = [{0: [0, 0], 1: [0, 1]}, {2: [1, 1], 3: [nan, 1]}, {0: [0, 0], 2: [1, 1]}, {1: [1, 1], 4: [1, 1]}]
+    steps = [
+        {0: [0, 0], 1: [0, 1]},
+        {2: [1, 1], 3: [nan, 1]},
+        {0: [0, 0], 2: [1, 1]},
+        {1: [1, 1], 4: [1, 1]},
+    ]
     return make_run(tmp_path / "run", task, steps)
 
 
@@ -59,13 +68,20 @@ def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, later
     measured = task.with_pass_rates(run)
     assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
     assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
-    assert "measured for 5 of 10 questions" in repr(measured) and measured.train["question"] == task.train["question"]
+    assert (
+        "measured for 5 of 10 questions" in repr(measured)
+        and measured.train["question"] == task.train["question"]
+    )
     rates = measured.with_pass_rates(later).train["pass_rate"]
-    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5, "a later measurement replaces only what it measured"
+    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5, (
+        "a later measurement replaces only what it measured"
+    )
     together = task.with_pass_rates([run, later]).train["pass_rate"]
     assert together[0] == pytest.approx(1 / 6) and together[7] == 0.5
     gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
-    of_baseline = task.with_pass_rates(dataclasses.replace(gate, rows=(task.train[0], task.train[1])))
+    of_baseline = task.with_pass_rates(
+        dataclasses.replace(gate, rows=(task.train[0], task.train[1]))
+    )
     assert of_baseline.train["pass_rate"][:3] == [0.5, 0.0, None]
 
 
@@ -81,9 +97,13 @@ def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, ru
 def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, later: Run) -> None:
     order = [QUESTIONS.index(question) for question in task.after([run, later]).train["question"]]
     assert order[-1] == 0 and {*order[-3:-1]} == {1, 2} and {*order[-6:-3]} == {3, 4, 7}
-    assert order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
+    assert (
+        order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
+    )
     ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
-    assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], "a task with an order keeps it"
+    assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], (
+        "a task with an order keeps it"
+    )
 
 
 def test_a_real_run(tiny_run: gn.runs.Run) -> None:
@@ -97,8 +117,15 @@ def test_a_real_run(tiny_run: gn.runs.Run) -> None:
 
 
 def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
-    sizes = {"max_steps": 3, "max_completion_length": 4, "num_generations": 2, "per_device_train_batch_size": 4}
-    model, tokenizer, task, settings = load_tiny(tiny_folder, 12, 2, run_root=str(tmp_path), **sizes)
+    sizes = {
+        "max_steps": 3,
+        "max_completion_length": 4,
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+    }
+    model, tokenizer, task, settings = load_tiny(
+        tiny_folder, 12, 2, run_root=str(tmp_path), **sizes
+    )
     asked = {}
     for is_ordered in (True, False):
         one = dataclasses.replace(task, is_ordered=is_ordered)

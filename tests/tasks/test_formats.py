@@ -29,8 +29,12 @@ def test_xml(case: list) -> None:
     assert [format.extract(text), format.completeness(text), format.is_exact(text)] == expected
 
 
-@pytest.mark.parametrize(("name", "text", "answer", "last"), WRITTEN["last word: format, text, answer, last word"])
-def test_nothing_may_take_an_answer_back(name: str, text: str, answer: str | None, last: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "answer", "last"), WRITTEN["last word: format, text, answer, last word"]
+)
+def test_nothing_may_take_an_answer_back(
+    name: str, text: str, answer: str | None, last: str | None
+) -> None:
     format = getattr(formats, name)()
     assert (format.extract(text), format.extract_last(text)) == (answer, last)
 
@@ -47,7 +51,9 @@ def test_a_template_that_opens_the_tag() -> None:
     assert not formats.xml().for_template(Opens()).is_opened_by_template
 
 
-PIECES = st.sampled_from([*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"])
+PIECES = st.sampled_from(
+    [*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"]
+)
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))

@@ -42,7 +42,9 @@ SILENT = "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + 
 def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
     words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[UNK]", chat_template=template)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", bos_token="[UNK]", chat_template=template
+    )
 
 
 def both(task: gn.tasks.Task) -> Rows:
@@ -92,7 +94,11 @@ def test_own_solution_column_stays_beside_hashes() -> None:
 # Labels with names.
 
 LABELLED = Dataset.from_dict(
-    {"question": [f"{n}?" for n in range(9)], "answer": [0, 1, 0] * 2 + [1, 1, -1], "tags": [[0], [1], []] * 3},
+    {
+        "question": [f"{n}?" for n in range(9)],
+        "answer": [0, 1, 0] * 2 + [1, 1, -1],
+        "tags": [[0], [1], []] * 3,
+    },
     features=Features(
         {
             "question": Value("string"),
@@ -116,7 +122,10 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
     task = gn.load_task(source)
     assert answers(task) == ["neg"] * 4 + ["pos"] * 4
     assert task.dropped == {"with an empty answer": 1}, "-1 stands for no label"
-    assert sorted(map(tuple, (row["tags"] for row in both(task)))) == [()] * 2 + [("x",)] * 3 + [("y",)] * 3
+    assert (
+        sorted(map(tuple, (row["tags"] for row in both(task))))
+        == [()] * 2 + [("x",)] * 3 + [("y",)] * 3
+    )
     assert "the column 'answer' holds labels: their names are used, not their numbers" in task.notes
 
 
@@ -125,7 +134,10 @@ def test_class_labels_keep_their_names(kind: str, tmp_path: Path) -> None:
 
 def options_rows(names: list[str], golds: list[Any]) -> Rows:
     texts = [[f"text {n}{letter}" for letter in "wxyz"] for n in range(len(golds))]
-    return [{**row, **dict(zip(names, held, strict=False))} for row, held in zip(rows_of(golds), texts, strict=True)]
+    return [
+        {**row, **dict(zip(names, held, strict=False))}
+        for row, held in zip(rows_of(golds), texts, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +170,9 @@ def test_option_columns_give_letters(names: list[str], golds: list[Any], letters
     task = gn.load_task(rows, columns={"question": ["question", *names], "answer": "answer"})
     assert "".join(answers(task)) == letters
     assert task.answers.kind != "number"
-    assert all("\nA) text " in row["question"] and "\nB) text " in row["question"] for row in both(task))
+    assert all(
+        "\nA) text " in row["question"] and "\nB) text " in row["question"] for row in both(task)
+    )
 
 
 def test_option_position_as_text_is_read() -> None:
@@ -169,15 +183,21 @@ def test_option_position_as_text_is_read() -> None:
 
 
 def test_option_texts_that_are_numbers_are_no_positions() -> None:
-    rows = rows_of(["3", "2", "9"] * 2, choices=[["3", "2", "5"], ["1", "0", "2"], ["1", "2", "3"]] * 2)
+    rows = rows_of(
+        ["3", "2", "9"] * 2, choices=[["3", "2", "5"], ["1", "0", "2"], ["1", "2", "3"]] * 2
+    )
     task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
     assert "".join(answers(task)) == "AACC"
-    assert task.dropped == {"whose answer is none of its options": 2}, "9 is no option, and no position either"
+    assert task.dropped == {"whose answer is none of its options": 2}, (
+        "9 is no option, and no position either"
+    )
 
 
 def test_option_positions_without_evidence_are_noted() -> None:
     rows = rows_of([1, 2, 1, 2], choices=[["x", "y", "z", "w"]] * 4)
-    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"}, holdout=1)
+    task = gn.load_task(
+        rows, columns={"question": ["question", "choices"], "answer": "answer"}, holdout=1
+    )
     assert any("counted from 0: 0 is A. No row shows this" in note for note in task.notes)
 
 
@@ -189,14 +209,17 @@ def test_rows_that_keep_leaves_out_decide_nothing() -> None:
 
 def test_two_sentences_are_not_options() -> None:
     rows = rows_of(["same", "other"] * 4, sentence1=["One."] * 8, sentence2=["Two."] * 8)
-    task = gn.load_task(rows, columns={"question": ["question", "sentence1", "sentence2"], "answer": "answer"})
+    task = gn.load_task(
+        rows, columns={"question": ["question", "sentence1", "sentence2"], "answer": "answer"}
+    )
     assert "A)" not in task.train[0]["question"]
 
 
 @pytest.mark.parametrize("names", [["opa", "opb"], ["choices"]])
 def test_options_that_no_question_shows_are_noted(names: list[str]) -> None:
     rows = [
-        {**row, **dict.fromkeys(names, ["x", "y"] if names == ["choices"] else "x")} for row in rows_of([0, 1, 1, 0])
+        {**row, **dict.fromkeys(names, ["x", "y"] if names == ["choices"] else "x")}
+        for row in rows_of([0, 1, 1, 0])
     ]
     shown = json.dumps(["question", *names])
     note = f'If these are its options: "question": {shown}'
@@ -223,7 +246,10 @@ def test_aliases_are_all_right_in_every_reward() -> None:
 def test_rows_without_an_alias_accept_their_answer() -> None:
     task = gn.load_task(rows_of(CAPITALS), holdout=2)
     assert ["Oslo"] in [row["accepted_answers"] for row in both(task)]
-    assert "accepted_answers" not in gn.load_task(rows_of(["a b", "c d"]), holdout=1).train.column_names
+    assert (
+        "accepted_answers"
+        not in gn.load_task(rows_of(["a b", "c d"]), holdout=1).train.column_names
+    )
 
 
 def test_aliases_are_right_in_a_held_out_set() -> None:
@@ -269,9 +295,12 @@ def test_field_inside_of_a_dict_is_a_column() -> None:
 
 def test_missing_field_is_told_with_the_fields_there_are() -> None:
     with pytest.raises(
-        ValueError, match=r"no column 'ticket.bdy' for the question; it has \['ticket', .*'ticket.body'\]"
+        ValueError,
+        match=r"no column 'ticket.bdy' for the question; it has \['ticket', .*'ticket.body'\]",
     ):
-        gn.load_task([{"ticket": {"body": "x"}, "answer": "1"}] * 2, columns={"question": "ticket.bdy"})
+        gn.load_task(
+            [{"ticket": {"body": "x"}, "answer": "1"}] * 2, columns={"question": "ticket.bdy"}
+        )
 
 
 def test_dict_columns_reach_rewards_as_dicts() -> None:
@@ -286,7 +315,10 @@ def test_dict_columns_reach_rewards_as_dicts() -> None:
     gn.score(look, ["x"] * 4, both(task))
     assert sorted(map(repr, seen)) == sorted(map(repr, cells))
     assert not any("kept as text" in note for note in task.notes)
-    assert [row["facts"] for row in task.train.select([1, 0])] == [task.train[1]["facts"], task.train[0]["facts"]]
+    assert [row["facts"] for row in task.train.select([1, 0])] == [
+        task.train[1]["facts"],
+        task.train[0]["facts"],
+    ]
 
 
 def test_parts_with_other_dicts_have_one_type() -> None:
@@ -318,7 +350,10 @@ TAKEN = [
 def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
     assert name not in task.train.column_names and f"source_{name}" in task.train.column_names
-    assert f"the column {name!r} is now 'source_{name}': the trainer uses the name {name!r} itself" in task.notes
+    assert (
+        f"the column {name!r} is now 'source_{name}': the trainer uses the name {name!r} itself"
+        in task.notes
+    )
     gn.score(gn.rewards.correctness(), ["<answer>p</answer>"], task.train[0])
 
 
@@ -334,31 +369,41 @@ def test_names_the_trainer_takes_are_known() -> None:
     source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
         GRPOTrainer._generate_and_score_completions
     )
-    passed = {*re.findall(r'reward_kwargs\["(\w+)"\]', source), *re.findall(r'"(\w+)" in inputs\[0\]', source)}
+    passed = {
+        *re.findall(r'reward_kwargs\["(\w+)"\]', source),
+        *re.findall(r'"(\w+)" in inputs\[0\]', source),
+    }
     assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
     assert passed <= _TAKEN | {"prompt"}
 
 
 def test_unknown_part_is_named() -> None:
     with pytest.raises(
-        ValueError, match="has the part 'anwser', which is none of question, answer, prompt; did you mean 'answer'"
+        ValueError,
+        match="has the part 'anwser', which is none of question, answer, prompt; did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 
 
 def test_map_written_the_wrong_way_round_is_turned() -> None:
     rows = [{"text": "a", "label": "b"}] * 2
-    with pytest.raises(ValueError, match=r'The part comes first: columns=\{"question": "text", "answer": "label"\}'):
+    with pytest.raises(
+        ValueError, match=r'The part comes first: columns=\{"question": "text", "answer": "label"\}'
+    ):
         gn.load_task(rows, columns={"text": "question", "label": "answer"})
 
 
 # Names.
 
 
-def test_gsm8k_beside_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gsm8k_beside_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "gsm8k").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.load_dataset", lambda *names, split: Dataset.from_list(rows_of(["1", "2", "3"])))
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *names, split: Dataset.from_list(rows_of(["1", "2", "3"]))
+    )
     assert len(gn.load_task("gsm8k", holdout=1).train) == 2
 
 
@@ -369,9 +414,16 @@ def test_other_folder_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("arithmatic", "arithmetic"), ("Arithmetic", "arithmetic"), ("gsm-8k", "gsm8k"), ("rows", "rows.csv")],
+    [
+        ("arithmatic", "arithmetic"),
+        ("Arithmetic", "arithmetic"),
+        ("gsm-8k", "gsm8k"),
+        ("rows", "rows.csv"),
+    ],
 )
-def test_misspelt_name_is_told_at_once(name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_name_is_told_at_once(
+    name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reading, "_read_hub", None)
@@ -397,7 +449,9 @@ def test_arithmetic_option_is_told_in_the_users_words(options: dict, told: str) 
 
 
 def test_unknown_argument_is_told_with_the_known_one() -> None:
-    with pytest.raises(TypeError, match="colunms= means nothing for the data; did you mean 'columns'"):
+    with pytest.raises(
+        TypeError, match="colunms= means nothing for the data; did you mean 'columns'"
+    ):
         gn.load_task(rows_of(["1", "2"]), colunms={})
 
 
@@ -421,12 +475,17 @@ def test_task_made_without_a_tokenizer_is_merged_when_it_is_fitted() -> None:
     assert task.train[0]["prompt"][0]["role"] == "system"
     fitted = task.fit(tokenizer, 256)
     assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
-    assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == ["user"]
+    assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == [
+        "user"
+    ]
 
 
 def test_refused_messages_are_told_with_what_to_write() -> None:
     prompts = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]]
-    with pytest.raises(ValueError, match=r"refuses these messages \(System role not supported\).*tokenizer=tokenizer"):
+    with pytest.raises(
+        ValueError,
+        match=r"refuses these messages \(System role not supported\).*tokenizer=tokenizer",
+    ):
         prompt_lengths(prompts, tokenizer_with(GEMMA_2))
 
 
@@ -441,7 +500,12 @@ def test_template_with_a_system_role_keeps_it() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("Return", "Returns"), ("Shipping", "Shiping"), ("in stock", "in-stock"), ("recieved", "received")],
+    [
+        ("Return", "Returns"),
+        ("Shipping", "Shiping"),
+        ("in stock", "in-stock"),
+        ("recieved", "received"),
+    ],
 )
 def test_alike_labels_are_noted(one: str, other: str) -> None:
     task = gn.load_task(rows_of([one] * 5 + [other] * 2 + ["something"] * 5))
@@ -468,14 +532,22 @@ def test_different_labels_are_not_alike() -> None:
 
 # Held-out rows of one's own.
 
-TRAIN, TEST = rows_of([str(n) for n in range(20)]), [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)]
+TRAIN, TEST = (
+    rows_of([str(n) for n in range(20)]),
+    [{"question": f"Test {n}?", "answer": str(n)} for n in range(5)],
+)
 
 
 @pytest.mark.parametrize("kind", ["rows", "frame", "columns", "dataset", "csv", "path"])
 def test_holdout_takes_any_source(kind: str, tmp_path: Path) -> None:
     frame = pandas.DataFrame(TEST)
     frame.to_csv(tmp_path / "test.csv", index=False)
-    sources = {"rows": TEST, "frame": frame, "columns": frame.to_dict("list"), "dataset": Dataset.from_list(TEST)}
+    sources = {
+        "rows": TEST,
+        "frame": frame,
+        "columns": frame.to_dict("list"),
+        "dataset": Dataset.from_list(TEST),
+    }
     sources |= {"csv": str(tmp_path / "test.csv"), "path": tmp_path / "test.csv"}
     task = gn.load_task(TRAIN, holdout=sources[kind])
     assert list(task.holdout["question"]) == [row["question"] for row in TEST]
@@ -487,7 +559,12 @@ def test_holdout_is_read_like_the_training_rows() -> None:
     test = [{"q": f"Test {n}?", "a": "so\n#### 7", "drop": n == 1} for n in range(3)] + [
         {"q": "", "a": "#### 1", "drop": False}
     ]
-    task = gn.load_task(train, holdout=test, columns={"question": "q", "answer": "a"}, keep=lambda row: not row["drop"])
+    task = gn.load_task(
+        train,
+        holdout=test,
+        columns={"question": "q", "answer": "a"},
+        keep=lambda row: not row["drop"],
+    )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
@@ -571,7 +648,11 @@ def test_arithmetic_refuses_rows_to_hold_out() -> None:
 def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:
     texts = [f"<answer>{given}</answer>" for given in same]
     assert dict(
-        zip(same, gn.rewards.correctness()(completions=texts, answer=[gold] * len(same)), strict=True)
+        zip(
+            same,
+            gn.rewards.correctness()(completions=texts, answer=[gold] * len(same)),
+            strict=True,
+        )
     ) == dict.fromkeys(same, 1.0)
 
 
@@ -593,7 +674,8 @@ def test_percent_sign_has_one_meaning_beside_a_plain_gold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("golds", "column"), [(["12%", "0.5", "40 %", "7%"], "answer"), (["12", "0.5", "40"], "percent_off")]
+    ("golds", "column"),
+    [(["12%", "0.5", "40 %", "7%"], "answer"), (["12", "0.5", "40"], "percent_off")],
 )
 def test_column_of_percentages_reads_bare_golds_in_percent(golds: list[str], column: str) -> None:
     rows = [{"question": f"{n}?", column: gold} for n, gold in enumerate(golds)]
@@ -611,7 +693,9 @@ def test_tolerance_counts_points_of_percentages() -> None:
 
 
 def test_empty_gold_cell_is_none_for_json_answer() -> None:
-    assert gn.rewards.json_answer()(completions=["<answer>1</answer>"], answer=[float("nan")]) == [None]
+    assert gn.rewards.json_answer()(completions=["<answer>1</answer>"], answer=[float("nan")]) == [
+        None
+    ]
 
 
 # Rewards and tools.
@@ -620,13 +704,21 @@ def test_empty_gold_cell_is_none_for_json_answer() -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (["7"], r"the column 'answer' of the reward 'correctness' has 1 value for 2 completions.*answer=\[...\]"),
-        ("7", r"has one str for 2 completions. Each completion needs its own value: answer=\['7'\] \* 2"),
+        (
+            ["7"],
+            r"the column 'answer' of the reward 'correctness' has 1 value for 2 completions.*answer=\[...\]",
+        ),
+        (
+            "7",
+            r"has one str for 2 completions. Each completion needs its own value: answer=\['7'\] \* 2",
+        ),
     ],
 )
 def test_gold_for_another_number_of_completions_is_told(column: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        gn.rewards.correctness()(completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column)
+        gn.rewards.correctness()(
+            completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column
+        )
 
 
 def graded(completions: list, level: int = 1, **columns: Any) -> list[float]:
@@ -653,7 +745,10 @@ def look_up(table: dict, word: str, limit: int = 3) -> str:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: functools.partial(look_up, {"a": "12345"}), lambda: functools.partial(look_up, table={"a": "12345"})],
+    [
+        lambda: functools.partial(look_up, {"a": "12345"}),
+        lambda: functools.partial(look_up, table={"a": "12345"}),
+    ],
 )
 def test_partial_tool_is_a_tool_without_its_set_arguments(make) -> None:
     played = gn.load_task(TRAIN, holdout=4).with_tools(make())
@@ -678,14 +773,23 @@ def test_tool_without_a_name_is_told() -> None:
         gn.load_task(TRAIN, holdout=4).with_tools(Lookup())
 
 
-CELLS = [[{"n": 3}, {"n": 2.5}], [{"n": 1 / 3}, {"n": 0.1}], [[1, "x"], []], [1, "2"], [{"n": "2"}, {"m": "x"}], [1, 2]]
+CELLS = [
+    [{"n": 3}, {"n": 2.5}],
+    [{"n": 1 / 3}, {"n": 0.1}],
+    [[1, "x"], []],
+    [1, "2"],
+    [{"n": "2"}, {"m": "x"}],
+    [1, 2],
+]
 
 
 @pytest.mark.parametrize("cells", CELLS, ids=str)
 def test_dataset_of_rows_is_what_it_was(cells: list[Any]) -> None:
     rows = rows_of(["p", "q"], own=cells)
     assert repr(list(as_dataset(rows))) == repr(rows)
-    assert sorted(repr(row["own"]) for row in both(gn.load_task(rows, holdout=1))) == sorted(map(repr, cells))
+    assert sorted(repr(row["own"]) for row in both(gn.load_task(rows, holdout=1))) == sorted(
+        map(repr, cells)
+    )
 
 
 def test_numbers_that_json_would_round_are_kept_as_text() -> None:
@@ -696,11 +800,18 @@ def test_numbers_that_json_would_round_are_kept_as_text() -> None:
 
 def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     rows = [
-        {**row, "prompt": [{"role": "user", "content": "?"}]} for row in rows_of(["p", "q"], a=[{"n": 3}, {"m": 2.5}])
+        {**row, "prompt": [{"role": "user", "content": "?"}]}
+        for row in rows_of(["p", "q"], a=[{"n": 3}, {"m": 2.5}])
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = (ROOT / "grpo_nb/scaleout/templates/train.py.jinja").read_text()
-    names: dict[str, Any] = {"json": json, "HERE": tmp_path, "Dataset": Dataset, "Features": Features, "Json": Json}
+    names: dict[str, Any] = {
+        "json": json,
+        "HERE": tmp_path,
+        "Dataset": Dataset,
+        "Features": Features,
+        "Json": Json,
+    }
     names |= {"pyarrow": pyarrow}
     for function in ("lines", "is_changed", "rows_of"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)

@@ -60,12 +60,16 @@ def test_cells_stay_as_they_are(tmp_path: Path) -> None:
     nested = [{"question": "a?", "options": ["x", "y"], "more": {"n": 1}}]
     pandas.DataFrame(nested).to_parquet(tmp_path / "a.parquet")
     assert read_rows(tmp_path / "a.parquet").rows == nested
-    (tmp_path / "a.csv").write_text('question,answer,batch\n"two\nlines, one cell",007,2024_01\nNA,,0.10\n')
+    (tmp_path / "a.csv").write_text(
+        'question,answer,batch\n"two\nlines, one cell",007,2024_01\nNA,,0.10\n'
+    )
     assert read_rows(tmp_path / "a.csv").rows == [
         {"question": "two\nlines, one cell", "answer": "007", "batch": "2024_01"},
         {"question": "NA", "answer": "", "batch": "0.10"},
     ]
-    frame = pandas.DataFrame({"question": ["a?", "b?", "c?"], "answer": [7, None, 8], "day": [None, pandas.NaT, None]})
+    frame = pandas.DataFrame(
+        {"question": ["a?", "b?", "c?"], "answer": [7, None, 8], "day": [None, pandas.NaT, None]}
+    )
     assert [row["answer"] for row in read_rows(frame).rows] == [7, None, 8]
     task = gn.load_task(frame, holdout=1)
     assert {row["answer"] for part in (task.train, task.holdout) for row in part} == {"7", "8"}
@@ -108,8 +112,12 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
     ],
 )  # fmt: skip
-def test_what_holds_no_rows_is_told(source: Any, error: type[Exception], told: str, monkeypatch) -> None:
-    monkeypatch.setattr(reading, "_read_hub", None)  # what asks the Hub for a misspelt file would take 20 s
+def test_what_holds_no_rows_is_told(
+    source: Any, error: type[Exception], told: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        reading, "_read_hub", None
+    )  # what asks the Hub for a misspelt file would take 20 s
     with pytest.raises(error, match=told):
         read_rows(source)
 
@@ -135,7 +143,9 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> Non
     gn.load_task("me/reviews-1.0", config="short")
     gsm8k = ("openai/gsm8k", "main")
     assert hub == [(gsm8k, "train"), (gsm8k, "test"), (("me/reviews-1.0", "short"), "train")]
-    with pytest.raises(ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"):
+    with pytest.raises(
+        ValueError, match=r"'nobody/no-such-data' is no file, and no data set.*Couldn't reach"
+    ):
         gn.load_task("nobody/no-such-data")
 
 
@@ -146,7 +156,9 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> Non
         (DatasetDict({"train": DATA}), "config", "main"), (ROWS, "high", 3), (ROWS, "colunms", {}),
     ],
 )  # fmt: skip
-def test_an_argument_that_means_nothing_for_a_source_is_told(source: Any, name: str, value: Any, hub: list) -> None:
+def test_an_argument_that_means_nothing_for_a_source_is_told(
+    source: Any, name: str, value: Any, hub: list
+) -> None:
     with pytest.raises(TypeError, match=f"{name}= means nothing for"):
         gn.load_task(source, **{name: value})
 
@@ -154,12 +166,24 @@ def test_an_argument_that_means_nothing_for_a_source_is_told(source: Any, name: 
 def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/guide/tables.md, each line on a file or column of the kind that it is for."""
     monkeypatch.chdir(tmp_path)
-    Path("titled.csv").write_bytes("Skargi\n\nquestion;answer\nCo to źdźbło?;trawa\n".encode("cp1250"))
+    Path("titled.csv").write_bytes(
+        "Skargi\n\nquestion;answer\nCo to źdźbło?;trawa\n".encode("cp1250")
+    )
     Path("unnamed.tsv").write_text('"Nice" bag, said mum\tgood\n"odd\tbad\n')
     Path("cut.csv").write_text("question,answer\nwho?,007\na, b,1\n")
-    Path("nested.json").write_text(json.dumps({"data": [{"question": "a?", "more": {"answer": 1}}]}))
-    monkeypatch.setattr(pandas, "read_excel", lambda name: pandas.read_csv("cut.csv", on_bad_lines="skip"))
-    lines = (ROOT / "docs/guide/tables.md").read_text().partition("```python\n")[2].partition("```")[0].splitlines()
+    Path("nested.json").write_text(
+        json.dumps({"data": [{"question": "a?", "more": {"answer": 1}}]})
+    )
+    monkeypatch.setattr(
+        pandas, "read_excel", lambda name: pandas.read_csv("cut.csv", on_bad_lines="skip")
+    )
+    lines = (
+        (ROOT / "docs/guide/tables.md")
+        .read_text()
+        .partition("```python\n")[2]
+        .partition("```")[0]
+        .splitlines()
+    )
     columns = {"answer": ["1.234,50", "3"], "label": [0, 1], "question": ["It&#39;s?", "b?"]}
     names, made = {"pandas": pandas, "html": html, "json": json}, []
     for line in lines:
@@ -168,7 +192,13 @@ def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(read_rows(names["frame"]).rows)
     _, titled, unnamed, cut, commas, labels, escaped, nested = made
     assert titled == [{"question": "Co to źdźbło?", "answer": "trawa"}]
-    assert unnamed[0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(unnamed) == 2
-    assert cut == [{"question": "who?", "answer": "007"}] and nested == [{"question": "a?", "more.answer": 1}]
-    assert [row["answer"] for row in commas] == ["1234.50", "3"] and escaped[0]["question"] == "It's?"
+    assert (
+        unnamed[0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(unnamed) == 2
+    )
+    assert cut == [{"question": "who?", "answer": "007"}] and nested == [
+        {"question": "a?", "more.answer": 1}
+    ]
+    assert [row["answer"] for row in commas] == ["1234.50", "3"] and escaped[0][
+        "question"
+    ] == "It's?"
     assert [row["label"] for row in labels] == ["no", "yes"]

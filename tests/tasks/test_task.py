@@ -14,7 +14,9 @@ from grpo_nb.tasks.contamination import normalized_question
 from tests.tasks.test_answers import KINDS
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
-LABELS = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
+LABELS = [
+    {"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)
+]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         assert options.get("low", 1) <= min(numbers) and max(numbers) <= options.get("high", 20)
         assert asked.count("(") == asked.count(")") == len(numbers) - 2
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
-        assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", "the example turn is no question"
+        assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", (
+            "the example turn is no question"
+        )
     assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
     assert gn.load_task("arithmetic", seed=5, **options).fingerprint == task.fingerprint
     assert gn.load_task("arithmetic", seed=6, **options).fingerprint != task.fingerprint
@@ -79,18 +83,35 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         (ROWS, {"contradictory": "last"}, ValueError, "contradictory = 'last' is not known here"),
     ],
 )  # fmt: skip
-def test_what_makes_no_task_is_told(source: object, options: dict, error: type[Exception], told: str) -> None:
+def test_what_makes_no_task_is_told(
+    source: object, options: dict, error: type[Exception], told: str
+) -> None:
     with pytest.raises(error, match=told):
         gn.load_task(source, **options)
 
 
 def test_questions_that_are_written_alike_are_on_the_same_side() -> None:
     """`f(x) + 1` and `f(y) + 1` were one question, for what looks as an option's letter was taken away inside of a line."""
-    asked = ["C#", "C", ":(", "(:", "$5", "5", ".NET", "net", "a b", "a  b?", "f(x) + 1", "f(y) + 1"]
+    asked = [
+        "C#",
+        "C",
+        ":(",
+        "(:",
+        "$5",
+        "5",
+        ".NET",
+        "net",
+        "a b",
+        "a  b?",
+        "f(x) + 1",
+        "f(y) + 1",
+    ]
     rows, apart = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)], 0
     for seed in range(12):
         task = gn.load_task(rows, holdout=4, seed=seed)
-        train, held = ({*map(normalized_question, part["question"])} for part in (task.train, task.holdout))
+        train, held = (
+            {*map(normalized_question, part["question"])} for part in (task.train, task.holdout)
+        )
         assert not train & held
         apart += len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"}) == 1
     assert apart
@@ -103,7 +124,9 @@ def test_the_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hi
     assert task.answers.kind == kind and f"<answer>\n{hint}\n</answer>" in told(task)
     assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
     as_text = gn.load_task(rows, kind="text")
-    assert as_text.answers.kind == "text" and "<answer>\nanswer\n</answer>" in told(as_text), "kind= sets it"
+    assert as_text.answers.kind == "text" and "<answer>\nanswer\n</answer>" in told(as_text), (
+        "kind= sets it"
+    )
 
 
 def test_answers_of_another_kind_are_counted_and_shown() -> None:
@@ -120,7 +143,9 @@ def test_system_format_and_hint_of_ones_own_stand() -> None:
     assert r"\boxed{one of: lost, sent}" in told(gn.load_task(LABELS, format=gn.tasks.boxed()))
     hinted = dataclasses.replace(gn.tasks.xml(), answer_hint="a city")
     assert "<answer>\na city\n</answer>" in told(gn.load_task(LABELS, format=hinted))
-    bare = gn.load_task(LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost"))
+    bare = gn.load_task(
+        LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost")
+    )
     assert told(bare).endswith("nothing but the answer:\none of: lost, sent") and not bare.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
     held = bare.holdout[0]
@@ -128,28 +153,45 @@ def test_system_format_and_hint_of_ones_own_stand() -> None:
         gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
 
 
-def test_the_length_filter_counts_what_it_drops(tokenizer, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    rows = [*ROWS, *({"question": f"{word} " * 300, "answer": "1", "level": 0} for word in ("word", "more"))]
+def test_the_length_filter_counts_what_it_drops(
+    tokenizer, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    rows = [
+        *ROWS,
+        *({"question": f"{word} " * 300, "answer": "1", "level": 0} for word in ("word", "more")),
+    ]
     task = gn.load_task(rows, holdout=0.3, seed=0)
     monkeypatch.setattr(tokenizer, "model_max_length", 256)
     capfd.readouterr()
     short = task.fit(tokenizer, 256)
-    assert "indexing errors" not in capfd.readouterr().err, "a warning of transformers that such a prompt was met"
+    assert "indexing errors" not in capfd.readouterr().err, (
+        "a warning of transformers that such a prompt was met"
+    )
     assert short.dropped == {"too long": 2} and "too long" in repr(short)
     keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.notes[-1])[1])
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     exactly = task.fit(tokenizer, max(lengths))
     assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20 and max(lengths) <= 256
-    text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)
-    assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
-    with pytest.raises(ValueError, match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_"):
+    text = tokenizer.apply_chat_template(
+        short.train[0]["prompt"], add_generation_prompt=True, tokenize=False
+    )
+    assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [
+        len(tokenizer(text)["input_ids"])
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_",
+    ):
         task.fit(tokenizer, 8)
 
 
 def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(tokenizer) -> None:
     long = " ".join(f"field{n}: {n}," for n in range(12))
-    rows = [{"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)} for n in range(40)]
+    rows = [
+        {"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)}
+        for n in range(40)
+    ]
     settings = gn.preset("cpu", max_completion_length=48, max_prompt_length=400)
     notes = gn.load_task(rows, settings, tokenizer=tokenizer).notes
     (note,) = [note for note in notes if "max_completion_length" in note]
@@ -158,7 +200,9 @@ def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(toke
     assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
     short = [{**row, "answer": "7"} for row in rows]
     assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
-    shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=("Read this.", long, "7")))
+    shown = repr(
+        gn.load_task(short, settings, tokenizer=tokenizer, example=("Read this.", long, "7"))
+    )
     assert "is too few for 1 of 41 right completions" in shown
 
 
@@ -166,5 +210,11 @@ def test_a_task_shows_itself_escaped(tokenizer) -> None:
     rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
     for options in ({}, {"tokenizer": tokenizer}):
         shown = gn.load_task(rows, holdout=1, **options)._repr_html_()
-        assert "<script>" not in shown and "&lt;script&gt;" in shown and "<code>&lt;b&gt;</code>" in shown
-    assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), "as the model sees it"
+        assert (
+            "<script>" not in shown
+            and "&lt;script&gt;" in shown
+            and "<code>&lt;b&gt;</code>" in shown
+        )
+    assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), (
+        "as the model sees it"
+    )

@@ -74,11 +74,23 @@ def bare(place: str) -> str:
     ("functions", "options", "told"),
     [
         ([], {}, "there is no tool, or one that is async"),
-        ([], {"environment": Village()}, "must be a class, as each completion plays in an object of its own"),
+        (
+            [],
+            {"environment": Village()},
+            "must be a class, as each completion plays in an object of its own",
+        ),
         ([], {"environment": {"a": Village}}, "several environments in one task are not supported"),
-        ([], {"environment": Named}, "Named.get_reward would be paid without weight, check or column"),
+        (
+            [],
+            {"environment": Named},
+            "Named.get_reward would be paid without weight, check or column",
+        ),
         ([], {"environment": Late}, "or one that is async"),
-        ([], {"environment": Dice}, "Dice.reset began one row twice, and number was 0.* different games"),
+        (
+            [],
+            {"environment": Dice},
+            "Dice.reset began one row twice, and number was 0.* different games",
+        ),
         ([], {"environment": Loose}, "and drawn was"),
         ([], {"environment": Talking}, "and what it says was"),
         ([read], {"environment": Village}, "two tools are called 'read'"),
@@ -116,7 +128,9 @@ def test_an_episode_begins_with_nothing_left_of_the_one_before(task: gn.tasks.Ta
     assert played.seen == 0 and not hasattr(played, "seen_before")
 
 
-def test_an_episode_changes_no_row_and_its_methods_are_to_others_as_they_were_written(task: gn.tasks.Task) -> None:
+def test_an_episode_changes_no_row_and_its_methods_are_to_others_as_they_were_written(
+    task: gn.tasks.Task,
+) -> None:
     class Deck(Village):
         def draw(self) -> str:
             """Draw a place."""
@@ -139,7 +153,9 @@ def test_an_episode_changes_no_row_and_its_methods_are_to_others_as_they_were_wr
     for _ in range(2):  # the second finds the deck as it was
         _, columns = play.begin(row)
         tools = {tool.__name__: tool for tool in play.of(columns["environments"])}
-        assert tools["is_open"]() == str(len(before) < 2) and columns["environments"].is_open() is (len(before) < 2)
+        assert tools["is_open"]() == str(len(before) < 2) and columns["environments"].is_open() is (
+            len(before) < 2
+        )
         assert tools["sign"]() == "7"
         columns["environments"].chain.pop()
     assert row["chain"] == before
@@ -158,13 +174,17 @@ def test_what_an_environment_says_first_counts_as_prompt(embedded_folder: Path) 
         task.with_tools(environment=Chatty).fit(tokenizer, 256)
 
 
-@pytest.mark.parametrize("name", ["rollout_func", "environment_factory", "tools", "max_tool_calling_iterations"])
+@pytest.mark.parametrize(
+    "name", ["rollout_func", "environment_factory", "tools", "max_tool_calling_iterations"]
+)
 def test_trls_own_ways_to_tools_are_told_the_one_of_the_task(name: str) -> None:
     with pytest.raises(ValueError, match=r"task.with_tools\("):
         gn.preset("cpu", extra={name: 1})
 
 
-def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(task: gn.tasks.Task) -> None:
+def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(
+    task: gn.tasks.Task,
+) -> None:
     def slow(place: str) -> str:
         """Read a note.
 
@@ -191,7 +211,12 @@ def test_the_fingerprint_knows_the_tools(task: gn.tasks.Task) -> None:
     class Limited(Village):
         LIMIT = 2
 
-    kinds = [{}, {"environment": Village}, {"environment": Village, "rounds": 2}, {"environment": Other}]
+    kinds = [
+        {},
+        {"environment": Village},
+        {"environment": Village, "rounds": 2},
+        {"environment": Other},
+    ]
     kinds += [{"environment": Limited}, {"environment": type("Limited", (Village,), {"LIMIT": 3})}]
     found = [(task.with_tools(**kind) if kind else task).fingerprint for kind in kinds]
     found.append(task.with_tools(read).fingerprint)
@@ -210,4 +235,6 @@ def test_rewards_are_checked_on_an_environment_that_has_begun(task: gn.tasks.Tas
     def broken(environments: list[Village], **columns: Any) -> list[float]:
         return [each.nothing for each in environments]
 
-    assert "raises" in {finding.kind for finding in gn.check_rewards(functools.partial(broken), played).findings}
+    assert "raises" in {
+        finding.kind for finding in gn.check_rewards(functools.partial(broken), played).findings
+    }

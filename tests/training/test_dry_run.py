@@ -20,7 +20,9 @@ from tests.support.tiny import SMALL, load_tiny
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     root = str(tmp_path_factory.mktemp("root") / "runs")
-    loaded = load_tiny(tiny_folder, 16, 6, **SMALL, max_completion_length=10, max_steps=12, run_root=root)
+    loaded = load_tiny(
+        tiny_folder, 16, 6, **SMALL, max_completion_length=10, max_steps=12, run_root=root
+    )
     give_effect(loaded[0])
     return loaded
 
@@ -56,7 +58,9 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     rewards = [fading, counting, gn.rewards.xml_tags()]
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(77)
-    tensors = {name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]}
+    tensors = {
+        name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]
+    }
     as_it_is = lambda: (  # noqa: E731
         {name: p.requires_grad for name, p in model.named_parameters()}, [part.training for part in model.modules()],
         torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist(), set(model.peft_config),
@@ -72,7 +76,9 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     assert as_it_is() == before
     assert not Path(settings.run_root).exists()
     # Rewards see the step of the training, after the trial call, and forget it.
-    assert counting.before == [99, (0, 12), (0, 12)] and counting.seen == [99] and fading.mean == 0.0
+    assert (
+        counting.before == [99, (0, 12), (0, 12)] and counting.seen == [99] and fading.mean == 0.0
+    )
 
     run = gn.train(model, tokenizer, task, rewards, settings.replace(max_steps=1), name="after")
     assert table_of(dry).equals(table_of(run.step(1))), "completions, scores, totals and advantages"
@@ -88,7 +94,9 @@ def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:
     assert {p.dtype for p in before.values()} == {torch.float32}
     first = gn.dry_run(model, tokenizer, task, [brevity], settings)
     after = dict(model.named_parameters())
-    assert all(torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items())
+    assert all(
+        torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items()
+    )
     run = gn.train(model, tokenizer, task, [brevity], settings, name="packed")
     assert table_of(first).equals(table_of(run.step(1)))
     assert {after[name].dtype for name in before} == {torch.float32}, "training rounded it"

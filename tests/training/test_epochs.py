@@ -18,7 +18,10 @@ BATCHES = {
     "one pass a step": {},
     "accumulated": {"gradient_accumulation_steps": 3},
     "a generation for two steps": {"extra": {"generation_batch_size": 16}},
-    "a generation for part of a step": {"gradient_accumulation_steps": 4, "extra": {"steps_per_generation": 2}},
+    "a generation for part of a step": {
+        "gradient_accumulation_steps": 4,
+        "extra": {"steps_per_generation": 2},
+    },
     "completions used twice": {"extra": {"num_iterations": 2}},
 }
 
@@ -31,7 +34,9 @@ class _Plain:
 @pytest.mark.parametrize("epochs", [1, 2.5])
 def test_epochs_are_the_steps_that_trl_counts(name: str, epochs: float, tiny_folder: Path) -> None:
     changes = SMALL | LENGTHS | BATCHES[name]
-    model, tokenizer, task, settings = load_tiny(tiny_folder, 27, 2, num_train_epochs=epochs, **changes)
+    model, tokenizer, task, settings = load_tiny(
+        tiny_folder, 27, 2, num_train_epochs=epochs, **changes
+    )
     prepared = prepare(model, tokenizer, task, [brevity], settings)
     trainer = build_trainer(prepared, _Plain)
     trainer.args.max_steps = -1

@@ -16,7 +16,13 @@ from tests.support.tiny import load_tiny
 
 def trained(settings: gn.Settings, rewards: list, **more: object) -> gn.runs.Run:
     model, tokenizer, task, settings = load_tiny(
-        settings.model, 8, 2, max_steps=4, max_completion_length=8, run_root=settings.run_root, save_steps=1
+        settings.model,
+        8,
+        2,
+        max_steps=4,
+        max_completion_length=8,
+        run_root=settings.run_root,
+        save_steps=1,
     )
     return gn.train(model, tokenizer, task, rewards, settings, name="judged", **more)
 
@@ -32,24 +38,38 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     # The trial before the training and its retry, one batch, and less than another.
     budget = tiny_settings.batch_size + 3
     with pytest.warns(UserWarning, match="budget does not last for another step"):
-        run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget, pause=0)], resume="auto")
+        run = trained(
+            tiny_settings, [judge_of(first, tmp_path, budget=budget, pause=0)], resume="auto"
+        )
     assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4
     second = Asked(kind="async")
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
     assert run.status == "finished" and len(run.rows) == 4
     asked = {(row.prompt, row.completion) for row in run.completions().itertuples()}
-    assert first.calls + second.calls <= len(asked) + 2, "the trial is kept too, and was tried twice"
+    assert first.calls + second.calls <= len(asked) + 2, (
+        "the trial is kept too, and was tried twice"
+    )
     third = Asked(kind="async")
-    again = trained(tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)])
-    assert third.calls == 0 and again.completions().equals(run.completions()), "a repeated run asks nothing"
+    again = trained(
+        tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)]
+    )
+    assert third.calls == 0 and again.completions().equals(run.completions()), (
+        "a repeated run asks nothing"
+    )
 
     table = run.completions(1)
-    assert table["judge says"].str.contains(r"It has words\.\nScore: ").all() and table["judge"].between(0, 1).all()
+    assert (
+        table["judge says"].str.contains(r"It has words\.\nScore: ").all()
+        and table["judge"].between(0, 1).all()
+    )
     assert all(row["judge/unscored"] == 0 for row in run.rows)
     assert "It has words." in run.step(1)._repr_html_(), "which the viewer shows, too"
     for file in [tmp_path / "replies.jsonl", *run.path.rglob("*")]:
         assert file.is_dir() or b"secret" not in file.read_bytes()
-    assert json.loads((run.path / "run.json").read_text())["rewards"][0]["parameters"]["rubric"] == "Long is good."
+    assert (
+        json.loads((run.path / "run.json").read_text())["rewards"][0]["parameters"]["rubric"]
+        == "Long is good."
+    )
 
 
 def test_a_training_on_a_judge_that_was_never_measured_is_warned_of(
@@ -75,12 +95,20 @@ def brevity(completions: list, **columns: object) -> list[float]:
 def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
     tiny_settings: gn.Settings, tmp_path: Path
 ) -> None:
-    rows, texts = [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)], ["one", "one two"]
+    rows, texts = (
+        [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)],
+        ["one", "one two"],
+    )
     assert gn.score(slow_brevity, texts).totals == gn.score(brevity, texts).totals == (1 / 2, 1 / 3)
-    kinds = [[f.kind for f in gn.check_rewards(reward, rows).findings] for reward in (slow_brevity, brevity)]
+    kinds = [
+        [f.kind for f in gn.check_rewards(reward, rows).findings]
+        for reward in (slow_brevity, brevity)
+    ]
     assert kinds[0] == kinds[1]
     lab = gn.RewardLab([slow_brevity, brevity], rows)
-    assert lab.scores.values["slow_brevity"] == lab.scores.values["brevity"] and not lab.scores.errors
+    assert (
+        lab.scores.values["slow_brevity"] == lab.scores.values["brevity"] and not lab.scores.errors
+    )
     table = trained(tiny_settings, [slow_brevity, brevity]).completions()
     assert len(table) and table["slow_brevity"].equals(table["brevity"])
     assert len(LOOPS) == 1, "to which a client's connections belong"

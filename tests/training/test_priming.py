@@ -16,7 +16,11 @@ from tests.support.tiny import SMALL, load_tiny
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    more = {"max_completion_length": 32, "max_steps": 2, "run_root": str(tmp_path_factory.mktemp("runs"))}
+    more = {
+        "max_completion_length": 32,
+        "max_steps": 2,
+        "run_root": str(tmp_path_factory.mktemp("runs")),
+    }
     return load_tiny(tiny_folder, 16, 6, **{**SMALL, "learning_rate": 5e-3}, **more)
 
 
@@ -46,14 +50,21 @@ def test_it_teaches_turns_it_never_saw_and_a_training_goes_on_from_there(tiny) -
     assert runs["start"].info["reference"] == "the adapter it started from"
     # Against the base model the same samples are far away already.
     assert runs["base"].rows[0]["kl"] > 0.01 and runs["base"].info["reference"] == "the base model"
-    assert runs["base"].completions(1)["completion"].tolist() == runs["start"].completions(1)["completion"].tolist()
+    assert (
+        runs["base"].completions(1)["completion"].tolist()
+        == runs["start"].completions(1)["completion"].tolist()
+    )
 
 
 def test_turns_are_what_grpo_samples_and_labels_are_the_completion(tiny) -> None:
     _, tokenizer, task, _ = tiny
     row = task.train[0]
-    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
-    opened = dataclasses.replace(task, format=dataclasses.replace(task.format, is_opened_by_template=True))
+    prompt = tokenizer.apply_chat_template(
+        row["prompt"], add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+    opened = dataclasses.replace(
+        task, format=dataclasses.replace(task.format, is_opened_by_template=True)
+    )
     answer = task.format.render("3 + 4 = 7", row["answer"])
     # A tag that the template opens is not taught again.
     for asked, taught in ((task, answer), (opened, answer.split("<reasoning>\n")[1])):
@@ -70,7 +81,9 @@ def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> No
     # With so much of vLLM's shape that the kit answers.
     shape = SimpleNamespace(model_config=SimpleNamespace(max_model_len=1))
     inner = SimpleNamespace(is_sleeping=lambda: bool(slept), vllm_config=shape)
-    monkeypatch.setattr(model, "vllm_engine", SimpleNamespace(sleep=slept.append, llm_engine=inner), raising=False)
+    monkeypatch.setattr(
+        model, "vllm_engine", SimpleNamespace(sleep=slept.append, llm_engine=inner), raising=False
+    )
 
     def watched(trainer: object, *args: object) -> object:
         assert slept == [1], "it holds its share of the memory"

@@ -19,14 +19,20 @@ def sampled(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return trained_elsewhere(tmp_path_factory.mktemp("sampled"), embedded_folder, "--vllm")
 
 
-def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_adapter(sampled) -> None:
+def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_adapter(
+    sampled,
+) -> None:
     check_run(sampled)
     assert sampled["rows"][0]["kl"] == pytest.approx(0, abs=1e-6), "nothing has been learnt yet"
     assert sampled["calls"] == 4, "one for the dry run, and one for each step"
-    assert sampled["changed"] == [], "float32 in engine and LoRA: without copies vLLM would scale what is trained"
+    assert sampled["changed"] == [], (
+        "float32 in engine and LoRA: without copies vLLM would scale what is trained"
+    )
 
 
-def test_the_held_out_curve_asks_the_engine_and_changes_nothing(sampled, embedded_folder: Path, tmp_path: Path) -> None:
+def test_the_held_out_curve_asks_the_engine_and_changes_nothing(
+    sampled, embedded_folder: Path, tmp_path: Path
+) -> None:
     """And the training is the one without the curve; that each call has the adapter as it is stands in generation."""
     seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm", "--held-out")
     assert seen["calls"] == sampled["calls"] + 3

@@ -23,7 +23,12 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     taste = LlamaForSequenceClassification(LlamaConfig.from_pretrained(tiny_folder, num_labels=1))
     taste.save_pretrained(tmp_path / "my-reward-model")
     AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(tmp_path / "my-reward-model")
-    sizes = {"max_steps": 2, "max_completion_length": 36, "num_generations": 4, "per_device_train_batch_size": 8}
+    sizes = {
+        "max_steps": 2,
+        "max_completion_length": 36,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+    }
     monkeypatch.setattr(config, "PRESETS", {"cpu": {"model": str(tiny_folder), **sizes}})
     monkeypatch.setattr(config, "_preset_for_this_machine", lambda: "cpu")
     monkeypatch.chdir(tmp_path)
@@ -32,7 +37,13 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     for number, block in enumerate(BLOCKS):
         exec(compile(block, f"docs/guide/train.md, block {number}", "exec"), names)
     said = capsys.readouterr().out
-    for part in ("A dry run: 2 groups", "in the format: ", "the adapter it started from", "measured for", "vespo"):
+    for part in (
+        "A dry run: 2 groups",
+        "in the format: ",
+        "the adapter it started from",
+        "measured for",
+        "vespo",
+    ):
         assert part in said, part
     assert [run.status for run in names["kept"]] == ["finished", "finished"]
     assert "pass_rate" in names["middle"].train.column_names
@@ -41,7 +52,9 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     }  # fmt: skip
     faded, judged = (gn.open_run(f"runs/{name}").completions() for name in ("fading", "tracked"))
     tags = gn.rewards.xml_tags()(completions=list(faded["completion"]))
-    expected = [score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)]
+    expected = [
+        score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)
+    ]
     assert faded["fading_tags"].tolist() == pytest.approx(expected)
     assert judged["taste"].between(0, 1).all() and judged["taste"].nunique() > 4
     run = gn.open_run("runs/tracked")

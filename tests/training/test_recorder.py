@@ -20,10 +20,14 @@ def tiny(tiny_folder: Path):
 
 @pytest.fixture
 def settings(tiny_settings: gn.Settings) -> gn.Settings:
-    return tiny_settings.replace(max_completion_length=6, num_generations=4, per_device_train_batch_size=8)
+    return tiny_settings.replace(
+        max_completion_length=6, num_generations=4, per_device_train_batch_size=8
+    )
 
 
-def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(tiny, settings: gn.Settings) -> None:
+def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(
+    tiny, settings: gn.Settings
+) -> None:
     def logging(completions: list, log_metric=None, **columns: object) -> list[float]:
         if log_metric is not None:
             log_metric("logged", numpy.float32(0.25))
@@ -33,12 +37,16 @@ def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(tin
         row.update(single=numpy.float32(0.5), broken=math.inf)
 
     run = gn.train(*tiny, [logging], settings.replace(max_steps=2), observers=[added])
-    assert [(row["single"], row["logged"], row["broken"]) for row in run.rows] == [(0.5, 0.25, math.inf)] * 2
+    assert [(row["single"], row["logged"], row["broken"]) for row in run.rows] == [
+        (0.5, 0.25, math.inf)
+    ] * 2
     assert [(alert.rule, alert.subject) for alert in run.alerts] == [("not_finite", "broken")]
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
-def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, settings, monkeypatch, where: str) -> None:
+def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
+    tiny, settings, monkeypatch, where: str
+) -> None:
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
@@ -48,7 +56,11 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, set
     with pytest.warns(UserWarning, match="Nothing more is shown") as caught:
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
-    told = [str(warning.message) for warning in caught if "Nothing more is shown" in str(warning.message)]
+    told = [
+        str(warning.message)
+        for warning in caught
+        if "Nothing more is shown" in str(warning.message)
+    ]
     assert len(told) == 1 and "no font" in told[0]
 
 
@@ -70,13 +82,19 @@ def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, 
     resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
     assert resumed.status == "finished" and len(resumed.rows) == settings.max_steps
     again = [(alert.rule, alert.subject) for alert in resumed.alerts]
-    assert len(again) == len(set(again)) and [rule for rule, _ in again][: len(told)] == [rule for rule, *_ in told]
+    assert len(again) == len(set(again)) and [rule for rule, _ in again][: len(told)] == [
+        rule for rule, *_ in told
+    ]
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
-def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(tiny, settings, value) -> None:
+def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
+    tiny, settings, value
+) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:
-        return brevity(completions) if trainer_state.global_step >= 2 else [value] * len(completions)
+        return (
+            brevity(completions) if trainer_state.global_step >= 2 else [value] * len(completions)
+        )
 
     run = gn.train(*tiny, [silent], settings)
     assert ["reward" in row for row in run.rows] == [False, False, True]
@@ -86,17 +104,26 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(tiny, sett
 def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     """20 questions, 19 of them right."""
     shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
-    answers = [{**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)]
+    answers = [
+        {**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)
+    ]
     judges = []
     observers = "grpo_nb.training.observers"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
-    monkeypatch.setattr(f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers)
+    monkeypatch.setattr(
+        f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers
+    )
     task = SimpleNamespace(
-        holdout=[{"prompt": "q", "answer": "7"}] * 30, format=None, chat_template_kwargs={}, play=None
+        holdout=[{"prompt": "q", "answer": "7"}] * 30,
+        format=None,
+        chat_template_kwargs={},
+        play=None,
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
-    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
+    watch = HoldoutScore(
+        SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by)
+    )
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:
         watch(row, None)
@@ -105,4 +132,6 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
     assert rows[0]["holdout/accuracy"] == 0.95 and rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
     assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]
-    assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx((0.764, 0.991), abs=1e-3), "Wilson's"
+    assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx(
+        (0.764, 0.991), abs=1e-3
+    ), "Wilson's"

@@ -92,8 +92,12 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
         assert ours == theirs, f"step {theirs['step']}"
     pandas.testing.assert_frame_equal(resumed.completions(), whole.completions())
     ours, theirs = adapter_in(resumed.adapter_path), adapter_in(whole.adapter_path)
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), "nothing was trained"
+    assert ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in theirs
+    )
+    assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), (
+        "nothing was trained"
+    )
 
 
 # A generation serves four optimizer steps, and a checkpoint waits for its end.
@@ -109,7 +113,9 @@ def five_steps(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     root = tmp_path_factory.mktemp("five_steps")
     settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **SETTINGS)
     back = way_back(tiny[0])
-    gn.train(*tiny, [brevity], settings, name="whole", observers=[crash_images(str(root), "whole", 5)])
+    gn.train(
+        *tiny, [brevity], settings, name="whole", observers=[crash_images(str(root), "whole", 5)]
+    )
     back()
     return root
 
@@ -129,16 +135,25 @@ def crashed(fresh, five_steps: Path, settings: gn.Settings) -> gn.runs.Run:
 
 # All eight in `make test-slow`; of the four in `make test` any two settings meet in each way.
 WAYS = [
-    pytest.param(changes, shared, beta, marks=[] if bool(changes) != (shared == bool(beta)) else pytest.mark.slow)
+    pytest.param(
+        changes,
+        shared,
+        beta,
+        marks=[] if bool(changes) != (shared == bool(beta)) else pytest.mark.slow,
+    )
     for changes, shared, beta in itertools.product(({}, CYCLES), (True, False), (0.0, 0.04))
 ]
 
 
 @pytest.mark.parametrize(("changes", "shared", "beta"), WAYS)
-def test_interrupted_and_resumed_is_uninterrupted(fresh, back, settings, changes, shared, beta) -> None:
+def test_interrupted_and_resumed_is_uninterrupted(
+    fresh, back, settings, changes, shared, beta
+) -> None:
     # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
     crashes = {5: 4} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
-    settings = settings.replace(shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes)
+    settings = settings.replace(
+        shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes
+    )
     rewards = [Fading(brevity), gn.rewards.xml_tags()]
     images = crash_images(settings.run_root, "whole", *crashes)
     whole = gn.train(*fresh, rewards, settings, name="whole", observers=[images])
@@ -158,10 +173,14 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
     times: int, tiny_folder: Path, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "runs")
-    said = run_module("tests.support.killed_training", str(tiny_folder), root, str(times), folder=tmp_path)
+    said = run_module(
+        "tests.support.killed_training", str(tiny_folder), root, str(times), folder=tmp_path
+    )
     kills = json.loads(said[-1])
     assert len(kills) >= min(times, 5), f"too few were killed before the end: {kills}"
-    assert any(kill["at"] == "fsync" for kill in kills), f"none was killed while it wrote a checkpoint: {kills}"
+    assert any(kill["at"] == "fsync" for kill in kills), (
+        f"none was killed while it wrote a checkpoint: {kills}"
+    )
     # The end is done by this process, which has nothing of the others but their files.
     threads = torch.get_num_threads()
     try:
@@ -208,7 +227,10 @@ def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, m
     with pytest.raises(RuntimeError, match="was not restored"):
         gn.train(*fresh, [brevity], settings, resume="whole-5")
     assert crashed.status == "failed" and not crashed.adapter_path.exists()
-    assert crashed.checkpoint_step == 4 and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
+    assert (
+        crashed.checkpoint_step == 4
+        and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
+    )
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, crashed) -> None:
@@ -218,11 +240,15 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     shutil.copytree(newest, unfinished := newest.with_name(".checkpoint-6.partial-x"))
-    with pytest.warns(UserWarning, match="passed over checkpoint-4: optimizer.pt is not what was written"):
+    with pytest.warns(
+        UserWarning, match="passed over checkpoint-4: optimizer.pt is not what was written"
+    ):
         run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
     assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
     assert_same_run(run, whole)
-    assert (run.path / "checkpoints" / "damaged-4").is_dir(), "what may still be worth something is not deleted"
+    assert (run.path / "checkpoints" / "damaged-4").is_dir(), (
+        "what may still be worth something is not deleted"
+    )
 
 
 def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
@@ -231,13 +257,17 @@ def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
         gn.train(*fresh, [brevity], settings, resume="whole")
     before = whole.rows
     (whole.path / "comparison").mkdir()
-    (whole.path / "comparison" / "comparison.json").write_text('{"sentence": "of the model at step 5"}')
+    (whole.path / "comparison" / "comparison.json").write_text(
+        '{"sentence": "of the model at step 5"}'
+    )
     with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
         run = gn.train(*fresh, [brevity], settings.replace(max_steps=7), resume="whole")
     assert [row["step"] for row in run.rows] == list(range(1, 8)) and run.rows[:5] == before
     assert run.settings.max_steps == 7 and "Resumed at step 5. max_steps was 5, is 7" in repr(run)
     assert run.comparison is None and (run.path / "comparison-step-5").is_dir()
-    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], "a finished run keeps the last"
+    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], (
+        "a finished run keeps the last"
+    )
 
 
 @pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
@@ -252,15 +282,21 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
     answered = gn.compare(first, task)
     files = {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()}
     back()  # as a new process has it: the adapter is new
-    with pytest.warns(UserWarning, match=f"'{first.name}' is finished: it is given back .* nothing was trained"):
+    with pytest.warns(
+        UserWarning, match=f"'{first.name}' is finished: it is given back .* nothing was trained"
+    ):
         run = cell()
     assert run.path == first.path
-    assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, "nothing was written"
+    assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, (
+        "nothing was written"
+    )
     assert all(torch.equal(p, trained[n]) for n, p in model.named_parameters() if n in trained)
     assert run.rewards[0].state_dict() == first.rewards[0].state_dict()
     # Later cells take the model of the run: what they ask is what was trained.
     again = gn.compare(run, task)
-    assert [row["completion"] for row in again.after.rows] == [row["completion"] for row in answered.after.rows]
+    assert [row["completion"] for row in again.after.rows] == [
+        row["completion"] for row in answered.after.rows
+    ]
     more = cell(max_steps=7)
     assert more.path == first.path and len(more.rows) == 7, "more steps go on"
 
@@ -268,7 +304,9 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
 def broken_at(step: int, error: BaseException | None = None):
     """A reward called `brevity` that fails in the generation after a step: with an error, or where one is divided by zero."""
 
-    def brevity_that_breaks(completions: list, trainer_state=None, **columns: object) -> list[float]:
+    def brevity_that_breaks(
+        completions: list, trainer_state=None, **columns: object
+    ) -> list[float]:
         if getattr(trainer_state, "global_step", 0) == step:
             if error is not None:
                 raise error
@@ -279,16 +317,27 @@ def broken_at(step: int, error: BaseException | None = None):
     return brevity_that_breaks
 
 
-def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(fresh, back, settings, whole: gn.runs.Run) -> None:
-    failing = broken_at(3, ZeroDivisionError("a model said: CUDA out of memory. No space left on device"))
-    with pytest.raises(RewardError, match=r"the reward 'brevity' raised ZeroDivisionError: a model said") as caught:
+def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
+    fresh, back, settings, whole: gn.runs.Run
+) -> None:
+    failing = broken_at(
+        3, ZeroDivisionError("a model said: CUDA out of memory. No space left on device")
+    )
+    with pytest.raises(
+        RewardError, match=r"the reward 'brevity' raised ZeroDivisionError: a model said"
+    ) as caught:
         gn.train(*fresh, [failing], settings, name="broken")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     run = gn.open_run(Path(settings.run_root) / "broken")
     assert run.status == "failed" and "'brevity' raised" in run.status_sentence
     assert len(run.rows) == 3 and run.checkpoint_step == 2 == run.info["adapter_step"]
-    assert (run.path / "figures" / "training.png").is_file() and set(fresh[0].peft_config) == {"default"}
-    adapter, kept = adapter_in(run.adapter_path), adapter_in(run.path / "checkpoints" / "checkpoint-2")
+    assert (run.path / "figures" / "training.png").is_file() and set(fresh[0].peft_config) == {
+        "default"
+    }
+    adapter, kept = (
+        adapter_in(run.adapter_path),
+        adapter_in(run.path / "checkpoints" / "checkpoint-2"),
+    )
     assert all(torch.equal(adapter[name], kept[name]) for name in kept)
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="broken"), whole)
@@ -307,15 +356,23 @@ def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: 
     with pytest.raises(kind, match=told):
         gn.train(*fresh, [broken_at(1, error)], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
-    assert run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
+    assert (
+        run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
+    )
 
 
-def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(fresh, settings, whole, monkeypatch) -> None:
+def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
+    fresh, settings, whole, monkeypatch
+) -> None:
     model = fresh[0]
 
-    def breaks(self: Recorder, args: object, state: object, control: object, **kwargs: object) -> None:
+    def breaks(
+        self: Recorder, args: object, state: object, control: object, **kwargs: object
+    ) -> None:
         if state.global_step == 3:
-            torch.nn.init.ones_(next(p for p in model.parameters() if p.requires_grad))  # half of an update
+            torch.nn.init.ones_(
+                next(p for p in model.parameters() if p.requires_grad)
+            )  # half of an update
             raise RuntimeError("device lost")
 
     monkeypatch.setattr(Recorder, "on_pre_optimizer_step", breaks)
@@ -357,14 +414,22 @@ STOPS = {
 
 
 # Within a generation those that end otherwise.
-WITHIN = [pytest.param(how, marks=[] if how in ("once", "with an error") else pytest.mark.slow) for how in STOPS]
+WITHIN = [
+    pytest.param(how, marks=[] if how in ("once", "with an error") else pytest.mark.slow)
+    for how in STOPS
+]
 
 
 @pytest.fixture(scope="module")
 def whole_cycles(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """Five steps, of which several are of one generation."""
     root = tmp_path_factory.mktemp("whole_cycles")
-    settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **{**SETTINGS, **CYCLES, "save_steps": 100})
+    settings = gn.preset(
+        "cpu",
+        model=str(tiny_folder),
+        run_root=str(root),
+        **{**SETTINGS, **CYCLES, "save_steps": 100},
+    )
     back = way_back(tiny[0])
     run = gn.train(*tiny, [brevity], settings, name="whole")
     back()
@@ -373,7 +438,9 @@ def whole_cycles(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("how", WITHIN)
 def test_a_step_within_a_generation_is_kept_as_others(fresh, settings, whole_cycles, how) -> None:
-    test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings.replace(**CYCLES), whole_cycles, how)
+    test_the_step_in_which_a_training_is_stopped_is_kept(
+        fresh, settings.replace(**CYCLES), whole_cycles, how
+    )
 
 
 @pytest.mark.parametrize("how", STOPS)
@@ -387,17 +454,23 @@ def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole,
     run = gn.open_run(Path(settings.run_root) / "stopped")
     assert run.status == ("failed" if has_error else "interrupted")
     assert len(run.rows) == run.checkpoint_step == run.info["adapter_step"] == 3
-    assert (run.path / "figures" / "training.png").is_file() and "gn.train(..., resume='stopped')" in repr(run)
+    assert (
+        run.path / "figures" / "training.png"
+    ).is_file() and "gn.train(..., resume='stopped')" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="stopped"), whole)
 
 
 @pytest.mark.parametrize(("times", "steps"), [(1, 4), (2, 3)])
-def test_one_press_ends_after_the_step_and_two_end_at_once(fresh, settings, whole, times, steps) -> None:
+def test_one_press_ends_after_the_step_and_two_end_at_once(
+    fresh, settings, whole, times, steps
+) -> None:
     is_pressed = True
 
     def brevity_or_stop(completions: list, trainer_state=None, **columns: object) -> list[float]:
-        for _ in range(times if is_pressed and getattr(trainer_state, "global_step", 0) == 3 else 0):
+        for _ in range(
+            times if is_pressed and getattr(trainer_state, "global_step", 0) == 3 else 0
+        ):
             signal.raise_signal(signal.SIGINT)
         return brevity(completions)
 
@@ -429,12 +502,20 @@ class Watcher:
 
 def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
-    assert run.status == "stopped" and "stopped by Watcher" in repr(run) and len(run.rows) == run.checkpoint_step == 3
-    run = gn.train(*fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)])
+    assert (
+        run.status == "stopped"
+        and "stopped by Watcher" in repr(run)
+        and len(run.rows) == run.checkpoint_step == 3
+    )
+    run = gn.train(
+        *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
+    )
     assert run.status == "finished" and [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
-def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(fresh, back, settings, whole) -> None:
+def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(
+    fresh, back, settings, whole
+) -> None:
     runs = {"first": whole}
     for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
         runs[name] = gn.train(*fresh, [brevity], settings.replace(**changes), name=name)
@@ -442,11 +523,22 @@ def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_scor
     rows = {name: untimed(run.rows) for name, run in runs.items()}
     assert rows["first"] == rows["again"] != rows["seed"]
     scored = [row["step"] for row in rows["score"] if "holdout/accuracy" in row]
-    assert scored == [1, 2, 4, 5] and all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
-    assert [{k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]] == rows["first"]
+    assert scored == [1, 2, 4, 5] and all(
+        0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"]
+    )
+    assert [
+        {k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]
+    ] == rows["first"]
 
 
-RIGHT = {1: 1, 2: 4, 3: 5, 4: 5, 5: 0, 6: 6}  # of six questions, by step: the best of the first five is the third
+RIGHT = {
+    1: 1,
+    2: 4,
+    3: 5,
+    4: 5,
+    5: 0,
+    6: 6,
+}  # of six questions, by step: the best of the first five is the third
 
 
 def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
@@ -455,11 +547,23 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
 
     monkeypatch.setattr(HoldoutScore, "__call__", planned)
     best = settings.replace(holdout_every=1, keep="best", save_steps=4)
-    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[crash_images(settings.run_root, "whole", 5)])
-    adapter, last = adapter_in(whole.adapter_path), adapter_in(whole.path / "checkpoints" / "checkpoint-5")
+    whole = gn.train(
+        *fresh,
+        [brevity],
+        best,
+        name="whole",
+        observers=[crash_images(settings.run_root, "whole", 5)],
+    )
+    adapter, last = (
+        adapter_in(whole.adapter_path),
+        adapter_in(whole.path / "checkpoints" / "checkpoint-5"),
+    )
     assert any(not torch.equal(adapter[name], last[name]) for name in adapter)
     held = dict(fresh[0].named_parameters())
-    assert all(torch.equal(held[n.replace(".weight", ".default.weight")].cpu(), t) for n, t in adapter.items())
+    assert all(
+        torch.equal(held[n.replace(".weight", ".default.weight")].cpu(), t)
+        for n, t in adapter.items()
+    )
     assert whole.best["step"] == whole.info["adapter_step"] == 3
     assert "is the best of several" in gn.compare(whole).after.subject  # from memory
     # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
@@ -498,9 +602,13 @@ def at_step(step: int, root: str, name: str):
 
 def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, monkeypatch) -> None:
     """The best step, 5, comes after the checkpoint of step 4, and scores less when it is done again."""
-    monkeypatch.setattr(HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0}))
+    monkeypatch.setattr(
+        HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0})
+    )
     best = settings.replace(holdout_every=1, keep="best", save_steps=4, max_steps=6)
-    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[at_step(6, settings.run_root, "whole")])
+    whole = gn.train(
+        *fresh, [brevity], best, name="whole", observers=[at_step(6, settings.run_root, "whole")]
+    )
     assert whole.info["adapter_step"] == 5
     for name in ("lost", "old"):
         shutil.copytree(whole.path.with_name("whole-6"), whole.path.with_name(name))
@@ -515,12 +623,16 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     # As an earlier version left it, which kept only the newest of the best adapters.
     back()
     shutil.rmtree(whole.path.with_name("old") / "best" / "step-2")
-    with pytest.warns(UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'):
+    with pytest.warns(
+        UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'
+    ):
         run = gn.train(*fresh, [brevity], best, resume="old")
     assert run.info["adapter_step"] == 6
 
 
-def test_train_keeps_the_run_locked_until_its_end(fresh, back, settings: gn.Settings, crashed: gn.runs.Run) -> None:
+def test_train_keeps_the_run_locked_until_its_end(
+    fresh, back, settings: gn.Settings, crashed: gn.runs.Run
+) -> None:
     seen = []
 
     def look(row: dict, completions: pandas.DataFrame) -> None:
@@ -535,22 +647,30 @@ def test_train_keeps_the_run_locked_until_its_end(fresh, back, settings: gn.Sett
     assert seen == [os.getpid()] * (5 + 1)
 
 
-def test_train_of_a_run_locked_elsewhere_is_refused(fresh, settings: gn.Settings, crashed: gn.runs.Run) -> None:
+def test_train_of_a_run_locked_elsewhere_is_refused(
+    fresh, settings: gn.Settings, crashed: gn.runs.Run
+) -> None:
     before = {file: file.read_bytes() for file in crashed.path.rglob("*") if file.is_file()}
     with holder_of(crashed.path) as pid:
-        with pytest.raises(ValueError, match=f"'whole-5' is being trained right now by process {pid}"):
+        with pytest.raises(
+            ValueError, match=f"'whole-5' is being trained right now by process {pid}"
+        ):
             gn.train(*fresh, [brevity], settings, name="whole-5", resume="auto")
         (crashed.path / ".lock").unlink()
     assert {file: file.read_bytes() for file in crashed.path.rglob("*") if file.is_file()} == before
 
 
-def test_train_in_a_read_only_folder_is_refused(fresh, settings, small_disk: Path, monkeypatch) -> None:
+def test_train_in_a_read_only_folder_is_refused(
+    fresh, settings, small_disk: Path, monkeypatch
+) -> None:
     """A finished run there is still given back."""
     monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)
     there = settings.replace(run_root=str(small_disk), max_steps=1)
     finished = gn.train(*fresh, [brevity], there, name="finished")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is read-only for this process\. .*run_root="):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"is read-only for this process\. .*run_root="
+    ):
         gn.train(*fresh, [brevity], there, name="new", resume="auto")
     with pytest.warns(UserWarning, match="is finished: it is given back"):
         assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
@@ -565,12 +685,18 @@ def small_disk(tmp_path: Path):
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("a small file system can only be mounted by root, and not in every container")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: a failed writer may still hold its file
+    subprocess.run(
+        ["umount", "-l", str(folder)], check=True
+    )  # lazily: a failed writer may still hold its file
 
 
-def test_a_full_disk_loses_nothing_earlier(fresh, back, settings, whole, small_disk: Path, monkeypatch) -> None:
+def test_a_full_disk_loses_nothing_earlier(
+    fresh, back, settings, whole, small_disk: Path, monkeypatch
+) -> None:
     settings = settings.replace(run_root=str(small_disk / "runs"))
-    monkeypatch.setattr("grpo_nb.training.train.require_disk", lambda *args: None)  # there was room when it started
+    monkeypatch.setattr(
+        "grpo_nb.training.train.require_disk", lambda *args: None
+    )  # there was room when it started
     filler = small_disk / "filler"
 
     def fill(row: dict, completions: pandas.DataFrame) -> None:
@@ -578,7 +704,9 @@ def test_a_full_disk_loses_nothing_earlier(fresh, back, settings, whole, small_d
             while row["step"] == 4:
                 file.write(bytes(4096))
 
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is full.*Free some space.*resume=") as caught:
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"is full.*Free some space.*resume="
+    ) as caught:
         gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
     assert any("Not saved" in note for note in caught.value.__notes__)
     run = gn.open_run(small_disk / "runs" / "full")

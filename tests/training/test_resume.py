@@ -25,7 +25,15 @@ from tests.support.run_folders import write_run_folder
 GONE = 2**22 + 1  # above any pid that Linux gives out
 SETTINGS = gn.preset("cpu", max_steps=9)
 TASK = {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"}
-REWARD = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "call": "short", "source": "a", "hash": "b"}
+REWARD = {
+    "name": "short",
+    "weight": 1.0,
+    "kind": "",
+    "parameters": {},
+    "call": "short",
+    "source": "a",
+    "hash": "b",
+}
 
 
 def make_info(**changes: object) -> dict:
@@ -37,9 +45,13 @@ def make_info(**changes: object) -> dict:
     }  # fmt: skip
 
 
-def make_run(folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **changes: object) -> gn.runs.Run:
+def make_run(
+    folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **changes: object
+) -> gn.runs.Run:
     """A run with rows and completions up to `steps`, and checkpoints of these steps."""
-    run = write_run_folder(folder, make_info(**changes), [{"step": step} for step in range(1, steps + 1)])
+    run = write_run_folder(
+        folder, make_info(**changes), [{"step": step} for step in range(1, steps + 1)]
+    )
     (folder / "completions").mkdir()
     for step in range(1, steps + 1):
         (folder / "completions" / f"step_{step:06d}.parquet").write_bytes(b"")
@@ -49,7 +61,9 @@ def make_run(folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **ch
 
 
 def write(root: Path, step: int) -> Path:
-    return checkpoints.write_checkpoint(root, step, lambda staged: (staged / "a").write_text("content") and None)
+    return checkpoints.write_checkpoint(
+        root, step, lambda staged: (staged / "a").write_text("content") and None
+    )
 
 
 def put(file: Path, content: bytes) -> Path:
@@ -68,9 +82,13 @@ def settings(root: Path) -> gn.Settings:
     return SETTINGS.replace(run_root=str(root))
 
 
-def find_run(settings: gn.Settings, name: str | None, resume: object, **changes: object) -> Resumption | None:
+def find_run(
+    settings: gn.Settings, name: str | None, resume: object, **changes: object
+) -> Resumption | None:
     with ExitStack() as locks:
-        return find(settings, name, resume, make_info(settings=settings.to_dict(), **changes), locks)
+        return find(
+            settings, name, resume, make_info(settings=settings.to_dict(), **changes), locks
+        )
 
 
 def continued(run: gn.runs.Run, **now: object) -> dict:
@@ -85,13 +103,21 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     late = make_run(root / "a", started="2026-01-02")
     early = make_run(root / "b", started="2026-01-01")
     assert find_run(settings, None, "auto").run.path == late.path
-    assert find_run(settings, "b", "auto").run.path == early.path and find_run(settings, "c", "auto") is None
+    assert (
+        find_run(settings, "b", "auto").run.path == early.path
+        and find_run(settings, "c", "auto") is None
+    )
     other = {"task": {**TASK, "fingerprint": "g"}}
-    put(late.path / "run.json", json.dumps(make_info(started="2026-01-02", status="finished", **other)).encode())
+    put(
+        late.path / "run.json",
+        json.dumps(make_info(started="2026-01-02", status="finished", **other)).encode(),
+    )
     assert find_run(settings, None, "auto") is None, "the newest is finished, and of other data"
     again = make_run(root / "c", started="2026-01-02")
     os.utime(late.path / "run.json", (1, 1))
-    assert find_run(settings, None, "auto").run.path == again.path, "two that were started within a second"
+    assert find_run(settings, None, "auto").run.path == again.path, (
+        "two that were started within a second"
+    )
 
 
 def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
@@ -105,8 +131,12 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
 
 
 @pytest.mark.parametrize("name", [None, "a"])
-def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, settings: gn.Settings, name) -> None:
-    run = make_run(root / "a", status="finished", saved=())  # on a drive its checkpoints may be gone
+def test_auto_gives_a_finished_run_of_the_same_training_back(
+    root: Path, settings: gn.Settings, name
+) -> None:
+    run = make_run(
+        root / "a", status="finished", saved=()
+    )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
     assert found.is_over and found.run.path == run.path
@@ -117,7 +147,9 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, setting
         if name is None:
             assert find_run(changed, name, "auto", **now) is None, "another training begins"
         else:
-            with pytest.raises(ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"):
+            with pytest.raises(
+                ValueError, match=r"'a' was another training: (seed|fingerprint|the reward 'short')"
+            ):
                 find_run(changed, name, "auto", **now)
 
 
@@ -131,21 +163,36 @@ def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> Non
     assert find_run(settings, None, "auto") is not None
 
 
-def test_a_run_without_a_checkpoint_is_left_or_made_room_for(root: Path, settings: gn.Settings) -> None:
+def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
+    root: Path, settings: gn.Settings
+) -> None:
     begun = make_run(root / "begun", steps=0, saved=())
     put(begun.path / "start" / "adapter_model.safetensors", b"primed")
-    with pytest.raises(ValueError, match=r"no complete checkpoint to go on from \(none was written yet"):
+    with pytest.raises(
+        ValueError, match=r"no complete checkpoint to go on from \(none was written yet"
+    ):
         find_run(settings, None, "begun")
-    with pytest.warns(UserWarning, match="ended before its first checkpoint.*is in 'begun.unfinished-1'"):
+    with pytest.warns(
+        UserWarning, match="ended before its first checkpoint.*is in 'begun.unfinished-1'"
+    ):
         assert find_run(settings, "begun", "auto") is None
     assert not begun.path.exists(), "the new run of that name takes its place"
-    assert (root / "begun.unfinished-1" / "start" / "adapter_model.safetensors").read_bytes() == b"primed"
+    assert (
+        root / "begun.unfinished-1" / "start" / "adapter_model.safetensors"
+    ).read_bytes() == b"primed"
 
 
 @pytest.mark.parametrize(
-    "left", ["adapter/adapter_model.safetensors", "completions/step_000001.parquet", "checkpoints/checkpoint-4/x"]
+    "left",
+    [
+        "adapter/adapter_model.safetensors",
+        "completions/step_000001.parquet",
+        "checkpoints/checkpoint-4/x",
+    ],
 )
-def test_what_was_trained_is_left_where_its_rows_are_lost(root: Path, settings: gn.Settings, left: str) -> None:
+def test_what_was_trained_is_left_where_its_rows_are_lost(
+    root: Path, settings: gn.Settings, left: str
+) -> None:
     file = put(make_run(root / "a", steps=0, saved=()).path / left, b"weeks of work")
     (root / "a" / "metrics.jsonl").unlink()
     for name in ("a", None):
@@ -164,9 +211,23 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     }  # fmt: skip
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; "):
         info = continued(run, **now)
-    changed = ["save_steps was 0, is 7", "the reward 'short' has", "trl was", "vllm was", "rollout was", "host was"]
-    assert all(said.startswith(part) for said, part in zip(info["resumed"][-1]["changed"], changed, strict=True))
-    assert (info["host"], info["started"], info["reference"]) == ("there", "2026-01-01", "the base model")
+    changed = [
+        "save_steps was 0, is 7",
+        "the reward 'short' has",
+        "trl was",
+        "vllm was",
+        "rollout was",
+        "host was",
+    ]
+    assert all(
+        said.startswith(part)
+        for said, part in zip(info["resumed"][-1]["changed"], changed, strict=True)
+    )
+    assert (info["host"], info["started"], info["reference"]) == (
+        "there",
+        "2026-01-01",
+        "the base model",
+    )
     put(run.path / "run.json", json.dumps(info).encode())
     assert [len(entry["changed"]) for entry in continued(run, **now)["resumed"]] == [6, 0]
 
@@ -196,8 +257,13 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
     for _ in range(2):  # a kill can come at any moment, and then it is done again
         go_back(Resumption(run, checkpoints.newest_checkpoint(run.path / "checkpoints"), []))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
-        assert [int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())] == [1, 2, 3, 4]
-        assert not (run.path / "comparison").exists() and (run.path / "exports-step-4.json").read_text() == "[1]"
+        assert [
+            int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
+        ] == [1, 2, 3, 4]
+        assert (
+            not (run.path / "comparison").exists()
+            and (run.path / "exports-step-4.json").read_text() == "[1]"
+        )
         assert [file.name for file in (run.path / "comparison-step-4").iterdir()] == ["new"]
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
@@ -225,7 +291,9 @@ def test_auto_refuses_a_locked_run(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     with holder_of(run.path) as pid:
         for resume in ("auto", "a"):
-            with pytest.raises(ValueError, match=f"'a' is being trained right now by process {pid} on .* since 20"):
+            with pytest.raises(
+                ValueError, match=f"'a' is being trained right now by process {pid} on .* since 20"
+            ):
                 find_run(settings, None, resume)
     assert find_run(settings, None, "auto").run.path == run.path
     assert [file.name for file in root.iterdir()] == ["a"]
@@ -241,7 +309,9 @@ def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.
         assert (run.path / ".lock").is_file()
 
 
-def test_auto_leaves_a_folder_that_another_process_begins(root: Path, settings: gn.Settings) -> None:
+def test_auto_leaves_a_folder_that_another_process_begins(
+    root: Path, settings: gn.Settings
+) -> None:
     (root / "a").mkdir(parents=True)
     with holder_of(root / "a"), pytest.raises(ValueError, match="'a' is being trained right now"):
         find_run(settings, "a", "auto")
@@ -257,7 +327,9 @@ def test_a_lock_does_not_look_like_a_run_just_written(root: Path, settings: gn.S
     assert find_run(settings, None, "auto") is not None
 
 
-def test_auto_takes_the_higher_number_when_the_clock_went_back(root: Path, settings: gn.Settings) -> None:
+def test_auto_takes_the_higher_number_when_the_clock_went_back(
+    root: Path, settings: gn.Settings
+) -> None:
     make_run(root / "first", started="2026-01-01T03:30:00+0000", sequence=1)
     second = make_run(root / "second", started="2026-01-01T02:30:00+0000", sequence=2)
     assert find_run(settings, None, "auto").run.path == second.path
@@ -276,22 +348,33 @@ def test_a_resumed_run_keeps_its_number(root: Path) -> None:
     assert continued(make_run(root / "a", sequence=3), sequence=9)["sequence"] == 3
 
 
-def test_auto_passes_over_a_damaged_neighbour_and_says_so(root: Path, settings: gn.Settings) -> None:
+def test_auto_passes_over_a_damaged_neighbour_and_says_so(
+    root: Path, settings: gn.Settings
+) -> None:
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.warns(UserWarning, match=r"'b' cannot be the run to go on with: .*has no field 'started'"):
+    with pytest.warns(
+        UserWarning, match=r"'b' cannot be the run to go on with: .*has no field 'started'"
+    ):
         assert find_run(settings, None, "auto").run.path == run.path
     with pytest.raises(ValueError, match="has no field 'started'"):
         find_run(settings, "b", "auto")
 
 
-def test_auto_begins_anew_and_warns_where_only_a_state_changed(root: Path, settings: gn.Settings) -> None:
+def test_auto_begins_anew_and_warns_where_only_a_state_changed(
+    root: Path, settings: gn.Settings
+) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "1:a"}])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
     now = {"rewards": [{**REWARD, "state": "1:b"}]}
-    with pytest.warns(UserWarning, match="'a' is finished, but the reward 'short' has changed: it holds other values"):
+    with pytest.warns(
+        UserWarning,
+        match="'a' is finished, but the reward 'short' has changed: it holds other values",
+    ):
         assert find_run(settings, None, "auto", **now) is None
-    with pytest.raises(ValueError, match="'a' was another training: the reward 'short' has changed"):
+    with pytest.raises(
+        ValueError, match="'a' was another training: the reward 'short' has changed"
+    ):
         find_run(settings, "a", "auto", **now)
     assert find_run(settings, None, "auto").is_over, "a run of a version that recorded no state"
 
@@ -312,10 +395,14 @@ def test_keep_best_keeps_one_for_every_checkpoint(root: Path) -> None:
     assert [step for step, _ in checkpoints.best_adapters(run.path)] == [3, 6, 9]
 
 
-def test_new_run_in_a_read_only_folder_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_run_in_a_read_only_folder_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root.mkdir()
     monkeypatch.setattr(files.os, "access", lambda path, mode: False)
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"is read-only for this process.*run_root="):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"is read-only for this process.*run_root="
+    ):
         new_run_folder(root, "a")
 
 
@@ -337,7 +424,9 @@ def test_new_run_below_a_file_is_refused(root: Path) -> None:
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
     ],
 )  # fmt: skip
-def test_damage_is_named_and_an_older_checkpoint_taken(tmp_path: Path, damage: Callable, told: str) -> None:
+def test_damage_is_named_and_an_older_checkpoint_taken(
+    tmp_path: Path, damage: Callable, told: str
+) -> None:
     write(tmp_path, 9)
     damage(write(tmp_path, 10))
     newest = checkpoints.newest_checkpoint(tmp_path)
@@ -346,7 +435,9 @@ def test_damage_is_named_and_an_older_checkpoint_taken(tmp_path: Path, damage: C
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
 
-def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for step in (2, 10, 3):
         write(tmp_path, step)
 
@@ -356,7 +447,9 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(tmp_path: Path, mo
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoints.shutil, "rmtree", cut_short)
         checkpoints.keep_newest(tmp_path, 2)
-    assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith("its manifest cannot be read")
+    assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith(
+        "its manifest cannot be read"
+    )
     checkpoints.keep_newest(tmp_path, 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-3"]
 
@@ -370,7 +463,12 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(tmp_path: Path, mo
     ],
 )
 def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: BaseException, free: int, kind: type, is_full: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failed: BaseException,
+    free: int,
+    kind: type,
+    is_full: bool,
 ) -> None:
     def fill(folder: Path) -> None:
         (folder / "a").write_text("half")
@@ -382,7 +480,11 @@ def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_w
         checkpoints.write_checkpoint(tmp_path, 2, fill)
     assert checkpoints.is_disk_full(caught.value) == is_full
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert newest.step == 1 and newest.passed_over == [] and (newest.path / "a").read_text() == "content"
+    assert (
+        newest.step == 1
+        and newest.passed_over == []
+        and (newest.path / "a").read_text() == "content"
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 

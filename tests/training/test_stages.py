@@ -21,7 +21,9 @@ pytestmark = pytest.mark.begins(100)
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    loaded = load_tiny(tiny_folder, 12, 4, **SMALL, max_completion_length=8, max_steps=3, save_steps=1)
+    loaded = load_tiny(
+        tiny_folder, 12, 4, **SMALL, max_completion_length=8, max_steps=3, save_steps=1
+    )
     return *loaded, way_back(loaded[0])
 
 
@@ -38,7 +40,9 @@ def train_both(tiny, root: Path) -> list[gn.runs.Run]:
     kept = []
     for name, paid in (("form", [brevity]), ("answer", [gn.rewards.xml_tags(weight=2.0), short])):
         its_settings = settings.replace(run_root=str(root))
-        run = gn.train(model, tokenizer, task.after(kept), paid, its_settings, name=name, resume="auto")
+        run = gn.train(
+            model, tokenizer, task.after(kept), paid, its_settings, name=name, resume="auto"
+        )
         kept.append(run)
         if run.status != "finished":
             break
@@ -64,8 +68,13 @@ def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.
     assert not are_equal(adapter(first), adapter(first, "start")), "the first stage taught nothing"
     assert are_equal(adapter(second, "start"), adapter(first))
     assert are_equal(adapter(second, "reference"), adapter(first))
-    assert [run.info["reference"] for run in whole] == ["the base model", "the adapter it started from"]
-    assert [run.rows[0]["kl"] for run in whole] == pytest.approx([0, 0], abs=1e-6) and first.rows[-1]["kl"] > 1e-4
+    assert [run.info["reference"] for run in whole] == [
+        "the base model",
+        "the adapter it started from",
+    ]
+    assert [run.rows[0]["kl"] for run in whole] == pytest.approx([0, 0], abs=1e-6) and first.rows[
+        -1
+    ]["kl"] > 1e-4
 
 
 def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> None:
@@ -74,7 +83,9 @@ def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> Non
     assert started_from_trained_adapter(second)
 
 
-def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(whole: list[gn.runs.Run]) -> None:
+def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(
+    whole: list[gn.runs.Run],
+) -> None:
     """12 questions, 2 of them in each step."""
     first, second = (set(run.completions()["prompt"]) for run in whole)
     assert len(first) == len(second) == 6 and not first & second
@@ -87,11 +98,16 @@ def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
     monkeypatch.setenv("STOP_AT", "2")
     with pytest.warns(UserWarning, match="'form' is finished: it is given back with its adapter"):
         stopped = train_both(tiny, tmp_path)
-    assert "resumed" not in stopped[0].info and are_equal(adapter(stopped[1], "start"), adapter(whole[0]))
+    assert "resumed" not in stopped[0].info and are_equal(
+        adapter(stopped[1], "start"), adapter(whole[0])
+    )
     assert stopped[1].status == "interrupted" and len(stopped[1].rows) == 2
     monkeypatch.delenv("STOP_AT")
     runs = train_both(tiny, tmp_path)
-    assert runs[1].info["resumed"][0]["step"] == 2 and [run.status for run in runs] == ["finished", "finished"]
+    assert runs[1].info["resumed"][0]["step"] == 2 and [run.status for run in runs] == [
+        "finished",
+        "finished",
+    ]
     assert untimed(runs[1].rows) == untimed(whole[1].rows)
     assert are_equal(adapter(runs[1]), adapter(whole[1]))
     assert are_equal(get_peft_model_state_dict(tiny[0]), adapter(whole[1]))

@@ -58,7 +58,9 @@ class Thinking(SimpleNamespace):
 
 
 @pytest.fixture(scope="module", params=[True, pytest.param(False, marks=pytest.mark.slow)])
-def trained(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Thinking:
+def trained(
+    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Thinking:
     model, tokenizer, _, settings = load_tiny(
         folder, 8, 4, max_steps=2, max_completion_length=32, holdout_every=1, run_root=str(tmp_path_factory.mktemp("runs"))
     )  # fmt: skip
@@ -66,7 +68,9 @@ def trained(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pyte
     how = {**SIZES, "tokenizer": tokenizer, "format": gn.tasks.think_answer()}
     task = gn.load_task("arithmetic", settings, **how, chat_template_kwargs=asked)
     run = gn.train(model, tokenizer, task, [brevity], settings)
-    return Thinking(model=model, tokenizer=tokenizer, task=task, settings=settings, run=run, is_on=request.param)
+    return Thinking(
+        model=model, tokenizer=tokenizer, task=task, settings=settings, run=run, is_on=request.param
+    )
 
 
 PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
@@ -97,7 +101,9 @@ def exported(trained: Thinking, folder: Path) -> None:
 
 @pytest.mark.usefixtures("checked_here")
 @pytest.mark.parametrize("place", PLACES)
-def test_every_place_renders_what_was_trained(trained, rendered: list[str], tmp_path: Path, place: str) -> None:
+def test_every_place_renders_what_was_trained(
+    trained, rendered: list[str], tmp_path: Path, place: str
+) -> None:
     own = trained.prompts([*trained.task.train, *trained.task.holdout])
     rendered.clear()
     PLACES[place](trained, tmp_path)
@@ -108,11 +114,22 @@ def test_every_place_renders_what_was_trained(trained, rendered: list[str], tmp_
 
 def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
     run, task = gn.open_run(trained.run.path), trained.task
-    assert run.chat_template_kwargs == {"enable_thinking": trained.is_on} == run.settings.extra["chat_template_kwargs"]
-    how = {**SIZES, "format": task.format, "chat_template_kwargs": {"enable_thinking": not trained.is_on}}
+    assert (
+        run.chat_template_kwargs
+        == {"enable_thinking": trained.is_on}
+        == run.settings.extra["chat_template_kwargs"]
+    )
+    how = {
+        **SIZES,
+        "format": task.format,
+        "chat_template_kwargs": {"enable_thinking": not trained.is_on},
+    }
     other = gn.load_task("arithmetic", trained.settings, **how)
     assert list(other.train) == list(task.train) and other.fingerprint != task.fingerprint
-    with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
+    with pytest.raises(
+        ValueError,
+        match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts",
+    ):
         gn.compare(run, other)
     with pytest.raises(ValueError, match="was another training"):
         more = trained.settings.replace(max_steps=4)
@@ -124,13 +141,21 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
     model, tokenizer, plain, settings = load_tiny(folder, 8, 4, max_steps=1, run_root=str(tmp_path))
     off = settings.replace(extra=asked)
     sizes = {**SIZES, "tokenizer": tokenizer}
-    assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
-    with pytest.raises(ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="):
+    assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {
+        "enable_thinking": False
+    }
+    with pytest.raises(
+        ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="
+    ):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
     prime = lambda *parts: gn.training.prime(*parts[:3], parts[4], reasoning=str)  # noqa: E731
     for use in (gn.train, gn.dry_run, gn.baseline, prime):
         with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
-    with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
-        gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
+    with pytest.raises(
+        ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"
+    ):
+        gn.load_task(
+            "arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes
+        )
     assert not list(tmp_path.iterdir())

@@ -39,7 +39,9 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     ("loss", "more"),
     [("dapo", {}), ("dapo", {"passes": 2}), ("grpo", {"beta": 0.1}), ("bnpo", {}), ("bnpo", {"passes": 2}), ("dr_grpo", {})],
 )  # fmt: skip
-def test_kit_trainer_with_tools_has_trls_gradients(loss: str, more: dict, parts: tuple, tmp_path: Path) -> None:
+def test_kit_trainer_with_tools_has_trls_gradients(
+    loss: str, more: dict, parts: tuple, tmp_path: Path
+) -> None:
     kinds = (KitTrainer, GRPOTrainer)
     ours, trls = (update(kind, *parts, tmp_path, loss_type=loss, **more) for kind in kinds)
     assert difference(ours, trls) < 1e-7
@@ -55,7 +57,9 @@ def test_entropy_is_that_of_the_tokens_that_the_model_wrote(parts: tuple, tmp_pa
     from tests.support import tool_updates
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tool_updates, "won", lambda completions, **_: [0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0])
+        patch.setattr(
+            tool_updates, "won", lambda completions, **_: [0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0]
+        )
         ours = update(KitTrainer, *parts, tmp_path, loss_type="dapo")
         patch.setattr(tool_updates, "_SAID", [*tool_updates._SAID[:4], *tool_updates._SAID[:4]])
         first = update(GRPOTrainer, *parts, tmp_path, loss_type="dapo")
@@ -72,5 +76,9 @@ def test_unsloths_written_trainer_has_trls_gradients_unless_padding_ends_turns(
         trls = update(GRPOTrainer, *parts, tmp_path, loss_type=loss)
         assert written[loss]["completions"] == trls["completions"]
         assert difference(written[loss], trls) < 1e-4, loss
-    wrong = difference(written["padded"], update(GRPOTrainer, *parts, tmp_path, loss_type=LOSSES[0]))
-    assert wrong > 1e-3, "if Unsloth takes no end of a turn for padding now, the kit need not refuse such a tokenizer"
+    wrong = difference(
+        written["padded"], update(GRPOTrainer, *parts, tmp_path, loss_type=LOSSES[0])
+    )
+    assert wrong > 1e-3, (
+        "if Unsloth takes no end of a turn for padding now, the kit need not refuse such a tokenizer"
+    )

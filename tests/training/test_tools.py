@@ -43,22 +43,37 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
     table = run.completions(1)
     for line in table.itertuples():
         turns = json.loads(line.turns)
-        assert [turn["role"] for turn in turns] == (["assistant", "tool"] * len(turns))[: len(turns)]
+        assert [turn["role"] for turn in turns] == (["assistant", "tool"] * len(turns))[
+            : len(turns)
+        ]
         last = turns[-1]
         assert line.completion == (last["content"] if last["role"] == "assistant" else "")
         said = json.dumps(turns)
         assert (line.progress > 0) == ("Go to the" in said or "The number is" in said)
-        assert line.correctness in (0.0, 1.0) and (not line.correctness or "<answer>" in line.completion)
-    assert table["correctness"].sum() > 0 and table["turns"].str.contains("Tool fly not found").any()
+        assert line.correctness in (0.0, 1.0) and (
+            not line.correctness or "<answer>" in line.completion
+        )
+    assert (
+        table["correctness"].sum() > 0 and table["turns"].str.contains("Tool fly not found").any()
+    )
     row = run.rows[0]
-    calls = [sum(len(turn.get("tool_calls") or ()) for turn in json.loads(turns)) for turns in table["turns"]]
+    calls = [
+        sum(len(turn.get("tool_calls") or ()) for turn in json.loads(turns))
+        for turns in table["turns"]
+    ]
     assert row["tools/call_frequency"] == pytest.approx(sum(calls) / len(calls))
     unanswered = sum("tool_calls" in json.loads(turns)[-1] for turns in table["turns"]) / len(table)
     assert 0 < row["tools/failure_frequency"] < 1 and row["tools/unanswered"] == unanswered
     shown = run.step(1)
-    assert "read(place=" in repr(shown) and "→" in shown._repr_html_() and "Tool fly" in shown._repr_html_()
+    assert (
+        "read(place=" in repr(shown)
+        and "→" in shown._repr_html_()
+        and "Tool fly" in shown._repr_html_()
+    )
     assert [axis for axis in run.plot().axes if axis.get_title(loc="left") == "Total reward"]
-    assert any("Calls per completion" in text.get_text() for axis in run.plot().axes for text in axis.texts)
+    assert any(
+        "Calls per completion" in text.get_text() for axis in run.plot().axes for text in axis.texts
+    )
     assert run.info["task"]["tools"][0]["function"]["name"] == "read"
 
 
@@ -78,7 +93,9 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
     resumed = trained(loaded_village(tiny_folder, tmp_path, beta=beta), "cut", resume="auto")
     assert len(resumed.rows) == 4 and untimed(resumed.rows) == untimed(run.rows)
     assert all(resumed.completions(step).equals(run.completions(step)) for step in run.steps)
-    one, other = (load_file(each.adapter_path / "adapter_model.safetensors") for each in (run, resumed))
+    one, other = (
+        load_file(each.adapter_path / "adapter_model.safetensors") for each in (run, resumed)
+    )
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -96,20 +113,37 @@ class Deeper(Village):
 
 def test_other_tools_are_another_training(whole: tuple) -> None:
     (model, tokenizer, task, rewards, settings), run = whole
-    for other in (task.with_tools(environment=Deeper), task.with_tools(environment=Village, rounds=2)):
+    for other in (
+        task.with_tools(environment=Deeper),
+        task.with_tools(environment=Village, rounds=2),
+    ):
         with pytest.raises(ValueError, match="was another training: fingerprint was"):
-            gn.train(model, tokenizer, other, rewards, settings.replace(max_steps=6), resume=str(run.path))
+            gn.train(
+                model,
+                tokenizer,
+                other,
+                rewards,
+                settings.replace(max_steps=6),
+                resume=str(run.path),
+            )
 
 
-def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(whole: tuple, tmp_path: Path) -> None:
+def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
+    whole: tuple, tmp_path: Path
+) -> None:
     (model, tokenizer, task, rewards, settings), run = whole
     compared = gn.compare(run, task)
-    assert "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
+    assert (
+        "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
+    )
     paid = gn.evaluate(run, task, rewards=rewards)
-    assert sum(row[f"{REWARD}progress"] for row in paid.rows) > 0, "environments are those that were played in"
+    assert sum(row[f"{REWARD}progress"] for row in paid.rows) > 0, (
+        "environments are those that were played in"
+    )
     for ask in (lambda: gn.compare(run), lambda: gn.ask(run, "Where?"), lambda: gn.evaluate(run)):
         with pytest.raises(
-            ValueError, match=r"was trained with tools, which no file of it has: gn.compare\(run, task\)"
+            ValueError,
+            match=r"was trained with tools, which no file of it has: gn.compare\(run, task\)",
         ):
             ask()
     with pytest.raises(ValueError, match="has tools, which would not go along"):
@@ -117,7 +151,9 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(who
     with pytest.raises(ValueError, match="priming shows answers"):
         gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: "")
     (tmp_path / "m.gguf").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"):
+    with pytest.raises(
+        ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"
+    ):
         gn.evaluate(tmp_path / "m.gguf", task)
     with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
         gn.export_gguf(run, tmp_path / "gguf")
@@ -125,13 +161,18 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(who
     assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
     exported = gn.export.export_adapter(run, tmp_path / "adapter")
     _, loaded = gn.load_model(settings, adapter=exported.path, report=lambda line: None)
-    assert loaded.response_template == tokenizer.response_template and loaded.chat_template == tokenizer.chat_template
+    assert (
+        loaded.response_template == tokenizer.response_template
+        and loaded.chat_template == tokenizer.chat_template
+    )
 
 
 def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=3)
-    assert gate.scores.values["progress"] != (0.0,) * len(gate.scores) and gate.verdict != "no signal"
+    assert (
+        gate.scores.values["progress"] != (0.0,) * len(gate.scores) and gate.verdict != "no signal"
+    )
     assert gate.right.values["progress"] == (0.0,) * 3
     trial = gn.dry_run(model, tokenizer, task, rewards, settings)
     assert "read(place=" in repr(trial)
@@ -148,7 +189,9 @@ class Told(Village):
 def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     told = task.with_tools(environment=Told)
-    run = gn.train(model, tokenizer, told, rewards, settings.replace(max_steps=1, holdout_every=0), name="told")
+    run = gn.train(
+        model, tokenizer, told, rewards, settings.replace(max_steps=1, holdout_every=0), name="told"
+    )
     assert run.step(1).groups[0].question.endswith("? Read the notes.")
     rates = [rate for rate in told.with_pass_rates(run).train["pass_rate"] if rate is not None]
     assert len(rates) == 2 and told.after([run]).train[0] != told.train[0]
@@ -159,7 +202,9 @@ def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
         return [1 / (each.seen - 1) for each in environments]
 
     model, tokenizer, task, rewards, settings = whole[0]
-    with pytest.raises(gn.scoring.calls.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"):
+    with pytest.raises(
+        gn.scoring.calls.RewardError, match=r"'broken' raised ZeroDivisionError.*on row"
+    ):
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
@@ -174,8 +219,12 @@ def test_an_image_ends_the_training_in_words(whole: tuple) -> None:
             return [{"type": "image", "image": "x"}]
 
     model, tokenizer, task, rewards, settings = whole[0]
-    with pytest.raises(ValueError, match="the tool read gives an image: tools of this kit give text"):
-        gn.train(model, tokenizer, task.with_tools(environment=Camera), rewards, settings, name="camera")
+    with pytest.raises(
+        ValueError, match="the tool read gives an image: tools of this kit give text"
+    ):
+        gn.train(
+            model, tokenizer, task.with_tools(environment=Camera), rewards, settings, name="camera"
+        )
 
 
 def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +232,9 @@ def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.Mo
     pad = tokenizer.pad_token
     tokenizer.pad_token = tokenizer.eos_token
     try:
-        with pytest.raises(ValueError, match=r"is the token that ends a turn .* train on a wrong gradient"):
+        with pytest.raises(
+            ValueError, match=r"is the token that ends a turn .* train on a wrong gradient"
+        ):
             gn.train(model, tokenizer, task, rewards, settings, name="padded")
     finally:
         tokenizer.pad_token = pad
@@ -191,22 +242,41 @@ def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.Mo
 
 def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
     rows = [
-        {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6} for step in range(1, 13)
+        {"step": step, "reward": 0.1, "tools/failure_frequency": 1.0, "tools/unanswered": 0.6}
+        for step in range(1, 13)
     ]
-    told = {alert.message: alert.kind for alert in gn.health.check_health(rows).alerts if alert.rule == "tools"}
+    told = {
+        alert.message: alert.kind
+        for alert in gn.health.check_health(rows).alerts
+        if alert.rule == "tools"
+    }
     assert any("100% of the tool calls failed" in message for message in told)
-    assert any("60% of the episodes ended with an unanswered tool call" in message for message in told)
+    assert any(
+        "60% of the episodes ended with an unanswered tool call" in message for message in told
+    )
 
 
 def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
-    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": {}}}]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "read", "arguments": {}}}],
+    }
     said = {"role": "tool", "name": "read", "content": "<answer>7</answer>"}
     assert Completion.of_episode([call], [1], True, {}).is_cut
     told = Completion.of_episode([call, said], [1], True, {})
-    bare = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": "mill"}}]}
-    assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", "TRL lets it through, and fails it"
+    bare = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "read", "arguments": "mill"}}],
+    }
+    assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", (
+        "TRL lets it through, and fails it"
+    )
     assert told.is_cut and told.text == "" and told.shown == "read()\n→ <answer>7</answer>"
-    paid = gn.score(gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"})
+    paid = gn.score(
+        gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"}
+    )
     assert paid.totals == (0.0,), "what a tool says is no answer"
 
     def naive(completions: list, **columns: Any) -> list[float]:

@@ -42,7 +42,9 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     measured = {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"}
     assert all(measured <= set(row) for row in rows)
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-6) and all(row["kl"] > 0 for row in rows[6:])
-    assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
+    assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (
+        path / "adapter" / "ref"
+    ).exists()
     assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert len(tiny_run.holdout) == 10
@@ -53,11 +55,22 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
 
 def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
     table = tiny_run.completions(3)
-    assert list(table.columns) == ["step", "group", "prompt", "completion", "brevity", "xml_tags", "total", "advantage"]
+    assert list(table.columns) == [
+        "step",
+        "group",
+        "prompt",
+        "completion",
+        "brevity",
+        "xml_tags",
+        "total",
+        "advantage",
+    ]
     assert len(table) == 16 and set(table["group"]) == {0, 1}
     for _, group in table.groupby("group"):
         assert group["prompt"].nunique() == 1
-        scores = pandas.Series(brevity([[{"content": text}] for text in group["completion"]]), index=group.index)
+        scores = pandas.Series(
+            brevity([[{"content": text}] for text in group["completion"]]), index=group.index
+        )
         assert group["brevity"].tolist() == pytest.approx(scores.tolist(), abs=1e-6)
         expected = (group["total"] - group["total"].mean()) / (group["total"].std() + 1e-4)
         assert group["advantage"].tolist() == pytest.approx(expected.tolist(), abs=1e-2)
@@ -95,37 +108,59 @@ plain = returning(0.0, "plain")
         ]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_leaves_nothing_behind(fresh, tiny_settings, rewards, changes: dict, told: str) -> None:
+def test_what_cannot_be_trained_leaves_nothing_behind(
+    fresh, tiny_settings, rewards, changes: dict, told: str
+) -> None:
     with pytest.raises((ValueError, TypeError, RewardError), match=told):
         gn.train(*fresh, rewards, tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
-    assert set(fresh[0].peft_config) == {"default"}, "the trainer that was half built left its adapter"
+    assert set(fresh[0].peft_config) == {"default"}, (
+        "the trainer that was half built left its adapter"
+    )
 
 
 def test_prompts_that_are_too_long_are_counted(tiny, tiny_settings) -> None:
     _, tokenizer, task = tiny
     most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
     said = rf" prompts left out: .*\(max_prompt_length={most}\) keeps all"
-    with pytest.warns(UserWarning, match=said), pytest.raises(RewardError, match="needs the data column 'gold'"):
-        gn.train(*tiny, [gn.rewards.correctness(column="gold")], tiny_settings.replace(max_prompt_length=most - 1))
+    with (
+        pytest.warns(UserWarning, match=said),
+        pytest.raises(RewardError, match="needs the data column 'gold'"),
+    ):
+        gn.train(
+            *tiny,
+            [gn.rewards.correctness(column="gold")],
+            tiny_settings.replace(max_prompt_length=most - 1),
+        )
 
 
 def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
-    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "num_generations": 4}
+    sizes = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 4,
+        "num_generations": 4,
+    }
     with pytest.warns(UserWarning, match="slower path .*no prompt occurs twice in a micro-batch"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1, **sizes), name="apart")
     assert math.isfinite(run.rows[0]["reward"])
 
 
-def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
+def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(
+    fresh, tiny_settings, monkeypatch
+) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     with pytest.warns(UserWarning, match="three times as long: this model is odd"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
-    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])
+    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(
+        run.rows[0]["reward"]
+    )
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
     monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.5e8)
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem,
+        match=r"needs about .* What fits: settings = settings.replace\(",
+    ):
         gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()

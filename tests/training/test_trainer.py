@@ -52,7 +52,10 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
             parameter.data.copy_(start[name])
             parameter.requires_grad_(True)
             parameter.grad = None
-    rows = [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}] for text in PROMPTS]
+    rows = [
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+        for text in PROMPTS
+    ]
     defaults = dict(
         output_dir=str(folder), per_device_train_batch_size=8, num_generations=4, max_completion_length=10, max_steps=2,
         learning_rate=1.0, lr_scheduler_type="constant", optim="sgd", beta=0.04, temperature=1.0, top_k=0, seed=5,
@@ -62,7 +65,12 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
     asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
     own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
     trainer = kind(
-        model=model, reward_funcs=[reward], args=asked, train_dataset=data, processing_class=tokenizer, **own
+        model=model,
+        reward_funcs=[reward],
+        args=asked,
+        train_dataset=data,
+        processing_class=tokenizer,
+        **own,
     )
     trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
     callbacks = trainer.callback_handler.callbacks
@@ -70,7 +78,9 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
     return trainer
 
 
-def run(base, kind: type, folder, **arguments: object) -> tuple[list[dict], dict[str, torch.Tensor], GRPOTrainer]:
+def run(
+    base, kind: type, folder, **arguments: object
+) -> tuple[list[dict], dict[str, torch.Tensor], GRPOTrainer]:
     """Train, and return the logged rows, the change of each LoRA tensor, and the trainer."""
     torch.manual_seed(31)
     trainer = build(base, kind, folder, **arguments)
@@ -80,7 +90,9 @@ def run(base, kind: type, folder, **arguments: object) -> tuple[list[dict], dict
     return [row for row in trainer.state.log_history if "loss" in row], change, trainer
 
 
-def assert_same_runs(base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object) -> None:
+def assert_same_runs(
+    base, tmp_path, but: frozenset[str] = frozenset(), relative=2e-4, **arguments: object
+) -> None:
     """The logged metrics (but some) and the change of every tensor are the same on both paths."""
     ours, our_change, trainer = run(base, KitTrainer, tmp_path / "ours", **arguments)
     theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
@@ -89,7 +101,9 @@ def assert_same_runs(base, tmp_path, but: frozenset[str] = frozenset(), relative
     for mine, other in zip(ours, theirs, strict=True):
         for key in other.keys() - {"step_time", *but}:
             assert mine[key] == pytest.approx(other[key], rel=1e-3, abs=1e-5), key
-    assert any(change.norm() > 1e-6 for change in their_change.values()), "nothing was learnt, so nothing was compared"
+    assert any(change.norm() > 1e-6 for change in their_change.values()), (
+        "nothing was learnt, so nothing was compared"
+    )
     for name, change in their_change.items():
         assert (our_change[name] - change).norm() <= relative * change.norm() + 1e-8, name
 
@@ -120,16 +134,22 @@ def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: s
     assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, **sizes)
 
 
-def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(base, tmp_path) -> None:
+def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(
+    base, tmp_path
+) -> None:
     # Five times the bound of the others: four large updates, each of which begins with the rounding of those before.
     more = dict(max_steps=4, learning_rate=0.3, num_iterations=2, relative=1e-3)
     assert_same_runs(base, tmp_path, **more)
-    sizes = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4)
+    sizes = dict(
+        per_device_train_batch_size=4, gradient_accumulation_steps=2, steps_per_generation=4
+    )
     assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, **sizes, **more)
 
 
 def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_path) -> None:
-    assert_same_runs(base, tmp_path, mask_truncated_completions=True, max_completion_length=30, temperature=0.8)
+    assert_same_runs(
+        base, tmp_path, mask_truncated_completions=True, max_completion_length=30, temperature=0.8
+    )
     assert_same_runs(base, tmp_path, max_completion_length=1)
     assert_same_runs(base, tmp_path, top_p=0.9, top_k=500, min_p=0.001, repetition_penalty=1.2)
     assert_same_runs(base, tmp_path, scale_rewards="batch", entropy_coef=0.01)
@@ -138,7 +158,15 @@ def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_pa
 def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_path) -> None:
     entropy = frozenset({"entropy"})
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
-    assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0, num_iterations=2, max_steps=4)
+    assert_same_runs(
+        base,
+        tmp_path,
+        but=entropy,
+        reward=first_group_alike,
+        beta=0.0,
+        num_iterations=2,
+        max_steps=4,
+    )
 
 
 def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
@@ -155,12 +183,18 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
             learning_rate=1e-3, adam_epsilon=1e-4,
         )  # fmt: skip
         if kind is KitTrainer:
-            assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
+            assert ["entropy" in row and row["entropy"] is not None for row in rows] == [
+                True,
+                False,
+                False,
+            ]
     for name, change in changes[GRPOTrainer].items():
         assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
 
 
-def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(base, tmp_path) -> None:
+def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(
+    base, tmp_path
+) -> None:
     """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
     trainer = build(base, KitTrainer, tmp_path, reward=first_group_alike, beta=0.0)
     trainer.model.train()

@@ -56,14 +56,21 @@ def load(folder: Path, where: tuple[str, torch.dtype | None] | None) -> Any:
     It is widened when it is there: while transformers does it, pages of all files stay beside it, half as much again.
     """
     device, kind = where or ("cpu", None)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval().to(device=device, dtype=kind)
+    return (
+        AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        .eval()
+        .to(device=device, dtype=kind)
+    )
 
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The file of each tensor in a folder: those of the index, else the one."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if index.is_file():
-        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+        return {
+            name: folder / file
+            for name, file in json.loads(index.read_text())["weight_map"].items()
+        }
     with safe_open(single, framework="pt") as opened:
         return dict.fromkeys(opened.keys(), single)
 
@@ -80,7 +87,11 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain:
     What the adapter adds is peft's own answer, layer by layer, and not the formula that merged. Where more was trained than A
     and B matrices, it is peft's merge of the model in float32, which takes the adapter out of the reference.
     """
-    layers = {f"{n}.weight": m for n, m in reference.get_base_model().named_modules() if isinstance(m, LoraLayer)}
+    layers = {
+        f"{n}.weight": m
+        for n, m in reference.get_base_model().named_modules()
+        if isinstance(m, LoraLayer)
+    }
     mine, starts, sums = files_of(merged), files_of(base) if is_plain else {}, {}
     if not is_plain:
         model, layers = reference.merge_and_unload(), {}
@@ -88,7 +99,9 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain:
         kept = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
         # Experts are joined while they load and taken apart again when they are saved.
         starts = sums = revert_weight_conversion(model, kept)
-    problems = [f"{name} is missing" for name in sorted((starts.keys() | layers.keys()) - mine.keys())]
+    problems = [
+        f"{name} is missing" for name in sorted((starts.keys() | layers.keys()) - mine.keys())
+    ]
     problems += [f"{name} is unexpected" for name in sorted(mine.keys() - starts.keys())]
     for name in sorted(mine.keys() & starts.keys()):
         step()
@@ -97,13 +110,17 @@ def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain:
         if found.shape != start.shape:
             problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(start.shape)}")
         elif far := count_far(found, start, more):
-            problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
+            problems.append(
+                f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values"
+            )
     return problems
 
 
 def count_far(found: torch.Tensor, start: torch.Tensor, more: torch.Tensor | None) -> int:
     """How many values are farther from the sum, in float32, than one rounding to their number type."""
-    parts = [tensor.reshape(-1).split(_BLOCK) for tensor in (found, start, more) if tensor is not None]
+    parts = [
+        tensor.reshape(-1).split(_BLOCK) for tensor in (found, start, more) if tensor is not None
+    ]
     far, rounding = 0, ROUNDING.get(found.dtype, 0.0)
     for values, *terms in zip(*parts, strict=True):
         exact = sum(term.float().cpu() for term in terms)
@@ -114,15 +131,21 @@ def count_far(found: torch.Tensor, start: torch.Tensor, more: torch.Tensor | Non
 
 def read(tokenizer: Any, chat: list[dict[str, str]], how: Mapping[str, Any]) -> list[int]:
     """The tokens of a chat with the generation prompt, and with what else the template was given in training."""
-    found = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True, **how)
+    found = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, **how
+    )
     return found["input_ids"]
 
 
-def tokenizer_problems(folder: Path, base: Path, original: Any, chats: Sequence[Any], how: dict[str, Any]) -> list[str]:
+def tokenizer_problems(
+    folder: Path, base: Path, original: Any, chats: Sequence[Any], how: dict[str, Any]
+) -> list[str]:
     """In what tokenizer, template and the tokens that end an answer differ from those of the training."""
     mine = AutoTokenizer.from_pretrained(folder)
     parts = ("eos_token", "pad_token", "bos_token", "chat_template")
-    problems = [f"the {part} is another" for part in parts if getattr(mine, part) != getattr(original, part)]
+    problems = [
+        f"the {part} is another" for part in parts if getattr(mine, part) != getattr(original, part)
+    ]
     if not problems and any(read(mine, chat, how) != read(original, chat, how) for chat in chats):
         problems.append("prompts are read as other tokens")
     theirs, ours = (place / "generation_config.json" for place in (base, folder))
@@ -134,15 +157,21 @@ def tokenizer_problems(folder: Path, base: Path, original: Any, chats: Sequence[
 @torch.no_grad()
 def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> list[list[int]]:
     """Greedy continuations up to and with the end token."""
-    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt").to(model.device)
+    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt").to(
+        model.device
+    )
     how = {"do_sample": False, "pad_token_id": tokenizer.pad_token_id}
-    out = model.generate(**padded, max_new_tokens=limit, stopping_criteria=[lambda *_, **__: bool(step())], **how)
+    out = model.generate(
+        **padded, max_new_tokens=limit, stopping_criteria=[lambda *_, **__: bool(step())], **how
+    )
     rows, end = out[:, padded["input_ids"].shape[1] :].tolist(), tokenizer.eos_token_id
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 @torch.no_grad()
-def scored(model: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def scored(
+    model: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of each word of all answers its log-probability in nats, and whether it is the model's likeliest; float32 and bool."""
     found, likeliest = [torch.empty(0)], [torch.empty(0, dtype=torch.bool)]
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -156,7 +185,11 @@ def scored(model: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]
 
 
 def words_checks(
-    limits: Sequence[float], start: torch.Tensor, trained: torch.Tensor, found: torch.Tensor, same: torch.Tensor
+    limits: Sequence[float],
+    start: torch.Tensor,
+    trained: torch.Tensor,
+    found: torch.Tensor,
+    same: torch.Tensor,
 ) -> Checks:
     """The checks of what an export says, by the log-probabilities of the same words.
 
@@ -173,12 +206,25 @@ def words_checks(
         same: Whether the likeliest word is the same.
     """
     low, high, nats, least = limits
-    share, gap, wanted = same.float().mean().item(), (found - trained).abs().mean().item(), trained - start
+    share, gap, wanted = (
+        same.float().mean().item(),
+        (found - trained).abs().mean().item(),
+        trained - start,
+    )
     slope = ((wanted * (found - start)).sum() / (wanted * wanted).sum().clamp(min=1e-12)).item()
     return {
-        f"words: {low} to {high} times the training's effect": (low <= slope <= high, f"{slope:.3f} times the effect"),
-        f"words: log-probabilities at most {nats} nats apart": (gap <= nats, f"{gap:.4f} nats apart"),
-        f"words: at {least:.0%} of the places alike": (share >= least, f"{share:.1%} of {len(same)} places alike"),
+        f"words: {low} to {high} times the training's effect": (
+            low <= slope <= high,
+            f"{slope:.3f} times the effect",
+        ),
+        f"words: log-probabilities at most {nats} nats apart": (
+            gap <= nats,
+            f"{gap:.4f} nats apart",
+        ),
+        f"words: at {least:.0%} of the places alike": (
+            share >= least,
+            f"{share:.1%} of {len(same)} places alike",
+        ),
     }
 
 
@@ -206,11 +252,16 @@ def verify_merged(request: dict[str, Any]) -> Checks:
     texts = tokenizer_problems(folder, base, tokenizer, chats, how)
     checks: Checks = {
         "every weight is base plus adapter, rounded once": (not weights, "; ".join(weights[:3])),
-        "tokenizer, chat template and end tokens are the training's": (not texts, "; ".join(texts[:3])),
+        "tokenizer, chat template and end tokens are the training's": (
+            not texts,
+            "; ".join(texts[:3]),
+        ),
     }
     if weights or texts or where is None:
         return checks | (NOT_COMPARED if where is None else {})
-    user = pipeline("text-generation", model=load(folder, where), tokenizer=str(folder), device=where[0])
+    user = pipeline(
+        "text-generation", model=load(folder, where), tokenizer=str(folder), device=where[0]
+    )
     found, same = scored(user.model.eval(), prompts, answers)
     shown = user(chats[0], max_new_tokens=8, do_sample=False, tokenizer_encode_kwargs=dict(how))
     checks["a pipeline answers"] = (shown[0]["generated_text"][-1]["role"] == "assistant", "")
@@ -222,19 +273,35 @@ def verify_merged(request: dict[str, Any]) -> Checks:
 def metadata_problems(file: str, tokenizer: Any) -> list[str]:
     """Which of chat template and end token the file lacks: llama.cpp has both in reserve, other programs have not."""
     fields = GGUFReader(file).fields
-    wanted = {"chat_template": tokenizer.get_chat_template(), "ggml.eos_token_id": tokenizer.eos_token_id}
-    held = {name: field.contents() if (field := fields.get(f"tokenizer.{name}")) else None for name in wanted}
-    return [f"{name} is {held[name]!r:.80}, not the tokenizer's" for name in wanted if held[name] != wanted[name]]
+    wanted = {
+        "chat_template": tokenizer.get_chat_template(),
+        "ggml.eos_token_id": tokenizer.eos_token_id,
+    }
+    held = {
+        name: field.contents() if (field := fields.get(f"tokenizer.{name}")) else None
+        for name in wanted
+    }
+    return [
+        f"{name} is {held[name]!r:.80}, not the tokenizer's"
+        for name in wanted
+        if held[name] != wanted[name]
+    ]
 
 
 def verify_gguf(request: dict[str, Any]) -> Checks:
     """llama.cpp's answers, which are in the request, against the merged model and the base."""
     chats, rows, how = request["prompts"], request["answers"], request["chat_template_kwargs"]
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
-    same_ids = sum(read(tokenizer, chat, how) == row["prompt_ids"] for chat, row in zip(chats, rows, strict=True))
+    same_ids = sum(
+        read(tokenizer, chat, how) == row["prompt_ids"]
+        for chat, row in zip(chats, rows, strict=True)
+    )
     lost = metadata_problems(request["file"], tokenizer)
     checks: Checks = {
-        "prompts are read as the same tokens": (same_ids == len(rows), f"{same_ids} of {len(rows)}"),
+        "prompts are read as the same tokens": (
+            same_ids == len(rows),
+            f"{same_ids} of {len(rows)}",
+        ),
         "the file holds chat template and end token": (not lost, "; ".join(lost)),
     }
     where = place(Path(request["merged"]), request["free_memory"])
@@ -243,12 +310,16 @@ def verify_gguf(request: dict[str, Any]) -> Checks:
     answered = [row for row in rows if row["ids"]]
     asked = [row["prompt_ids"] for row in answered], [row["ids"] for row in answered]
     # None where llama.cpp tells none: within a character that several tokens write.
-    heard = torch.tensor([float("nan") if value is None else value for row in answered for value in row["log_probs"]])
+    heard = torch.tensor(
+        [float("nan") if value is None else value for row in answered for value in row["log_probs"]]
+    )
     known = heard.isfinite()
     trained, same = scored(load(Path(request["merged"]), where), *asked)
     gc.collect()
     start, _ = scored(load(Path(request["base"]), where), *asked)
-    return checks | words_checks(request["limits"], start[known], trained[known], heard[known], same)
+    return checks | words_checks(
+        request["limits"], start[known], trained[known], heard[known], same
+    )
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
