@@ -125,7 +125,7 @@ def _become(command: list[str], folder: str, variables: dict[str, str]) -> None:
 
 def _speak_to(file: Any) -> None:
     """Let descriptors and Python's streams be those of a process with nobody at a keyboard."""
-    for number, opened in enumerate((open(os.devnull), open(file, "a"), open(file, "a"))):  # noqa: SIM115
+    for number, opened in enumerate((open(os.devnull), open(file, "a"), open(file, "a"))):
         os.dup2(opened.fileno(), number)
         opened.close()
     sys.stdin, sys.stdout, sys.stderr = (
