@@ -11,7 +11,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.checks.baseline import Baseline
 from grpo_nb.checks.groups import estimate
-from grpo_nb.generation import sampling
+from grpo_nb.cpu import engine
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(130)
@@ -257,9 +257,9 @@ def test_the_same_seed_the_same_result_and_nothing_is_changed(tiny) -> None:
 
 def test_what_is_sampled_is_what_training_would_sample(tiny, monkeypatch) -> None:
     model, tokenizer, task, settings = tiny
-    seen, plain = {}, sampling.sample
+    seen, plain = {}, engine.sample
 
-    def watched(model, prompts, config, folded=None):
+    def watched(model, prompts, config, folded):
         seen.update(
             {} if seen else {**config.to_dict(), "prompts": prompts}
         )  # the likeliest answers come after
@@ -268,7 +268,7 @@ def test_what_is_sampled_is_what_training_would_sample(tiny, monkeypatch) -> Non
     def length(completions, completion_ids, **columns):
         return [float(len(ids)) for ids in completion_ids]
 
-    monkeypatch.setattr(sampling, "sample", watched)
+    monkeypatch.setattr(engine, "sample", watched)
     wanted = {"temperature": 0.7, "top_p": 0.8, "top_k": 30}
     settings = settings.replace(max_completion_length=7, extra={"min_p": 0.01}, **wanted)
     gate = gn.baseline(model, tokenizer, task, length, settings, prompts=2)

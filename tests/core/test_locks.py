@@ -50,7 +50,8 @@ def test_lock_is_not_kept_by_a_child_of_a_dead_process(tmp_path: Path) -> None:
     read, write = os.pipe()
     holder = os.fork()
     if holder == 0:
-        locked(tmp_path).__enter__()
+        lock = locked(tmp_path)  # kept, or it ends with its last reference
+        lock.__enter__()
         worker = os.fork()
         if worker == 0:
             os.read(read, 1)

@@ -81,7 +81,8 @@ def test_function_reads_columns_kept_with_the_run(run: gn.runs.Run) -> None:
 
 def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None:
     kit = gn.rewards.xml_tags()
-    info = run.info | {"rewards": [{"name": "xml_tags", "weight": 1.0, **record_of(kit)}]}
+    reward = {"name": "xml_tags", "weight": 1.0, "call": repr(kit), **record_of(kit)}
+    info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert gn.evaluate(run, limit=2).judged_by == "what correctness() pays in full"
 

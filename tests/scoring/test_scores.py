@@ -277,7 +277,7 @@ def weighing(weight: object):
     ("arguments", "message"),
     [
         (([], ["a"]), "rewards is empty"), (([xml_tags(), xml_tags()], ["a"]), "two rewards are named 'xml_tags'"),
-        ((["gpt2"], ["a"]), "no reward function"),
+        ((["gpt2"], ["a"]), "takes reward functions"),
         (([xml_tags()], []), "list of texts"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
         (([xml_tags()], ["a", []]), "list of texts"), (([xml_tags()], "abc"), "list of texts"),
         (([xml_tags()], [{"role": "assistant", "content": "a"}]), "list of lists of chat messages"),

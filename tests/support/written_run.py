@@ -80,8 +80,8 @@ def write_private_run(folder: Path) -> gn.runs.Run:
     info["task"]["name"] = "data/acme/train.csv"
     info["settings"]["model"] = "/home/somebody/my-model"
     info["settings"]["extra"] = {
-        "vllm_server_base_url": "http://somebody:s3cret@host:8000/v1?api_key=s3cret", "hub_token": "hf_" + "x" * 34,
-        "lr_scheduler_kwargs": {"file": "~/acme/zero.json"},
+        "vllm_server_base_url": "http://somebody:s3cret@host:8000/v1?api_key=s3cret",
+        "lr_scheduler_kwargs": {"file": "~/acme/zero.json", "token": "hf_" + "x" * 34},
         "generation_kwargs": {"files": ["C:\\Users\\somebody\\words.txt", "/content/drive/acme/words.txt"]},
     }  # fmt: skip
     info["rewards"][0]["call"] += ", read from '/home/somebody/a b/acme/clf' and \\x1b[2J"
