@@ -1,7 +1,7 @@
 """What a run keeps of a reward, how two records differ, and a reward made again from one. Nothing that a record holds is run.
 
 A reward of the kit is its class and parameters, a function of the user's its source. What a function or an object holds beside
-that (attributes, a closure, arguments) is in `state` as a hash: `grpo_nb.rewards.state`. Global variables and other functions
+that (attributes, a closure, arguments) is in `state` as a hash: `grpo_nb.scoring.state`. Global variables and other functions
 that it calls are not looked at: another value there is the user's to know.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.rewards.base import Reward, RewardFunction, kinds, unwrapped
-from grpo_nb.rewards.state import is_same_state, state_of
 from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.scoring.state import is_same_state, state_of
 from grpo_nb.tasks.formats import AnswerFormat
 
 _HELD = {"format": AnswerFormat, "limits": Limits}
