@@ -12,6 +12,7 @@ import grpo_nb as gn
 from grpo_nb.checks.baseline import Baseline
 from grpo_nb.checks.groups import estimate
 from grpo_nb.cpu import engine
+from grpo_nb.generation import sampling
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(130)

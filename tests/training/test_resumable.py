@@ -622,16 +622,11 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     assert all(torch.equal(left[name], second[name]) for name in second)
     # As an earlier version left it, which kept only the newest of the best adapters.
     back()
-<<<<<<< HEAD
-    shutil.rmtree(whole.path.with_name("old") / "best" / "step-2")
+    for step in (1, 2):
+        shutil.rmtree(whole.path.with_name("old") / "best" / f"step-{step}")
     with pytest.warns(
         UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'
     ):
-=======
-    for step in (1, 2):
-        shutil.rmtree(whole.path.with_name("old") / "best" / f"step-{step}")
-    with pytest.warns(UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'):
->>>>>>> 410528cd (Fix two training tests: older best adapters, a stale lock file)
         run = gn.train(*fresh, [brevity], best, resume="old")
     assert run.info["adapter_step"] == 6
 
@@ -653,14 +648,10 @@ def test_train_keeps_the_run_locked_until_its_end(
     assert seen == [os.getpid()] * (5 + 1)
 
 
-<<<<<<< HEAD
 def test_train_of_a_run_locked_elsewhere_is_refused(
     fresh, settings: gn.Settings, crashed: gn.runs.Run
 ) -> None:
-=======
-def test_train_of_a_run_locked_elsewhere_is_refused(fresh, settings: gn.Settings, crashed: gn.runs.Run) -> None:
     (crashed.path / ".lock").unlink()  # of the training that crashed
->>>>>>> 410528cd (Fix two training tests: older best adapters, a stale lock file)
     before = {file: file.read_bytes() for file in crashed.path.rglob("*") if file.is_file()}
     with holder_of(crashed.path) as pid:
         with pytest.raises(
