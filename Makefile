@@ -13,7 +13,7 @@ VENV_PYTHON = $(or $(GRPO_NB_VENV),.venv)/bin/python
 
 NOTEBOOK ?= notebooks/00_quickstart.ipynb
 WORKERS ?= 2
-BFLOAT16_TESTS = $(addprefix tests/,settings models generation training evaluation export)
+BFLOAT16_TESTS = $(addprefix tests/,config cpu models generation training evaluation export)
 VLLM_VENV = $(or $(GRPO_NB_VENV),.venv)-vllm
 VLLM_TESTS = $(wildcard tests/*/test_real_vllm.py) tests/generation/test_vllm.py tests/export/test_serving.py
 # Whole files go to one process each, because what a file's tests share is made once. A process takes up to 5 GB of memory.

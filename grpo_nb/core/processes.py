@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 # How long torch's threads spin while they wait for each other (libgomp), and the other variable with
-# which a user chooses how they wait; grpo_nb.machine.spinning tells why. Spinning 20,000 times costs a
-# quiet machine 2 % of a step, and a busy one much less than libgomp's own 300,000.
+# which a user chooses how they wait. grpo_nb.machine.spinning has the reason, and
+# benchmarks/results/busy_step.md what was measured beside libgomp's own 300,000.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 WAIT_POLICY = "OMP_WAIT_POLICY"
