@@ -146,7 +146,13 @@ def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
     form = gn.tasks.AnswerFormat(name="#", answer_open="#", instruction="Add.")
     task = gn.load_task(rows, format=form, holdout=200, seed=1)
     kept = [i for i, rate in enumerate(task.train["pass_rate"]) if low <= rate <= high]
-    return dataclasses.replace(task, train=task.train.select(kept))
+    # The template of this model has no system role, and it was made from questions alone.
+    train = task.train.select(kept).map(_question_alone)
+    return dataclasses.replace(task, train=train, holdout=task.holdout.map(_question_alone))
+
+
+def _question_alone(row: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": [turn for turn in row["prompt"] if turn["role"] == "user"]}
 
 
 def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]:

@@ -29,8 +29,8 @@ def one_group(
     import torch
     from transformers import GenerationConfig
 
+    from grpo_nb.cpu import sampler, shared_prompts
     from grpo_nb.cpu.folded_lora import FoldedLora
-    from grpo_nb.generation import sampling, shared_prompts
 
     generator = torch.Generator().manual_seed(0)
     ids = (
@@ -53,7 +53,7 @@ def one_group(
     folded = FoldedLora(model)
 
     def shared() -> None:
-        sampling.sample(model, prompts, config, folded)
+        sampler.sample(model, prompts, config, folded)
         with torch.no_grad(), model.disable_adapter():
             shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
         with folded.for_training():

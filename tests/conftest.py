@@ -209,9 +209,9 @@ def quickstart(
                 "model": str(tiny_folder), "max_steps": 5, "per_device_train_batch_size": 8, "learning_rate": 2e-2,
                 "max_grad_norm": 10.0,
             }  # fmt: skip
-            more = {
-                "xml_tags(weight=0.5)]": "xml_tags(weight=0.5), gn.rewards.length(60, unit='characters')]"
-            }
+            last = "    gn.rewards.xml_tags(weight=0.5),\n"
+            one_more = "    gn.rewards.length(60, unit='characters'),\n"
+            more = {last: last + one_more}
             return execute_notebook("00_quickstart", folder, size, replaced=more, CHANGES=changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GRPO_NB_CACHE", str(folder / "cache"))

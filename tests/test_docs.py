@@ -28,7 +28,9 @@ def test_links_and_names_lead_somewhere(page: Path) -> None:
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
         assert target.exists() and (not anchor or anchor in anchors(target)), link
-    for name in re.findall(r"\bgn\.(\w[\w.]*\w)", text):
+    # The page of changes names what is no longer there.
+    names = [] if page.name == "changes.md" else re.findall(r"\bgn\.(\w[\w.]*\w)", text)
+    for name in names:
         functools.reduce(getattr, name.split("."), gn)
     for file in re.findall(r"`((?:grpo_nb|tests|studies|benchmarks|scripts)/[\w/.]+\.\w+)", text):
         assert (ROOT / file).exists(), file

@@ -187,8 +187,9 @@ def _kind_of_list(value: list | tuple) -> str:
         return "list"
     if len(value) == 2 and not any(isinstance(held, (list, tuple)) for held in value):
         first, second = kind_of(value[0]), kind_of(value[1])
-        # A stand-in for either is of no known kind.
-        if "model" in (first, second) or "tokenizer" in (first, second) or (first == second == ""):
+        # A stand-in for either is of no known kind, but numbers are no stand-ins.
+        is_unknown = first == second == "" and not isinstance(value[0], (int, float))
+        if "model" in (first, second) or "tokenizer" in (first, second) or is_unknown:
             return "pair"
     if all(isinstance(held, str) for held in value):
         return "texts"

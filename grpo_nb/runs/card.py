@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 # that was trained on them names them by the kit's own name, which nobody takes for others.
 _ORIGIN = "HuggingFaceTB/SmolLM2-135M-Instruct"
 # Of no meaning elsewhere, or never to be published.
-_PRIVATE_NAME = re.compile(
-    r"run_root|model|logging_dir|output_dir|(.*_)?(token|password|secret|key|credentials?)"
-)
+_SECRET_NAME = re.compile(r"(?i)(.*_)?(token|password|secret|key|credentials?)")
+_PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{_SECRET_NAME.pattern[4:]}")
 _LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
 _KEY = re.compile(
     r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
@@ -190,7 +189,11 @@ def shareable(value: Any) -> Any:
     ['model', 'http://host:8000/v1?api_key=***', "open('c.txt') or </answer>"]
     """
     if isinstance(value, Mapping):
-        return {name: shareable(held) for name, held in value.items()}
+        return {
+            name: shareable(held)
+            for name, held in value.items()
+            if not _SECRET_NAME.fullmatch(str(name))
+        }
     if isinstance(value, (list, tuple)):
         return type(value)(map(shareable, value))
     if not isinstance(value, str):

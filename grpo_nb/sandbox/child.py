@@ -53,11 +53,8 @@ time getrandom
 # Allowed where arguments are as said: each a number of an argument, a mask, and what the masked argument must be.
 _CALLS_WITH = [
     ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
-    (
-        "socketpair",
-        (0, _ALL_BITS, 1),
-        (1, 0xF, 1),
-    ),  # AF_UNIX, SOCK_STREAM: what asyncio wakes itself with
+    # AF_UNIX, SOCK_STREAM: asyncio wakes itself with it.
+    ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),
     # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
     ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
     ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),  # reading a limit
@@ -82,9 +79,8 @@ class _Argument(ctypes.Structure):
 def main() -> None:
     """Read the job, raise the wall, run the code, answer the calls. Nothing here knows a right answer."""
     with open(0, "rb", buffering=0, closefd=False) as file:
-        job = marshal.load(
-            file
-        )  # from the notebook's own process; without a buffer, what a program reads is left
+        # From the notebook's own process. Without a buffer, the input of a program is left unread.
+        job = marshal.load(file)
     os.dup2(2, _REPORT)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (2,) if job["is_program"] else (1, 2):
@@ -104,9 +100,8 @@ def main() -> None:
     module = types.ModuleType("__main__" if job["is_program"] else "candidate")
     sys.modules[module.__name__] = module
     if "random" in sys.modules:
-        sys.modules["random"].seed(
-            0
-        )  # so that the same code gives the same answers, and a reward the same score
+        # The same code gives the same answers, and a reward the same score.
+        sys.modules["random"].seed(0)
     problem = _load(job["code"], module)
     _say("end", problem)
     for path, args, kwargs in [] if problem else job["calls"]:
@@ -114,9 +109,8 @@ def main() -> None:
             _say("value", eval(path, module.__dict__)(*args, **kwargs))
         except BaseException as error:
             _say("error", _words(error))
-    if not job[
-        "is_program"
-    ]:  # whose threads, exit functions and output come to their end with the interpreter
+    # Threads, exit functions and output of a program end with the interpreter.
+    if not job["is_program"]:
         os._exit(0)
 
 
@@ -140,9 +134,8 @@ def _raise_wall(job: dict) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
-    libc.prctl(
-        _PR_SET_DUMPABLE, 0, 0, 0, 0
-    )  # a crash leaves no core, neither in a file nor with a service
+    # A crash leaves no core, neither in a file nor with a service.
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     # The rest of a huge page stays occupied when all but a small part of it is unmapped, and no limit counts it.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])

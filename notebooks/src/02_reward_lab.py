@@ -206,8 +206,10 @@ mended
 # You should see two lines of advantages, and a warning that *form outweighs being right*.
 
 # %%
+from grpo_nb.scoring import reweight
+
 formal = {"correctness": 0.5, "xml_format": 2.0}
-for name, scored in (("as above", scores), ("formal", gn.scoring.reweight(scores, formal))):
+for name, scored in (("as above", scores), ("formal", reweight(scores, formal))):
     advantages = [round(advantage, 2) for advantage in scored.advantages()]
     print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
 weighed = gn.check_rewards(rewards, task, tokenizer=tokenizer, weights=formal)

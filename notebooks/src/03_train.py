@@ -52,11 +52,7 @@ gn.check_environment()
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {
-    "per_device_train_batch_size": 8,
-    "max_completion_length": 40,
-    "save_steps": 2,
-}  # @param {"type": "raw"}
+CHANGES = {"per_device_train_batch_size": 8, "save_steps": 2}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
@@ -65,6 +61,7 @@ DRIVE = ""  # @param {"type": "string"}
 changes = {
     "run_root": gn.machine.run_folder(DRIVE, report=print),
     "max_steps": STEPS,
+    "max_completion_length": 40,
     "gradient_accumulation_steps": 1,
 }
 settings = gn.preset(PRESET, **{**changes, **CHANGES})

@@ -195,11 +195,12 @@ algorithms.scores(lines, ["grpo", "dapo", "grpo unscaled", "dr_grpo"])
 # **The measurement.** How much a group pushes, by how many of its eight completions are right:
 
 # %%
+from grpo_nb.scoring import group_advantages
+
 for right in (1, 2, 4, 7):
     totals = [1.0] * right + [0.0] * (8 - right)
     pushes = [
-        sum(map(abs, gn.scoring.group_advantages(totals, 8, scale_rewards=how)))
-        for how in ("group", "none")
+        sum(map(abs, group_advantages(totals, 8, scale_rewards=how))) for how in ("group", "none")
     ]
     print(f"{right} of 8 right: {pushes[0]:.1f} divided by the spread, {pushes[1]:.1f} not divided")
 

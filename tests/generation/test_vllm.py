@@ -16,6 +16,8 @@ import torch
 import unsloth_zoo.vllm_utils  # noqa: F401 before there is a stand-in, for which it would look
 from transformers import GenerationConfig
 
+from grpo_nb.cpu import sampler
+from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
 from grpo_nb.training import prepare
@@ -249,10 +251,10 @@ def build_a_trainer(model) -> None:
 def test_training_and_sampling_on_a_cpu_watch_for_other_programs(monkeypatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(prepare, "yield_cores", lambda: started.append("training"))
-    monkeypatch.setattr(sampling, "yield_cores", lambda: started.append("sampling"))
+    monkeypatch.setattr(sampler, "yield_cores", lambda: started.append("sampling"))
     model = lora_model()
     build_a_trainer(model)
-    sampling.sample(model, [PROMPTS[0]], config(do_sample=False))
+    CpuEngine(model).sample([PROMPTS[0]], config(do_sample=False))
     assert started == ["training", "sampling"]
 
 
@@ -364,9 +366,9 @@ def test_engine_sleeps_again_before_the_long_prompts(with_engine, monkeypatch) -
     """Awake, its cache holds the memory that the other path needs."""
     engine, slept = with_engine.vllm_engine, []
     engine.sleeping = True
-    own = sampling.sample
+    own = CpuEngine.sample
     monkeypatch.setattr(
-        sampling, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k)
+        CpuEngine, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k)
     )
     generated(with_engine, SHORT, LONG)
     assert slept == [True]

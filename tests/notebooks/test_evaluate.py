@@ -12,7 +12,8 @@ pytestmark = pytest.mark.begins(90)
 
 
 def test_no_cell_warns_or_shows_an_error(evaluate: tuple[Path, gn.runs.Run]) -> None:
-    assert_nothing_went_wrong(evaluate[0])
+    # The tiny run of the tests has a reward of its own, which its folder does not hold.
+    assert_nothing_went_wrong(evaluate[0], but="The main reward of the run 'tiny' is your function")
 
 
 def test_the_evaluation_notebook_shows_evidence(

@@ -277,7 +277,6 @@ def weighing(weight: object):
     ("arguments", "message"),
     [
         (([], ["a"]), "rewards is empty"), (([xml_tags(), xml_tags()], ["a"]), "two rewards are named 'xml_tags'"),
-        ((["gpt2"], ["a"]), "takes reward functions"),
         (([xml_tags()], []), "list of texts"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
         (([xml_tags()], ["a", []]), "list of texts"), (([xml_tags()], "abc"), "list of texts"),
         (([xml_tags()], [{"role": "assistant", "content": "a"}]), "list of lists of chat messages"),
@@ -288,6 +287,11 @@ def weighing(weight: object):
 def test_what_cannot_be_scored_says_so(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         score(*arguments)
+
+
+def test_score_of_a_text_as_reward_is_refused() -> None:
+    with pytest.raises(TypeError, match="takes reward functions"):
+        score(["gpt2"], ["a"])
 
 
 def test_shows_itself_and_escapes() -> None:

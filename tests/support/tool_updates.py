@@ -105,7 +105,7 @@ def update(
     rows = [{"prompt": [{"role": "user", "content": text}], "secret": 6} for text in _ASKED]
     engine = {}
     if hasattr(kind, "is_between_generations"):  # the kit's
-        from grpo_nb.cpu import CpuEngine
+        from grpo_nb.cpu.engine import CpuEngine
 
         engine = {"engine": CpuEngine(model)}
     trainer = kind(

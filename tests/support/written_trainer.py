@@ -81,9 +81,9 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
     seen: dict[str, Any] = {"calls": 0, "changed": []}
-    from grpo_nb.training import prepare
+    from grpo_nb.training import prepare, trainer
 
-    seen["trainer"] = prepare.GRPOTrainer.__name__
+    seen["trainer"] = trainer.GRPOTrainer.__name__
     if use_vllm:
         _with_engine(model, seen)
         stock = prepare.requested_arguments

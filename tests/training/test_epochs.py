@@ -26,10 +26,6 @@ BATCHES = {
 }
 
 
-class _Plain:
-    """Nothing that goes in front of a trainer."""
-
-
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize("epochs", [1, 2.5])
 def test_epochs_are_the_steps_that_trl_counts(name: str, epochs: float, tiny_folder: Path) -> None:
@@ -38,7 +34,7 @@ def test_epochs_are_the_steps_that_trl_counts(name: str, epochs: float, tiny_fol
         tiny_folder, 27, 2, num_train_epochs=epochs, **changes
     )
     prepared = prepare(model, tokenizer, task, [brevity], settings)
-    trainer = build_trainer(prepared, _Plain)
+    trainer = build_trainer(prepared)
     trainer.args.max_steps = -1
     trainer.args.num_train_epochs = epochs
     *_, steps = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())

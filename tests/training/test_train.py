@@ -140,7 +140,7 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
         "gradient_accumulation_steps": 4,
         "num_generations": 4,
     }
-    with pytest.warns(UserWarning, match="slower path .*no prompt occurs twice in a micro-batch"):
+    with pytest.warns(UserWarning, match="slower path: no prompt occurs twice in a micro-batch"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1, **sizes), name="apart")
     assert math.isfinite(run.rows[0]["reward"])
 
