@@ -147,12 +147,19 @@ def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
     task = gn.load_task(rows, format=form, holdout=200, seed=1)
     kept = [i for i, rate in enumerate(task.train["pass_rate"]) if low <= rate <= high]
     # The template of this model has no system role, and it was made from questions alone.
-    train = task.train.select(kept).map(_question_alone)
-    return dataclasses.replace(task, train=train, holdout=task.holdout.map(_question_alone))
+    train = _questions_alone(task.train.select(kept))
+    return dataclasses.replace(task, train=train, holdout=_questions_alone(task.holdout))
 
 
-def _question_alone(row: dict[str, Any]) -> dict[str, Any]:
-    return {"prompt": [turn for turn in row["prompt"] if turn["role"] == "user"]}
+def _questions_alone(rows: Any) -> Any:
+    """Return rows whose prompts are the question, without a system message."""
+    from datasets import Dataset
+
+    bare = []
+    for row in rows:
+        question = [turn for turn in row["prompt"] if turn["role"] == "user"]
+        bare.append({**row, "prompt": question})
+    return Dataset.from_list(bare)
 
 
 def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]:

@@ -272,7 +272,7 @@ def training(request: Request) -> Found:
         mock.patch.object(sampling, "vllm_rollout_obstacle", compared),
         mock.patch.object(sampling.CpuEngine, "obstacle", compared),
     ):
-        other = here.evaluate()
+        other = here.evaluate(run=run)
     verdicts = ([row["is_correct"] for row in result.rows] for result in (own, other))
     yield alike("evaluation agrees between generation paths", *verdicts)
     whole, begun = digests(here.model), time.perf_counter()

@@ -33,7 +33,6 @@ def test_the_page_on_choosing() -> None:
     assert gn.score(
         [names["polite"], same], ["Please: <answer>ba</answer>"], {"answer": "ab"}
     ).totals == (2.5,)
-    assert len((ROOT / "docs/guide/rewards.md").read_text().split()) <= 750
 
 
 def test_the_table_of_answers() -> None:
