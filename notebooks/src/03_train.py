@@ -192,7 +192,8 @@ gn.runs.side_by_side(*kept)
 # %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold; each line says which one did not.
+# Four things that must hold; each line says which one did not. A better model is not among them: the last lines show how the
+# reward of each stage went, and nothing here compares held-out answers.
 
 # %%
 assert provoked.status == "stopped", "a run without any signal was not stopped"
@@ -208,6 +209,9 @@ print(
 )
 for stage in kept:
     print(f"Stage {stage.name}: {stage.rise().sentence}")
+print(
+    "No gain is claimed: the held-out answers were not compared. gn.compare(kept[-1], task) does it."
+)
 
 # %% [markdown]
 # ## If something went wrong

@@ -236,8 +236,8 @@ last[["completion", "plain_checks", "plain_checks says"]].head(4)
 # %% [markdown]
 # ## Did it work?
 #
-# Five things that must hold; each line says which one did not. Whether the summaries became better, and not only shorter, is no
-# such thing: the table shows it, or it does not.
+# Five things that must hold; each line says which one did not. Better summaries are not among them: the last lines say what the
+# table shows, and if the answers only got shorter.
 
 # %%
 kinds = {finding.reward: finding.kind for finding in report.findings}
@@ -249,6 +249,18 @@ assert run.status == "finished" and (last["plain_checks says"].str.contains("Sco
 )
 assert table.notna().all().all(), "an answer got no score"
 print(of_small.sentence, of_plain.sentence, f"The training: {run.rise().sentence}", sep="\n")
+
+# %%
+gained, in_length = (round(gain[name], 2) for name in ("after", "before, cut to the new length"))
+if gained <= 0:
+    verdict = "no gain is shown"
+elif in_length >= gained:
+    verdict = "the answers only got shorter, for cutting those from before gains as much"
+else:
+    verdict = f"{gained - in_length:+.2f} is gained beyond what shorter answers explain"
+start, end = (table["plain_checks"][name] for name in ("before", "after"))
+print(f"The plain checks of the held-out notes: {start:.2f} before, {end:.2f} after: {verdict}.")
+print(f"{len(held_out)} notes are an example and not a proof: no better model is claimed.")
 
 # %% [markdown]
 # ## If something went wrong

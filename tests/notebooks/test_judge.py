@@ -1,5 +1,6 @@
 """The notebook of the judge, executed: a real server of the small model, refused; plain checks, which pay for a training."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -29,3 +30,8 @@ def test_the_small_model_is_refused_and_plain_checks_may_pay(judge: Path) -> Non
         and "warning: funny: never measured" in report
     )
     assert "of it in length alone: " in printed(cell_with(notebook, "gain = "))
+    last = printed(cell_with(notebook, "gained, in_length = "))
+    assert re.search(
+        r" after: (no gain is shown|the answers only got shorter|\+0\.\d\d is gained beyond)", last
+    )
+    assert last.endswith("notes are an example and not a proof: no better model is claimed.\n")

@@ -42,3 +42,6 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str)
     last = printed(cell_with(notebook, "for stage in kept"))
     assert last.startswith("The run without a learning signal stopped at step 20")
     assert "Stage form: " in last
+    assert last.endswith(
+        "No gain is claimed: the held-out answers were not compared. gn.compare(kept[-1], task) does it.\n"
+    )
