@@ -26,7 +26,13 @@ class HoldoutScore:
         held, count = prepared.task.holdout, prepared.settings.holdout_questions
         self._questions = [held[i] for i in range(min(count, len(held)))]
         # Chosen once: all points of the curve have the same full score.
-        self._judge = choose_judge(prepared.rewards, self._questions, prepared.task.format)
+        self._judge = choose_judge(
+            prepared.rewards,
+            self._questions,
+            prepared.task.format,
+            tokenizer=prepared.tokenizer,
+            begun=prepared.task.begun,
+        )
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Score, if it is time."""
