@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import hashlib
 import json
 import operator
 import re
@@ -49,7 +50,13 @@ from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, judge_outcome
+from grpo_nb.runs.outcome import (
+    MajorityBaseline,
+    Outcome,
+    baseline_of_task,
+    contaminated_count,
+    judge_outcome,
+)
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
 from grpo_nb.runs.run_info import (
@@ -74,6 +81,8 @@ _LATER_MEASURES = {
     "anywhere_share": None,
     "anywhere_interval": None,
     "anywhere_note": "",
+    "compares_gold": True,
+    "model_id": None,
 }
 """What a comparison of an earlier version has not measured."""
 
@@ -288,16 +297,78 @@ class Run(Shown):
         """Return the verdict for the end of a notebook: "It worked" only where three measurements agree.
 
         The held-out comparison must be better, the model must clear the majority-class baseline where there is one, and the
-        reward must have risen. Otherwise the sentence says what happened instead.
+        reward must have risen. The comparison must be of this run, from its start to its adapter of today, on questions that
+        were not trained on, and the answers themselves must not have got worse. Otherwise the sentence says what happened.
 
         Args:
             comparison: From `gn.compare`; the one saved with this run if not given.
+
+        Raises:
+            TypeError: It is no comparison.
 
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
         comparison = self.comparison if comparison is None else comparison
-        return judge_outcome(self.rise(), comparison, getattr(comparison, "majority", None))
+        if comparison is not None and not hasattr(comparison, "verdict"):
+            raise TypeError(
+                f"{comparison!r:.80} is no comparison: write run.outcome(gn.compare(run, task))."
+            )
+        return judge_outcome(
+            self.rise(),
+            comparison,
+            getattr(comparison, "majority", None),
+            obstacles=self._obstacles(comparison),
+            notes=self._outcome_notes(comparison),
+        )
+
+    def _obstacles(self, comparison: Any) -> list[str]:
+        """Return why a comparison cannot show that this run worked: other models, or questions that were trained on."""
+        if comparison is None:
+            return []
+        obstacles = []
+        # A comparison of an earlier version does not say which models it is of.
+        before, after = (
+            getattr(side, "model_id", None) for side in (comparison.before, comparison.after)
+        )
+        if after is not None and after != self.model_id("adapter"):
+            obstacles.append("the comparison is not of the adapter that this run has now")
+        elif before is not None and before != self.model_id("start"):
+            obstacles.append(
+                "the comparison does not begin with the model that this run started from"
+            )
+        if count := contaminated_count(comparison):
+            obstacles.append(f"{count} of the held-out questions were trained on")
+        return obstacles
+
+    def _outcome_notes(self, comparison: Any) -> list[str]:
+        notes = []
+        if comparison is None and self.info["task"]["holdout"]:
+            notes.append("gn.compare(run, task) compares the held-out answers.")
+        elif comparison is None:
+            notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
+        if self.status != "finished":
+            rows = self.rows
+            steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
+            notes.append(f"The run is {self.status_sentence}, after {steps} steps.")
+        return notes
+
+    def model_id(self, part: str) -> str:
+        """Return what tells apart the models of all runs: a hash of an adapter file.
+
+        Args:
+            part: `adapter` for what the run left, `start` for what it started from.
+        """
+        folders = [self.adapter_path]
+        if part == "start":
+            # Runs of earlier versions kept it only as the reference of their KL.
+            folders = [self.start_path, self.path / "reference"]
+        for folder in folders:
+            file = folder / "adapter_model.safetensors"
+            if file.is_file():
+                with file.open("rb") as stream:
+                    return f"{part} {hashlib.file_digest(stream, 'sha256').hexdigest()[:16]}"
+        return f"{part} of {self.name}"
 
     def plot(self) -> Figure:
         """The training curves as a figure, the same as shown live."""
@@ -355,6 +426,9 @@ class Run(Shown):
             elif "majority" not in saved:  # of an earlier version
                 majority = baseline_of_task(self.info, sides["after"])
             sides["majority"] = majority
+            anywhere = saved.get("tests", {}).get("anywhere")
+            sides["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
+            sides["contamination"] = saved.get("contamination")
             return SimpleNamespace(**(saved | sides))
 
     @property
