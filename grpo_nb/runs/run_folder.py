@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LATER_MEASURES = {
+    "format_share": None,
+    "interval": None,
     "format_interval": None,
     "anywhere_share": None,
     "anywhere_interval": None,
@@ -502,7 +504,7 @@ class Run(Shown):
                 if "adapter_step" in self.info
                 else ""
             )
-            yield f"Best held-out score: {best[ACCURACY]:.1%} at step {best['step']}.{kept}"
+            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}.{kept}"
         if self.status not in ("finished", "running") and self.checkpoint_step is not None:
             yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:
@@ -511,6 +513,16 @@ class Run(Shown):
             f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports
         )
         yield f"Folder: {shown_path(self.path)}"
+
+
+def _heldout_in_words(row: Row) -> str:
+    """Return the held-out measures of a row; the format may rise where the answers do not."""
+    parts = [f"{row[ACCURACY]:.1%} correct"]
+    for name, label in (("in_format", "in the format"), ("anywhere", "correct anywhere")):
+        share = row.get(f"holdout/{name}")
+        if isinstance(share, (int, float)):
+            parts.append(f"{share:.1%} {label}")
+    return ", ".join(parts)
 
 
 def open_run(path: str | Path | Run) -> Run:
