@@ -505,6 +505,8 @@ class Run(Shown):
                 else ""
             )
             yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}.{kept}"
+            if "heldout_judge" in self.info:
+                yield f"Correct is {self.info['heldout_judge']}."
         if self.status not in ("finished", "running") and self.checkpoint_step is not None:
             yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:

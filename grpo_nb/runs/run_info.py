@@ -187,6 +187,7 @@ _RUN = {
     "generation": _OPTIONAL_TEXT,
     "error": _OPTIONAL_TEXT,
     "stopped_by": _OPTIONAL_TEXT,
+    "heldout_judge": _OPTIONAL_TEXT,
     "loader": _OPTIONAL_OBJECT,
     "effective": _OPTIONAL_OBJECT,
     "adapter_step": _OPTIONAL_COUNT,

@@ -5,7 +5,8 @@ from typing import Any
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.scoring.right_by import choose_judge
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.scoring.right_by import choose_judge, judge_in_words
 
 
 class HoldoutScore:
@@ -33,6 +34,11 @@ class HoldoutScore:
             tokenizer=prepared.tokenizer,
             begun=prepared.task.begun,
         )
+
+    @property
+    def judged_by(self) -> str:
+        """What counts as correct, in words."""
+        return judge_in_words(self._judge or correctness(), self._questions)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Score, if it is time."""
