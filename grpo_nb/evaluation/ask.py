@@ -344,7 +344,12 @@ class _Asked:
     def _choose_judge(self, correct: RewardFunction | None) -> Judge:
         """Return what decides which answers are correct; the docstring of `evaluate` gives the order."""
         if correct is not None:
-            (correct,) = reward_list(correct)
+            given = reward_list(correct)
+            if len(given) > 1:
+                raise ValueError(
+                    f"correct = {given!r:.80} is {len(given)} functions: one of them decides what is correct."
+                )
+            correct = given[0]
             if isinstance(correct, SlotReward):
                 return correct
             return function_judge(correct, self.rows, self.format, **self._trial_arguments())

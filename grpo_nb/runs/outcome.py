@@ -97,16 +97,6 @@ def judge_outcome(
     return Outcome(worked=not missing, sentence=" ".join([head, *details]))
 
 
-def contaminated_count(comparison: Any) -> int:
-    """Return how many held-out questions of a comparison, an object or its saved numbers, were trained on."""
-    contamination = comparison.contamination
-    if contamination is None:
-        return 0
-    if isinstance(contamination, Mapping):
-        return int(contamination["count"])
-    return int(contamination.count)
-
-
 def _answers_verdict(comparison: Any) -> str | None:
     """Return the verdict about correct answers anywhere in the text; None if that was not measured."""
     return getattr(comparison, "answers_verdict", None)

@@ -54,7 +54,6 @@ from grpo_nb.runs.outcome import (
     MajorityBaseline,
     Outcome,
     baseline_of_task,
-    contaminated_count,
     judge_outcome,
 )
 from grpo_nb.runs.rise import Rise, describe, reward_rise
@@ -67,7 +66,7 @@ from grpo_nb.runs.run_info import (
     read_run_info,
 )
 from grpo_nb.tasks.cleaning import ACCEPTED
-from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
 
 # A run that somebody sends can have any number. What `run_info` takes for a whole number ends here.
 _LAST_SEQUENCE = 2**53 - 1
@@ -339,8 +338,9 @@ class Run(Shown):
             obstacles.append(
                 "the comparison does not begin with the model that this run started from"
             )
-        if count := contaminated_count(comparison):
-            obstacles.append(f"{count} of the held-out questions were trained on")
+        known = comparison.contamination
+        if known is not None and known.count:
+            obstacles.append(f"{known.count} of the held-out questions were trained on")
         return obstacles
 
     def _outcome_notes(self, comparison: Any) -> list[str]:
@@ -430,7 +430,8 @@ class Run(Shown):
             sides["majority"] = majority
             anywhere = saved.get("tests", {}).get("anywhere")
             sides["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
-            sides["contamination"] = saved.get("contamination")
+            contamination = saved.get("contamination")
+            sides["contamination"] = contamination and Contamination(**contamination)
             return SimpleNamespace(**(saved | sides))
 
     @property

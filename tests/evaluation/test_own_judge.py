@@ -169,3 +169,8 @@ def test_majority_baseline_is_scored_by_the_function(tiny_run: gn.runs.Run) -> N
     assert comparison.majority.share == 8 / 12
     assert not comparison.majority.is_cleared
     assert set(comparison.transcripts()["after_is"]) == {"wrong"}
+
+
+def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    with pytest.raises(ValueError, match="is 2 functions: one of them decides"):
+        gn.evaluate(tiny_run, task, correct=[everything, in_text])
