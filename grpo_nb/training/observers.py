@@ -37,7 +37,7 @@ class HoldoutScore:
 
     @property
     def judged_by(self) -> str:
-        """What counts as correct, in words."""
+        """Description of the judge: which answers count as correct."""
         return judge_in_words(self._judge or correctness(), self._questions)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
