@@ -91,7 +91,7 @@ class Baseline(Shown):
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""
     has_labels: bool = False
-    """True if the answers of the task are words that come again and again, however many there are of them."""
+    """True if the answers of the task are words that come again and again."""
 
     # What was measured.
 
@@ -237,7 +237,7 @@ class Baseline(Shown):
         read, begun = round(self.slot_share * n), self._tagged(self.scores.completions)
         limit, warmth = settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
-        # A slot can be read in a text that is not in the format: what pays for the format then pays nobody.
+        # A slot can be read in a text that is not in the format, which no format reward scores.
         is_exact = any(map(self.format.is_exact, self.scores.completions))
         lacks_format = not has_slots or (not is_exact and bool(self._unearned))
         inexact = ", and none is exactly in the format" if has_slots else ""

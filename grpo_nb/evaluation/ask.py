@@ -347,7 +347,8 @@ class _Asked:
             given = reward_list(correct)
             if len(given) > 1:
                 raise ValueError(
-                    f"correct = {given!r:.80} is {len(given)} functions: one of them decides what is correct."
+                    f"correct = {given!r:.80} is {len(given)} functions: "
+                    "one of them decides what is correct."
                 )
             correct = given[0]
             if isinstance(correct, SlotReward):
@@ -468,7 +469,7 @@ class _Asked:
         return isinstance(self.judge, FunctionJudge) and not self.judge.tells_answers
 
     def _majority_share(self) -> float | None:
-        """Return the share of questions on which the most frequent gold answer, in the format, is correct."""
+        """Return the share of questions on which the most frequent gold answer is correct."""
         frequent = frequent_answer([str(row["answer"]) for row in self.rows])
         if frequent is None or self._is_unproven:
             return None

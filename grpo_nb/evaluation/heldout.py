@@ -102,8 +102,8 @@ def read_answers(
 
     `is_correct`: the answer is right where the format has it, as the last word. `is_formatted`: the completion is exactly in
     the format. `is_anywhere`: the right answer is the last candidate in the text, in the format or not
-    (`grpo_nb.scoring.candidates`); None where the judge does not say where it reads the answer. If a function is the judge,
-    `judge_score` is what it gave, None included.
+    (`grpo_nb.scoring.candidates`); None where the judge does not say where it reads the answer.
+    `judge_score`: the score of the judge, None included, if that is a function.
 
     Args:
         questions: Rows with `question` and `answer`.

@@ -95,13 +95,13 @@ class Evaluation(Shown):
     compares_gold: bool = True
     """False if a function decides what is correct, which need not look at the gold answers."""
     model_id: str | None = None
-    """Hash of the adapter that was asked (`Run.model_id`), empty for a model of no run, None if not kept."""
+    """Hash of the adapter that was asked (`Run.model_id`); empty for other models, None if not kept."""
     remarks: Sequence[str] = ()
     """What to know about the function that decides what is correct."""
     unproven_judge: str = ""
-    """Name of the function that decides what is correct, if it was not seen to tell a gold answer from a wrong one."""
+    """Name of the judge, if it is a function that did not score a gold answer above a wrong one."""
     majority_share: float | None = None
-    """Share of questions on which the most frequent gold answer is correct; None if none comes again and again."""
+    """Share of questions on which the most frequent gold answer is correct; None if none repeats."""
 
     def _mean(self, column: str) -> float:
         return sum(row[column] for row in self.rows) / len(self.rows)
@@ -304,7 +304,7 @@ class Comparison(Shown):
 
     @property
     def answers_verdict(self) -> str | None:
-        """The verdict about correct answers anywhere in the completion; None if that was not measured."""
+        """The verdict about correct answers anywhere in the completion; None if not measured."""
         result = self.results["anywhere"]
         return None if result is None else result.verdict
 
@@ -342,7 +342,8 @@ class Comparison(Shown):
         if anywhere is None:
             return f"{self.verdict.capitalize()}: {self._changed_without_answers(has_format)}."
         if {self.verdict, anywhere.verdict} == {"better", "worse"}:
-            return f"{self.verdict.capitalize()}: the format. {anywhere.verdict.capitalize()}: the answers."
+            opposite = anywhere.verdict.capitalize()
+            return f"{self.verdict.capitalize()}: the format. {opposite}: the answers."
         has_answers = anywhere.verdict == self.verdict
         part = anywhere.difference / self.result.difference
         if has_answers and not has_format:
@@ -416,8 +417,8 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """The most frequent gold answer compared with the accuracy; None where no answer comes again and again.
 
-        Where a function decides what is correct, it has scored that answer at every question. None if it does not look at
-        the answer.
+        Where a function decides what is correct, it has scored that answer at every question. None if
+        it does not look at the answer.
         """
         golds = [group[0]["answer"] for group in self.after.groups]
         frequent = frequent_answer(golds)

@@ -65,7 +65,7 @@ def judge_outcome(
         rise: The test of the reward over the steps, from `Run.rise`.
         comparison: The held-out comparison (`verdict` and `sentence` are read), or None if there is none.
         baseline: The majority-class baseline, or None where no answer repeats often enough.
-        obstacles: Reasons why this comparison cannot show that this run worked, such as another model.
+        obstacles: Reasons why this comparison cannot show that the run worked.
         notes: Further sentences, for the end.
 
     >>> from types import SimpleNamespace
@@ -98,5 +98,5 @@ def judge_outcome(
 
 
 def _answers_verdict(comparison: Any) -> str | None:
-    """Return the verdict about correct answers anywhere in the text; None if that was not measured."""
+    """Return the verdict about correct answers anywhere in the text; None if not measured."""
     return getattr(comparison, "answers_verdict", None)

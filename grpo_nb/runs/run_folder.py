@@ -297,9 +297,10 @@ class Run(Shown):
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict for the end of a notebook: "It worked" only where three measurements agree.
 
-        The held-out comparison must be better, the model must clear the majority-class baseline where there is one, and the
-        reward must have risen. The comparison must be of this run, from its start to its adapter of today, on questions that
-        were not trained on, and the answers themselves must not have got worse. Otherwise the sentence says what happened.
+        The held-out comparison must be better, the model must clear the majority-class baseline where
+        there is one, and the reward must have risen. The comparison must be of this run, from its start
+        to its adapter of today, on questions that were not trained on, and the answers themselves must
+        not have got worse. Otherwise the sentence says what happened instead.
 
         Args:
             comparison: From `gn.compare`; the one saved with this run if not given.
@@ -324,7 +325,7 @@ class Run(Shown):
         )
 
     def _obstacles(self, comparison: Any) -> list[str]:
-        """Return why a comparison cannot show that this run worked: other models, or questions that were trained on."""
+        """Return why a comparison cannot show that this run worked, such as other models."""
         if comparison is None:
             return []
         obstacles = []

@@ -62,7 +62,7 @@ class SideBySide(Shown, Sequence):
 
     @property
     def table(self) -> pandas.DataFrame:
-        """One row a run: name, status, steps, mean reward of the last 10 steps, held-out measures, what differs."""
+        """Name, status, steps, mean reward of the last 10 steps, held-out measures, and differences."""
         import pandas
 
         lines, differences = [], self.differences
@@ -153,7 +153,7 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
 
 
 def _held_out(compared: SimpleNamespace) -> str:
-    """Return each measure of a comparison before and after: the format alone may be what improved."""
+    """Return each measure before and after: the format alone may be what improved."""
     measures = {
         "correct": "accuracy",
         "in the format": "format_share",

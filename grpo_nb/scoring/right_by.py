@@ -50,7 +50,7 @@ class FunctionJudge:
     by_question: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Full scores by question and gold answer, where they are not the same for all questions."""
     tells_answers: bool | None = None
-    """Whether a gold answer gets more than a wrong one in the format; None if it gets no more than an empty completion."""
+    """True if a gold answer gets more than a wrong one; None if an empty completion gets as much."""
 
     @property
     def name(self) -> str:
@@ -121,15 +121,15 @@ def function_judge(
 
     The full score is the upper end of the function's attribute `range`, if it has one. Otherwise it is the best score that
     the function gives to the gold answers of the first rows, written in the format; and 1.0 where it gives none of them more
-    than an empty completion. If the gold answers of these rows get different scores, each question has its own full score:
-    that of its gold answer, if a wrong answer gets less.
+    than an empty completion. If the gold answers of these rows get different scores, each question
+    has its own full score: that of its gold answer, if a wrong answer gets less.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        begun: Makes of a row what rewards get where nobody has played, with an environment (`Task.begun`).
+        begun: Adds the environment of an episode that nobody has played (`Task.begun`).
 
     Raises:
         RewardError: The function failed.
@@ -174,7 +174,7 @@ def function_judge(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Scores of a function for the gold answer, a wrong answer and an empty completion of some rows; NaN for None."""
+    """Scores for the gold answer, a wrong answer and an empty completion of rows; NaN for None."""
 
     rows: Sequence[Mapping[str, Any]]
     gold: Sequence[float]
@@ -189,7 +189,7 @@ class _Trial:
 
     @property
     def tells_answers(self) -> bool | None:
-        """Whether some gold answer beats a wrong one; None if none beats an empty completion, or there is no wrong one."""
+        """True if some gold answer beats a wrong one; None if that cannot be told."""
         pairs = []
         for gold, wrong in zip(self.gold, self.wrong, strict=True):
             if gold in self.above_empty and not math.isnan(wrong):
@@ -198,7 +198,7 @@ class _Trial:
 
     @property
     def full_scores(self) -> dict[tuple[str, str], float]:
-        """Full score by question, of those whose gold answer beats a wrong answer and an empty completion."""
+        """Full score by question, if its gold answer beats a wrong and an empty one."""
         scores = {}
         for row, gold, *others in zip(self.rows, self.gold, self.wrong, self.empty, strict=True):
             if all(gold > other + _ROUNDING for other in others):
@@ -213,7 +213,7 @@ def _try_golds(
     tokenizer: Any,
     begun: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> _Trial:
-    """Score the gold answer of each row and an empty completion, and the gold answer of another row if these differ."""
+    """Score gold answers and empty completions and, if these differ, wrong answers."""
     tried = [dict(row) for row in rows]
     golds = [str(row.get("answer", "")) for row in tried]
     unknown = [math.nan] * len(tried)
@@ -283,8 +283,8 @@ def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
         if judge.by_question:
             lowest = min(judge.by_question.values())
             return (
-                f"what {judge.name}() scores as high as the gold answer of the same question in the format "
-                f"({lowest:g} to {judge.full_score:g})"
+                f"what {judge.name}() scores as high as the gold answer of the same question "
+                f"in the format ({lowest:g} to {judge.full_score:g})"
             )
         blind = "; a wrong answer gets as much" if judge.tells_answers is False else ""
         return (
@@ -340,7 +340,7 @@ def judge_scores(
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the judge's score of each completion, NaN where it has no opinion; arguments as in `right_by`."""
+    """Return the judge's score of each completion, NaN for no opinion; arguments as in `right_by`."""
     if judge is None or not texts:
         return [math.nan] * len(texts)
     if isinstance(judge, FunctionJudge):
@@ -352,7 +352,7 @@ def judge_scores(
 def judge_remarks(
     judge: Judge | None, scores: Sequence[float | None], rows: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Say where the scores of a function do not fit what is taken for its full score, and where it gave none.
+    """Return remarks on scores above the full score of a function, and on missing ones.
 
     >>> rows = [{"question": "1 + 1?", "answer": "2"}] * 2
     >>> judge = FunctionJudge(function=print, full_score=1.0, reason="its declared maximum")
@@ -362,11 +362,11 @@ def judge_remarks(
     if not isinstance(judge, FunctionJudge):
         return []
     remarks = []
-    known = [score for score in scores if score is not None]
-    if len(known) < len(scores):
+    name, count = judge.name, len(scores)
+    missing = sum(score_of_answer is None for score_of_answer in scores)
+    if missing:
         remarks.append(
-            f"{judge.name}() returned None for {len(scores) - len(known)} of {len(scores)} answers: "
-            "there correctness() decides."
+            f"{name}() returned None for {missing} of {count} answers: there correctness() decides."
         )
     above = []
     for score_of_answer, row in zip(scores, rows, strict=True):
@@ -375,9 +375,9 @@ def judge_remarks(
             above.append(score_of_answer)
     if above:
         remarks.append(
-            f"{judge.name}() gave {len(above)} of {len(scores)} answers more than what counts as correct "
-            f"here, up to {max(above):g}: if only its full score is to count, set its attribute, such as "
-            f"{judge.name}.range = (0, {max(above):g})."
+            f"{name}() gave {len(above)} of {count} answers more than what counts as correct here, "
+            f"up to {max(above):g}: if only its full score is to count, set its attribute, such as "
+            f"{name}.range = (0, {max(above):g})."
         )
     return remarks
 

@@ -288,7 +288,7 @@ def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
     """No gold answer can be played, so its full score is not known, and no wrong answer is beaten."""
-    (model, tokenizer, task, *_), run = whole
+    task, run = whole[0][2], whole[1]
     evaluation = gn.evaluate(run, task, correct=progress)
     assert "progress() scores with 1 or more (no maximum" in evaluation.judged_by
     is_done = [row["judge_score"] == 1.0 for row in evaluation.rows]
