@@ -25,8 +25,15 @@ from grpo_nb.core.words import as_score, require_number, shorten
 from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
-from grpo_nb.scoring.right_by import answer_reward, judge_in_words, right_by
+from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.scoring.right_by import (
+    FunctionJudge,
+    Judge,
+    choose_judge,
+    judge_in_words,
+    judge_scores,
+    right_by,
+)
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
@@ -40,6 +47,8 @@ ENOUGH = 0.25
 """Share of groups that must differ, at the interval's lower end, for "signal": at most four sampled for one that teaches."""
 _MANY_CUT, _MOSTLY_CUT, _FEW_SLOTS, _FEWEST_READ = 0.1, 0.5, 0.05, 8
 _SHOWN_GROUPS = 12
+_ROWS_OF_A_LABEL = 3
+"""Rows of one answer, on average, from which on it is a label."""
 
 
 class Advice(NamedTuple):
@@ -75,10 +84,14 @@ class Baseline(Shown):
     settings: Settings
     greedy: tuple[str, ...] = ()
     """The likeliest completion of each prompt, which is what held-out comparisons look at."""
-    judge: Reward
+    judge: Judge
     """The reward whose opinion says what is right."""
+    greedy_scores: tuple[float, ...] = ()
+    """Scores of `greedy` by the judge, where that is a function; NaN for None."""
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""
+    has_labels: bool = False
+    """True if the answers of the task are words that come again and again."""
 
     # What was measured.
 
@@ -134,10 +147,16 @@ class Baseline(Shown):
     @functools.cached_property
     def right_shares(self) -> tuple[float, float]:
         """Share of right answers among the sampled completions, and among the likeliest one of each prompt (NaN: not asked)."""
+        sampled_scores, greedy_scores = None, None
+        if isinstance(self.judge, FunctionJudge):
+            sampled_scores, greedy_scores = self.scores.values[self.judge.name], self.greedy_scores
         shares = []
-        for texts in (self.scores.completions, self.greedy):
+        for texts, scores in (
+            (self.scores.completions, sampled_scores),
+            (self.greedy, greedy_scores),
+        ):
             repeated = [row for row in self.rows for _ in range(len(texts) // len(self.rows))]
-            right = right_by(self.judge, texts, repeated, self.format)
+            right = right_by(self.judge, texts, repeated, self.format, scores=scores)
             shares.append(sum(right) / len(right) if right else math.nan)
         return shares[0], shares[1]
 
@@ -218,6 +237,10 @@ class Baseline(Shown):
         read, begun = round(self.slot_share * n), self._tagged(self.scores.completions)
         limit, warmth = settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
+        # A slot can be read in a text that is not in the format, which no format reward scores.
+        is_exact = any(map(self.format.is_exact, self.scores.completions))
+        lacks_format = not has_slots or (not is_exact and bool(self._unearned))
+        inexact = ", and none is exactly in the format" if has_slots else ""
         # Of answers that were cut or cannot be read nobody knows how hard they were.
         cut = [
             text
@@ -247,12 +270,12 @@ class Baseline(Shown):
             "task = gn.load_task(..., {})  # the rest as before",
         )
         tried = [
-            (not has_slots and not self.has_example, "example turn",
+            (lacks_format and not self.has_example, "example turn",
              f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
-             f"stands in {begun or 'none'} of {n}. The prompts show no example; a small model needs to see one.",
+             f"stands in {begun or 'none'} of {n}{inexact}. The prompts show no example; a small model needs to see one.",
              load.format('example=("a question", "short reasoning", "its answer")')),
-            (not has_slots and self.has_example, "priming",
-             f"an answer can be read in {read or 'none'} of {n} completions, although the prompts show an example. "
+            (lacks_format and self.has_example, "priming",
+             f"an answer can be read in {read or 'none'} of {n} completions{inexact}, although the prompts show an example. "
              "A few supervised steps on right answers teach the format, and GRPO starts from there.",
              "gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: ...)"),
             (is_read and (is_form or is_hard), "easier data",
@@ -281,9 +304,8 @@ class Baseline(Shown):
     @property
     def _asks_for_labels(self) -> bool:
         """True if every answer is a label of one word."""
-        return self.floor is not None and all(
-            len(str(row["answer"]).split()) == 1 for row in self.rows
-        )
+        has_labels = self.floor is not None or self.has_labels
+        return has_labels and all(len(str(row["answer"]).split()) == 1 for row in self.rows)
 
     def _tagged(self, texts: Iterable[str]) -> int:
         """How many of these hold any mark of the format."""
@@ -454,11 +476,19 @@ def baseline(
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
     right = score(rewards, golds, list(map(task.begun, rows)), tokenizer=tokenizer)
     empty = score(rewards, [""] * len(rows), list(map(task.begun, rows)), tokenizer=tokenizer)
+    tried_with = {"tokenizer": tokenizer, "begun": task.begun}
+    judge = choose_judge(rewards, rows, task.format, **tried_with)
+    judge = judge or correctness(format=task.format)
     repeated = [row for row in rows for _ in range(size)]
     how = {"chat_template_kwargs": task.chat_template_kwargs, "play": task.play}
     sampled = _sample(model, tokenizer, repeated, settings, size, **how)
     greedy = _sample(model, tokenizer, rows, settings, 1, temperature=0.0, **how)
     scores = score(rewards, **as_scored(sampled, repeated))
+    greedy_scores = []
+    if isinstance(judge, FunctionJudge):
+        texts = [answer.text for answer in greedy]
+        asked = as_scored(greedy, rows)
+        greedy_scores = judge_scores(judge, texts, rows, task.format, scored=asked)
     return Baseline(
         scores=scores,
         num_generations=size,
@@ -470,8 +500,18 @@ def baseline(
         format=task.format,
         settings=settings,
         greedy=tuple(c.text for c in greedy),
-        judge=answer_reward(rewards) or correctness(format=task.format),
+        judge=judge,
+        greedy_scores=tuple(greedy_scores),
         floor=task.answers.floor,
+        has_labels=_has_labels(task),
+    )
+
+
+def _has_labels(task: Task) -> bool:
+    """Return True if the task's answers are no numbers, and each comes several times."""
+    labels = {str(answer).casefold() for answer in task.train["answer"]}
+    return task.answers.kind in ("choice", "text") and len(task.train) >= _ROWS_OF_A_LABEL * len(
+        labels
     )
 
 

@@ -15,16 +15,18 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
-from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation
+from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation, frequent_answer
 from grpo_nb.evaluation.subjects import (
     Base,
     Decoding,
     Located,
     Start,
     located,
+    model_id_of,
     name_of,
     open_subject,
     started_from_trained_adapter,
+    tokenizer_of_run,
 )
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.rewards.answers import SlotReward, correctness
@@ -40,6 +42,9 @@ from grpo_nb.scoring.right_by import (
     choose_judge,
     function_judge,
     judge_in_words,
+    judge_remarks,
+    main_function,
+    right_by,
 )
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import find_contamination
@@ -121,7 +126,9 @@ def evaluate(
         allow_contaminated,
         correct,
     )
-    (result,) = _Asked(task, run, *how).of_each([found], [label or name_of(found)])
+    (result,) = _Asked(task, run, *how, _tokenizer_in_memory([found])).of_each(
+        [found], [label or name_of(found)]
+    )
     return result
 
 
@@ -211,7 +218,7 @@ def compare(
         allow_contaminated,
         correct,
     )
-    asked = _Asked(task, run, *how)
+    asked = _Asked(task, run, *how, _tokenizer_in_memory(found))
     comparison = Comparison(**dict(zip(names, asked.of_each(found, labels), strict=True)))
     if is_of_the_run and asked.is_all_of_the_run:
         comparison = comparison.save(run.path / "comparison")
@@ -290,7 +297,7 @@ class _Asked:
     def __init__(
         self, task: Questions | None, run: Run | None, rewards: Any, limit: int | None, samples: int,
         temperature: float | None, length: int | None, settings: Settings | None, seed: int | None, is_memory_fine: bool,
-        correct: RewardFunction | None,
+        correct: RewardFunction | None, tokenizer: Any = None,
     ) -> None:  # fmt: skip
         if task is None and run is None:
             raise ValueError(
@@ -331,19 +338,35 @@ class _Asked:
             or (run.chat_template_kwargs if run else {}),
             play=play,
         )
+        self.tokenizer = tokenizer
         self.judge = self._choose_judge(correct)
 
     def _choose_judge(self, correct: RewardFunction | None) -> Judge:
         """Return what decides which answers are correct; the docstring of `evaluate` gives the order."""
         if correct is not None:
-            (correct,) = reward_list(correct)
+            given = reward_list(correct)
+            if len(given) > 1:
+                raise ValueError(
+                    f"correct = {given!r:.80} is {len(given)} functions: "
+                    "one of them decides what is correct."
+                )
+            correct = given[0]
             if isinstance(correct, SlotReward):
                 return correct
-            return function_judge(correct, self.rows, self.format)
+            return function_judge(correct, self.rows, self.format, **self._trial_arguments())
         if any(isinstance(reward, SlotReward) for reward in self.rewards):
             return choose_judge(self.rewards, self.rows, self.format) or correctness()
         paid = self.rewards if self.run is None else self._rewards_of_the_run()
-        return choose_judge(paid, self.rows, self.format) or correctness()
+        how = {} if main_function(paid) is None else self._trial_arguments()
+        return choose_judge(paid, self.rows, self.format, **how) or correctness()
+
+    def _trial_arguments(self) -> dict[str, Any]:
+        """Return what `function_judge` tries a function with, besides the rows."""
+        tokenizer = self.tokenizer
+        if tokenizer is None and self.run is not None:
+            tokenizer = tokenizer_of_run(self.run)
+        begun = self.task.begun if isinstance(self.task, Task) else dict
+        return {"tokenizer": tokenizer, "begun": begun}
 
     def _rewards_of_the_run(self) -> list[RewardFunction]:
         """Return the run's rewards: those of the kit from its record, functions from memory or from those given.
@@ -397,6 +420,7 @@ class _Asked:
         results, tokenizer = [], None
         repeated = [row for row in self.rows for _ in range(self.decoding.samples)]
         judged_by = judge_in_words(self.judge, self.rows)
+        majority_share = self._majority_share()
         for what, label in zip(subjects, labels, strict=True):
             with open_subject(what, run=self.run, tokenizer=tokenizer) as subject:
                 with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
@@ -430,9 +454,38 @@ class _Asked:
                     contamination=found,
                     anywhere_note=anywhere_in_words(self.judge, self.rows, self.format),
                     compares_gold=not isinstance(self.judge, FunctionJudge),
+                    model_id=model_id_of(what),
+                    remarks=judge_remarks(
+                        self.judge, [row.get("judge_score") for row in rows], repeated
+                    ),
+                    unproven_judge=self.judge.name if self._is_unproven else "",
+                    majority_share=majority_share,
                 )
             )
         return results
+
+    @property
+    def _is_unproven(self) -> bool:
+        return isinstance(self.judge, FunctionJudge) and not self.judge.tells_answers
+
+    def _majority_share(self) -> float | None:
+        """Return the share of questions on which the most frequent gold answer is correct."""
+        frequent = frequent_answer([str(row["answer"]) for row in self.rows])
+        if frequent is None or self._is_unproven:
+            return None
+        texts = [self.format.render("reasoning", frequent)] * len(self.rows)
+        scored = None
+        if isinstance(self.judge, FunctionJudge):
+            how = self._trial_arguments()
+            asked = [how["begun"](row) for row in self.rows]
+            scored = {"completions": texts, "rows": asked, "tokenizer": how["tokenizer"]}
+        is_right = right_by(self.judge, texts, self.rows, self.format, scored=scored)
+        return sum(is_right) / len(is_right)
+
+
+def _tokenizer_in_memory(subjects: Sequence[Located]) -> Any:
+    """Return the tokenizer of the first model in memory; None if there is none."""
+    return next((what[1] for what in subjects if isinstance(what, tuple)), None)
 
 
 def _stored_holdout(run: Run) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ compared, and lm-evaluation-harness takes a merged folder (docs/guide/evaluate.m
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.scoring.right_by import Judge, right_anywhere, right_by
+from grpo_nb.scoring.right_by import (
+    FunctionJudge,
+    Judge,
+    judge_scores,
+    right_anywhere,
+    right_by,
+)
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
 from grpo_nb.tasks.formats import AnswerFormat
@@ -96,6 +103,7 @@ def read_answers(
     `is_correct`: the answer is right where the format has it, as the last word. `is_formatted`: the completion is exactly in
     the format. `is_anywhere`: the right answer is the last candidate in the text, in the format or not
     (`grpo_nb.scoring.candidates`); None where the judge does not say where it reads the answer.
+    `judge_score`: the score of the judge, None included, if that is a function.
 
     Args:
         questions: Rows with `question` and `answer`.
@@ -105,7 +113,8 @@ def read_answers(
     """
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
-    is_correct = right_by(reward, texts, questions, format, scored=scored)
+    scores = judge_scores(reward, texts, questions, format, scored=scored)
+    is_correct = right_by(reward, texts, questions, format, scores=scores)
     is_anywhere = right_anywhere(reward, texts, questions, format, is_correct)
     rows = []
     for place, (row, completion) in enumerate(zip(questions, completions, strict=True)):
@@ -122,4 +131,6 @@ def read_answers(
                 "is_cut": completion.is_cut,
             }
         )
+        if isinstance(reward, FunctionJudge):
+            rows[-1]["judge_score"] = None if math.isnan(scores[place]) else scores[place]
     return rows

@@ -39,7 +39,19 @@ _CUT = 0.1
 _OFTEN = 0.2
 # Before the name of a reward, in rows and their tables.
 REWARD = "reward/"
-_STORED = ("label", "samples", "decoding", "subject", "judged_by", "anywhere_note", "compares_gold")
+_STORED = (
+    "label",
+    "samples",
+    "decoding",
+    "subject",
+    "judged_by",
+    "anywhere_note",
+    "compares_gold",
+    "model_id",
+    "remarks",
+    "unproven_judge",
+    "majority_share",
+)
 _MEASURED = (
     "accuracy", "interval", "format_share", "format_interval", "anywhere_share", "anywhere_interval",
     "mean_length", "cut_share", "questions",
@@ -82,6 +94,14 @@ class Evaluation(Shown):
     """How the correct answer is found anywhere in a completion, or why that is not measured."""
     compares_gold: bool = True
     """False if a function decides what is correct, which need not look at the gold answers."""
+    model_id: str | None = None
+    """Hash of the adapter that was asked (`Run.model_id`); empty for other models, None if not kept."""
+    remarks: Sequence[str] = ()
+    """What to know about the function that decides what is correct."""
+    unproven_judge: str = ""
+    """Name of the judge, if it is a function that did not score a gold answer above a wrong one."""
+    majority_share: float | None = None
+    """Share of questions on which the most frequent gold answer is correct; None if none repeats."""
 
     def _mean(self, column: str) -> float:
         return sum(row[column] for row in self.rows) / len(self.rows)
@@ -185,6 +205,7 @@ class Evaluation(Shown):
         known, cut = self.contamination, self.cut_share
         unknown = "Which questions were trained on is not known, so it was not looked whether these are among them."
         notes = [unknown if known is None else known.sentence if known.count else ""]
+        notes += self.remarks
         if cut >= _CUT:
             remedy = "with a larger max_completion_length they could end."
             notes.append(
@@ -282,6 +303,12 @@ class Comparison(Shown):
         return self.result.verdict
 
     @property
+    def answers_verdict(self) -> str | None:
+        """The verdict about correct answers anywhere in the completion; None if not measured."""
+        result = self.results["anywhere"]
+        return None if result is None else result.verdict
+
+    @property
     def contamination(self) -> Contamination | None:
         """Questions that were trained on; None if the training questions are not known."""
         return self.after.contamination
@@ -313,8 +340,10 @@ class Comparison(Shown):
         in_format, anywhere = self.results["format"], self.results["anywhere"]
         has_format = in_format is not None and in_format.verdict == self.verdict
         if anywhere is None:
-            changed = "the format" if has_format else "the answers"
-            return f"{self.verdict.capitalize()}: {changed}."
+            return f"{self.verdict.capitalize()}: {self._changed_without_answers(has_format)}."
+        if {self.verdict, anywhere.verdict} == {"better", "worse"}:
+            opposite = anywhere.verdict.capitalize()
+            return f"{self.verdict.capitalize()}: the format. {opposite}: the answers."
         has_answers = anywhere.verdict == self.verdict
         part = anywhere.difference / self.result.difference
         if has_answers and not has_format:
@@ -326,6 +355,14 @@ class Comparison(Shown):
         else:
             changed = "right answers in the format"
         return f"{self.verdict.capitalize()}: {changed}."
+
+    def _changed_without_answers(self, has_format: bool) -> str:
+        """Return what changed, where the answers cannot be told apart from their format."""
+        if self.after.unproven_judge:
+            return f"the score of {self.after.unproven_judge}()"
+        return (
+            "the answers or the format, which are one number here" if has_format else "the answers"
+        )
 
     @property
     def sentence(self) -> str:
@@ -380,13 +417,19 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """The most frequent gold answer compared with the accuracy; None where no answer comes again and again.
 
-        None too where a function decides what is correct: what it would score a gold answer with is not known.
+        Where a function decides what is correct, it has scored that answer at every question. None if
+        it does not look at the answer.
         """
         golds = [group[0]["answer"] for group in self.after.groups]
-        frequent, count = Counter(golds).most_common(1)[0]
-        if not self.after.compares_gold or count < max(3, _OFTEN * len(golds)):
+        frequent = frequent_answer(golds)
+        if frequent is None:
             return None
-        share, (low, high) = count / len(golds), self.after.interval
+        share = self.after.majority_share
+        if share is None and self.after.compares_gold:
+            share = golds.count(frequent) / len(golds)
+        if share is None:
+            return None
+        low, high = self.after.interval
         position = "not clear of"
         if low > share:
             position = "above"
@@ -421,7 +464,8 @@ class Comparison(Shown):
         columns = {"change": pandas.Categorical(each, _CHANGES, ordered=True)}
         columns |= self.after.table[["question", "answer"]].items()
         for name, side in self._named_sides():
-            columns |= {name: side.table["completion"], f"{name}_is": list(map(_judged, side.rows))}
+            judged = [_judged(row, has_slot=side.compares_gold) for row in side.rows]
+            columns |= {name: side.table["completion"], f"{name}_is": judged}
         for name, side in self._named_sides():
             columns[f"{name}_in_format"] = [row.get("is_formatted") for row in side.rows]
             columns[f"{name}_anywhere"] = [row.get("is_anywhere") for row in side.rows]
@@ -536,6 +580,16 @@ class Comparison(Shown):
         return Table(rows, head=head)
 
 
+def frequent_answer(golds: Sequence[str]) -> str | None:
+    """Return the most frequent gold answer; None if it is not frequent enough to be a baseline.
+
+    >>> frequent_answer(["yes", "no", "yes", "yes"]), frequent_answer(["1", "2", "3"])
+    ('yes', None)
+    """
+    answer, count = Counter(golds).most_common(1)[0]
+    return answer if count >= max(3, _OFTEN * len(golds)) else None
+
+
 def _percent(share: float) -> str:
     """Return a share in whole percent; one decimal where that would read as nothing or all."""
     is_near_an_end = 0 < share < 0.005 or 0.995 <= share < 1
@@ -559,8 +613,11 @@ def _change(before: float, after: float) -> str:
     return {0.0: "both wrong", 1.0: "both right"}.get(before, "equal")
 
 
-def _judged(row: Mapping[str, Any]) -> str:
-    return "right" if row["is_correct"] else "wrong" if row["given"] is not None else "no answer"
+def _judged(row: Mapping[str, Any], has_slot: bool) -> str:
+    if row["is_correct"]:
+        return "right"
+    # A function may read an answer that does not stand in the slot.
+    return "no answer" if has_slot and row["given"] is None else "wrong"
 
 
 def open_comparison(folder: str | Path) -> Comparison:

@@ -188,6 +188,18 @@ def name_of(subject: Located) -> str:
     return subject.name if isinstance(subject, Run) else Path(subject).name.removesuffix(".gguf")
 
 
+def model_id_of(subject: Located) -> str:
+    """Return the id of a run's adapter or start (`Run.model_id`); empty for a model of no run.
+
+    The base model is the start of a run that did not begin with a trained adapter.
+    """
+    if isinstance(subject, Run):
+        return subject.model_id("adapter")
+    if isinstance(subject, Base) and started_from_trained_adapter(subject.run):
+        return ""
+    return subject.run.model_id("start") if isinstance(subject, (Base, Start)) else ""
+
+
 @contextlib.contextmanager
 def open_subject(
     what: Located, *, run: Run | None = None, tokenizer: Any = None

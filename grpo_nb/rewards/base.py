@@ -167,7 +167,10 @@ def check_weight(weight: Any, name: str) -> float:
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
     """The least and the most that a reward pays, where its attribute `range` says it."""
     ends = getattr(reward, "range", None)
-    return (float(ends[0]), float(ends[1])) if isinstance(ends, (tuple, list)) else None
+    is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
+    if not is_pair or not all(isinstance(end, numbers.Real) for end in ends):
+        return None
+    return float(ends[0]), float(ends[1])
 
 
 def unwrapped(reward: RewardFunction) -> RewardFunction:

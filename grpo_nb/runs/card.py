@@ -123,8 +123,9 @@ def heldout_table(comparison: Any) -> str:
             "start of the run": comparison.before,
             "after": comparison.after,
         }
+    meaning = "right, and in the format" if comparison.after.compares_gold else "by a function"
     rows = {
-        "correct (right, and in the format)": ("accuracy", "interval"),
+        f"correct ({meaning})": ("accuracy", "interval"),
         "in the format": ("format_share", "format_interval"),
         "correct answer anywhere in the completion": ("anywhere_share", "anywhere_interval"),
     }

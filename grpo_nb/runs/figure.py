@@ -516,6 +516,11 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
             )
             if len(values):
                 _line(axis, values, 1 if title == HOLDOUT else window_of(rows), i, 0.25, **look)
+            anywhere = curve(rows, "holdout/anywhere")[0] if title == HOLDOUT else ()
+            if len(anywhere):
+                _note(axis, "share; dotted: correct anywhere in the text")
+                colour = COLOURS[i % len(COLOURS)]
+                axis.plot(thinned(anywhere), color=colour, linewidth=1.4, linestyle=":")
     how = {"loc": "upper left", "bbox_to_anchor": (0.05, 1), "ncols": 2, "frameon": False}
     handles = []
     for i in range(len(runs)):

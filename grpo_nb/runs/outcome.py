@@ -1,6 +1,6 @@
 """One verdict about a finished run: "It worked" only where three separate measurements agree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,37 +51,52 @@ class Outcome:
         return self.sentence
 
 
-def judge_outcome(rise: Rise, comparison: Any, baseline: MajorityBaseline | None) -> Outcome:
+def judge_outcome(
+    rise: Rise,
+    comparison: Any,
+    baseline: MajorityBaseline | None,
+    *,
+    obstacles: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Outcome:
     """Decide if a run worked, and say what happened instead where it did not.
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
         comparison: The held-out comparison (`verdict` and `sentence` are read), or None if there is none.
         baseline: The majority-class baseline, or None where no answer repeats often enough.
+        obstacles: Reasons why this comparison cannot show that the run worked.
+        notes: Further sentences, for the end.
 
     >>> from types import SimpleNamespace
     >>> better = SimpleNamespace(verdict="better", sentence="Better: the answers.")
     >>> judge_outcome(Rise(first=0.2, last=0.9, p_value=0.001, steps=12), better, None).worked
     True
     """
-    missing = []
+    missing = list(obstacles)
     if comparison is None:
         missing.append("the held-out answers were not compared")
     elif comparison.verdict == "worse":
         missing.append("the held-out answers got worse")
     elif comparison.verdict != "better":
         missing.append("the held-out comparison shows no difference")
+    elif _answers_verdict(comparison) == "worse":
+        missing.append("the format improved, but the answers themselves got worse")
     if baseline is not None and not baseline.is_cleared:
         missing.append("the majority-class baseline is not cleared")
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
 
     details = [rise.sentence]
-    if comparison is None:
-        details.append("gn.compare(run, task) compares the held-out answers.")
-    else:
+    if comparison is not None:
         details.append(f"Held-out: {comparison.sentence}")
     if baseline is not None:
         details.append(baseline.sentence)
+    details += notes
     head = f"No gain is shown: {', and '.join(missing)}." if missing else "It worked."
     return Outcome(worked=not missing, sentence=" ".join([head, *details]))
+
+
+def _answers_verdict(comparison: Any) -> str | None:
+    """Return the verdict about correct answers anywhere in the text; None if not measured."""
+    return getattr(comparison, "answers_verdict", None)

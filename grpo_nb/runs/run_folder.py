@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import hashlib
 import json
 import operator
 import re
@@ -49,7 +50,12 @@ from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import MajorityBaseline, Outcome, baseline_of_task, judge_outcome
+from grpo_nb.runs.outcome import (
+    MajorityBaseline,
+    Outcome,
+    baseline_of_task,
+    judge_outcome,
+)
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
 from grpo_nb.runs.run_info import (
@@ -60,7 +66,7 @@ from grpo_nb.runs.run_info import (
     read_run_info,
 )
 from grpo_nb.tasks.cleaning import ACCEPTED
-from grpo_nb.tasks.contamination import TrainedQuestions, write_hashes
+from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
 
 # A run that somebody sends can have any number. What `run_info` takes for a whole number ends here.
 _LAST_SEQUENCE = 2**53 - 1
@@ -70,10 +76,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LATER_MEASURES = {
+    "format_share": None,
+    "interval": None,
     "format_interval": None,
     "anywhere_share": None,
     "anywhere_interval": None,
     "anywhere_note": "",
+    "compares_gold": True,
+    "model_id": None,
 }
 """What a comparison of an earlier version has not measured."""
 
@@ -287,17 +297,81 @@ class Run(Shown):
     def outcome(self, comparison: Any = None) -> Outcome:
         """Return the verdict for the end of a notebook: "It worked" only where three measurements agree.
 
-        The held-out comparison must be better, the model must clear the majority-class baseline where there is one, and the
-        reward must have risen. Otherwise the sentence says what happened instead.
+        The held-out comparison must be better, the model must clear the majority-class baseline where
+        there is one, and the reward must have risen. The comparison must be of this run, from its start
+        to its adapter of today, on questions that were not trained on, and the answers themselves must
+        not have got worse. Otherwise the sentence says what happened instead.
 
         Args:
             comparison: From `gn.compare`; the one saved with this run if not given.
+
+        Raises:
+            TypeError: It is no comparison.
 
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
         """
         comparison = self.comparison if comparison is None else comparison
-        return judge_outcome(self.rise(), comparison, getattr(comparison, "majority", None))
+        if comparison is not None and not hasattr(comparison, "verdict"):
+            raise TypeError(
+                f"{comparison!r:.80} is no comparison: write run.outcome(gn.compare(run, task))."
+            )
+        return judge_outcome(
+            self.rise(),
+            comparison,
+            getattr(comparison, "majority", None),
+            obstacles=self._obstacles(comparison),
+            notes=self._outcome_notes(comparison),
+        )
+
+    def _obstacles(self, comparison: Any) -> list[str]:
+        """Return why a comparison cannot show that this run worked, such as other models."""
+        if comparison is None:
+            return []
+        obstacles = []
+        # A comparison of an earlier version does not say which models it is of.
+        before, after = (
+            getattr(side, "model_id", None) for side in (comparison.before, comparison.after)
+        )
+        if after is not None and after != self.model_id("adapter"):
+            obstacles.append("the comparison is not of the adapter that this run has now")
+        elif before is not None and before != self.model_id("start"):
+            obstacles.append(
+                "the comparison does not begin with the model that this run started from"
+            )
+        known = comparison.contamination
+        if known is not None and known.count:
+            obstacles.append(f"{known.count} of the held-out questions were trained on")
+        return obstacles
+
+    def _outcome_notes(self, comparison: Any) -> list[str]:
+        notes = []
+        if comparison is None and self.info["task"]["holdout"]:
+            notes.append("gn.compare(run, task) compares the held-out answers.")
+        elif comparison is None:
+            notes.append("The run has no held-out questions: gn.load_task(..., holdout=0.2).")
+        if self.status != "finished":
+            rows = self.rows
+            steps = f"{rows[-1]['step'] if rows else 0} of {self.settings.max_steps}"
+            notes.append(f"The run is {self.status_sentence}, after {steps} steps.")
+        return notes
+
+    def model_id(self, part: str) -> str:
+        """Return what tells apart the models of all runs: a hash of an adapter file.
+
+        Args:
+            part: `adapter` for what the run left, `start` for what it started from.
+        """
+        folders = [self.adapter_path]
+        if part == "start":
+            # Runs of earlier versions kept it only as the reference of their KL.
+            folders = [self.start_path, self.path / "reference"]
+        for folder in folders:
+            file = folder / "adapter_model.safetensors"
+            if file.is_file():
+                with file.open("rb") as stream:
+                    return f"{part} {hashlib.file_digest(stream, 'sha256').hexdigest()[:16]}"
+        return f"{part} of {self.name}"
 
     def plot(self) -> Figure:
         """The training curves as a figure, the same as shown live."""
@@ -355,6 +429,10 @@ class Run(Shown):
             elif "majority" not in saved:  # of an earlier version
                 majority = baseline_of_task(self.info, sides["after"])
             sides["majority"] = majority
+            anywhere = saved.get("tests", {}).get("anywhere")
+            sides["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
+            contamination = saved.get("contamination")
+            sides["contamination"] = contamination and Contamination(**contamination)
             return SimpleNamespace(**(saved | sides))
 
     @property
@@ -428,7 +506,9 @@ class Run(Shown):
                 if "adapter_step" in self.info
                 else ""
             )
-            yield f"Best held-out score: {best[ACCURACY]:.1%} at step {best['step']}.{kept}"
+            yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}.{kept}"
+            if "heldout_judge" in self.info:
+                yield f"Correct is {self.info['heldout_judge']}."
         if self.status not in ("finished", "running") and self.checkpoint_step is not None:
             yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
         if (comparison := self.comparison) is not None:
@@ -437,6 +517,16 @@ class Run(Shown):
             f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports
         )
         yield f"Folder: {shown_path(self.path)}"
+
+
+def _heldout_in_words(row: Row) -> str:
+    """Return the held-out measures of a row; the format may rise where the answers do not."""
+    parts = [f"{row[ACCURACY]:.1%} correct"]
+    for name, label in (("in_format", "in the format"), ("anywhere", "correct anywhere")):
+        share = row.get(f"holdout/{name}")
+        if isinstance(share, (int, float)):
+            parts.append(f"{share:.1%} {label}")
+    return ", ".join(parts)
 
 
 def open_run(path: str | Path | Run) -> Run:

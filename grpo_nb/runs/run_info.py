@@ -90,8 +90,9 @@ def check_comparison(saved: Any) -> None:
         ValueError: A field is missing, or of another type.
     """
     check_fields("comparison.json", saved, {"sentence": _TEXT, "before": _OBJECT, "after": _OBJECT})
-    for side in ("before", "after"):
-        check_fields(side, saved[side], _EVALUATION)
+    for side in ("before", "after", "base"):
+        if side != "base" or saved.get(side) is not None:
+            check_fields(side, saved[side], _EVALUATION)
 
 
 def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
@@ -133,6 +134,10 @@ def _is_range(value: Any) -> bool:
     return value is None or (
         isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
     )
+
+
+def _is_share(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= 1
 
 
 def _is_object(value: Any) -> bool:
@@ -182,6 +187,7 @@ _RUN = {
     "generation": _OPTIONAL_TEXT,
     "error": _OPTIONAL_TEXT,
     "stopped_by": _OPTIONAL_TEXT,
+    "heldout_judge": _OPTIONAL_TEXT,
     "loader": _OPTIONAL_OBJECT,
     "effective": _OPTIONAL_OBJECT,
     "adapter_step": _OPTIONAL_COUNT,
@@ -226,7 +232,19 @@ _ROW = {
     "max_steps": Field(is_whole, "a whole number", is_required=False),
     "alerts": Field(lambda value: isinstance(value, list), "a list", is_required=False),
 }
+_SHARE = Field(_is_share, "a share from 0 to 1")
+_OPTIONAL_SHARE = Field(
+    lambda value: value is None or _is_share(value), "a share from 0 to 1", is_required=False
+)
+_INTERVAL = Field(_is_range, "two numbers", is_required=False)
 _EVALUATION = {
-    "accuracy": Field(lambda value: is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
+    "accuracy": _SHARE,
+    "interval": _INTERVAL,
+    "format_share": _OPTIONAL_SHARE,
+    "format_interval": _INTERVAL,
+    "anywhere_share": _OPTIONAL_SHARE,
+    "anywhere_interval": _INTERVAL,
+    "anywhere_note": _OPTIONAL_TEXT,
+    "model_id": _OPTIONAL_TEXT,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
@@ -61,18 +62,14 @@ class SideBySide(Shown, Sequence):
 
     @property
     def table(self) -> pandas.DataFrame:
-        """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
+        """Name, status, steps, mean reward of the last 10 steps, held-out measures, and differences."""
         import pandas
 
         lines, differences = [], self.differences
         for name, run in self.named.items():
             rows, compared = run.rows, run.comparison
             steps = f"{rows[-1]['step'] if rows else 0} of {run.settings.max_steps}"
-            held_out = (
-                f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}"
-                if compared
-                else "not compared"
-            )
+            held_out = "not compared" if compared is None else _held_out(compared)
             shown = {
                 key: shorten(str(values[name]), _MOST_SHOWN) for key, values in differences.items()
             }
@@ -107,7 +104,7 @@ class SideBySide(Shown, Sequence):
             yield drawn(self.plot(), "plot() draws their curves.")
         table = self.table.round(2)
         yield Table(
-            table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,)
+            table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)
         )
         yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
 
@@ -153,6 +150,21 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     """
     opened = tuple(open_run(run) for run in runs)
     return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
+
+
+def _held_out(compared: SimpleNamespace) -> str:
+    """Return each measure before and after: the format alone may be what improved."""
+    measures = {
+        "correct": "accuracy",
+        "in the format": "format_share",
+        "correct anywhere": "anywhere_share",
+    }
+    parts = []
+    for label, name in measures.items():
+        before, after = getattr(compared.before, name, None), getattr(compared.after, name, None)
+        if before is not None and after is not None:
+            parts.append(f"{label} {before:.0%} to {after:.0%}")
+    return ", ".join(parts)
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.scoring.right_by import choose_judge
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.scoring.right_by import choose_judge, judge_in_words
 
 
 class HoldoutScore:
@@ -26,7 +27,18 @@ class HoldoutScore:
         held, count = prepared.task.holdout, prepared.settings.holdout_questions
         self._questions = [held[i] for i in range(min(count, len(held)))]
         # Chosen once: all points of the curve have the same full score.
-        self._judge = choose_judge(prepared.rewards, self._questions, prepared.task.format)
+        self._judge = choose_judge(
+            prepared.rewards,
+            self._questions,
+            prepared.task.format,
+            tokenizer=prepared.tokenizer,
+            begun=prepared.task.begun,
+        )
+
+    @property
+    def judged_by(self) -> str:
+        """Description of the judge: which answers count as correct."""
+        return judge_in_words(self._judge or correctness(), self._questions)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Score, if it is time."""

@@ -126,11 +126,13 @@ def train(
             info["effective"] = effective_settings(
                 settings, model, pair=(trainer.args, alone)
             ).to_dict()
+            scores = [HoldoutScore(prepared)] if settings.holdout_every else []
+            if scores:
+                info["heldout_judge"] = scores[0].judged_by
             folder = _begin(prepared, name, info, locks) if before is None else go_back(before)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
                 run.write_info(info)
-                scores = [HoldoutScore(prepared)] if settings.holdout_every else []
                 _train_and_close(
                     Recorder(run, trainer, settings, [*scores, *observers]), info, before
                 )

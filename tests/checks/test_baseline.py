@@ -13,6 +13,7 @@ from grpo_nb.checks.baseline import Baseline
 from grpo_nb.checks.groups import estimate
 from grpo_nb.cpu import engine
 from grpo_nb.generation import sampling
+from grpo_nb.scoring.right_by import choose_judge
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(130)
@@ -176,6 +177,32 @@ def test_baseline_of_one_word_labels_asks_for_no_more_tokens() -> None:
     assert "longer completions" in kinds(gate)
     of_labels = dataclasses.replace(gate, floor=("2", 0.5))
     assert "longer completions" not in kinds(of_labels)
+
+
+def test_baseline_of_labels_without_a_floor_asks_for_no_more_tokens() -> None:
+    groups = [[RIGHT, "<reasoning>on and on", WRONG, BARE]] * 4
+    gate = made(groups, cut=lambda text: text.endswith("on"))
+    assert "longer completions" not in kinds(dataclasses.replace(gate, has_labels=True))
+
+
+@pytest.mark.parametrize(("example", "kind"), [(False, "example turn"), (True, "priming")])
+def test_baseline_with_slots_but_no_format_advises_the_format(example: bool, kind: str) -> None:
+    groups = [["<answer>2</answer>", "<answer>3</answer>", BARE, BARE]] * 8
+    gate = made(groups, example=example)
+    assert kind in kinds(gate)
+    assert "and none is exactly in the format" in repr(gate)
+
+
+def test_baseline_asks_a_function_what_is_right() -> None:
+    def twice(completions: list, answer: list, **columns: object) -> list[float]:
+        return [2.0 * (gold in str(text)) for text, gold in zip(completions, answer, strict=True)]
+
+    rewards = [twice, gn.rewards.xml_tags()]
+    gate = made([["it is 2", "it is 3"]] * 4, rewards)
+    judge = choose_judge(rewards, gate.rows, FORMAT)
+    asked = dataclasses.replace(gate, judge=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
+    assert asked.right_shares == (0.5, 1.0)
+    assert "right is what twice() scores with 2 or more" in repr(asked)
 
 
 @pytest.mark.parametrize("seed", range(40))

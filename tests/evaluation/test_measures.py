@@ -189,3 +189,10 @@ def test_figure_draws_each_measure(measure: str) -> None:
     names = {"correct": "correct:", "format": "in the format:", "anywhere": "correct anywhere:"}
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert sum(tick.startswith(names[measure]) for tick in ticks) == 2
+
+
+def test_better_format_with_worse_answers_names_both() -> None:
+    known = [f"{i} + {i} = {2 * i}" for i in range(36)] + ["no"] * 4
+    comparison = compared(known, sums(HALF, is_formatted=True))
+    assert comparison.verdict == "better" and comparison.answers_verdict == "worse"
+    assert comparison.headline == "Better: the format. Worse: the answers."

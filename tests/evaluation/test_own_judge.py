@@ -1,5 +1,6 @@
 """A reward function of the user's decides what is correct: the run's main one by itself, any other with `correct=`."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -100,7 +101,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
     monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", answers)
     task = SimpleNamespace(
-        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None
+        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None, begun=dict
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
     rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]
@@ -121,3 +122,55 @@ def test_heldout_curve_is_judged_by_the_main_function(curve: list[dict[str, floa
 
 def test_best_step_is_that_of_the_main_function(curve: list[dict[str, float]]) -> None:
     assert best_row(curve)["step"] == 2
+
+
+def test_curve_of_a_function_that_reads_environments_starts() -> None:
+    def won(environments: list, **columns: object) -> list[float]:
+        return [float(environment) for environment in environments]
+
+    task = SimpleNamespace(
+        holdout=[{"prompt": "q", "question": "1 + 1?", "answer": "2"}],
+        format=gn.tasks.xml(),
+        begun=lambda row: {**row, "environments": 0.0},
+    )
+    settings = gn.preset("cpu", holdout_every=1, holdout_questions=1)
+    prepared = SimpleNamespace(task=task, settings=settings, tokenizer=None, rewards=[won])
+    assert HoldoutScore(prepared)._judge.name == "won"
+
+
+def test_scores_of_the_judge_are_kept_and_none_is_counted(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    def sometimes(completions: list, answer: list, **columns: object) -> list[float | None]:
+        return [None if int(gold) % 2 else 1.0 for gold in answer]
+
+    odd = sum(int(row["answer"]) % 2 for row in task.holdout)
+    evaluation = gn.evaluate(tiny_run, task, correct=sometimes)
+    assert sum(row["judge_score"] is None for row in evaluation.rows) == odd > 0
+    assert f"returned None for {odd} of 10 answers" in repr(evaluation)
+
+
+def test_gain_of_a_function_that_ignores_answers_names_its_score(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    comparison = gn.compare(tiny_run, task, correct=everything)
+    before = dataclasses.replace(
+        comparison.before, rows=[{**row, "is_correct": False} for row in comparison.before.rows]
+    )
+    better = dataclasses.replace(comparison, before=before)
+    assert better.headline == "Better: the score of everything()."
+
+
+def test_majority_baseline_is_scored_by_the_function(tiny_run: gn.runs.Run) -> None:
+    rows = [
+        {"question": f"Is {i} even?", "answer": "no" if i % 3 else "yes"} for i in range(100, 112)
+    ]
+    comparison = gn.compare(tiny_run, "start", rows, run=tiny_run, correct=in_text)
+    assert comparison.majority.share == 8 / 12
+    assert not comparison.majority.is_cleared
+    assert set(comparison.transcripts()["after_is"]) == {"wrong"}
+
+
+def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    with pytest.raises(ValueError, match="is 2 functions: one of them decides"):
+        gn.evaluate(tiny_run, task, correct=[everything, in_text])

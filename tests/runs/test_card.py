@@ -183,3 +183,18 @@ def test_card_of_an_old_comparison_says_not_measured(run: gn.runs.Run) -> None:
 def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
     compare_by_hand(run, base=COMPARISON["before"])
     assert "| held-out, 95 % interval | base | start of the run | after |" in model_card(run)
+
+
+def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first")
+    compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
+    assert "| correct (by a function) | 25.0%" in model_card(run)
+    compare_by_hand(run)
+    assert "| correct (right, and in the format) | 25.0%" in model_card(run)
+
+
+def test_card_of_a_comparison_with_accuracies_alone_is_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first")
+    sides = {name: {"accuracy": share} for name, share in (("before", 0.25), ("after", 0.75))}
+    compare_by_hand(run, **sides)
+    assert "| in the format | not measured | not measured |" in model_card(run)

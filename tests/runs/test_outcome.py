@@ -9,6 +9,7 @@ import pytest
 
 from grpo_nb.runs.outcome import MajorityBaseline, judge_outcome
 from grpo_nb.runs.rise import Rise
+from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
 ROSE = Rise(first=0.2, last=0.9, p_value=0.001, steps=12)
@@ -78,3 +79,74 @@ def test_run_outcome_of_an_old_comparison_uses_the_tasks_baseline(tmp_path: Path
     assert "majority" not in COMPARISON
     assert "not clear of that floor" in run.outcome().sentence
     assert not run.outcome().worked
+
+
+def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
+    comparison = SimpleNamespace(**vars(BETTER), answers_verdict="worse")
+    outcome = judge_outcome(ROSE, comparison, None)
+    assert not outcome.worked
+    assert "the format improved, but the answers themselves got worse" in outcome.sentence
+
+
+def compared_run(folder: Path, **sides: str) -> Run:
+    """Write a run whose saved comparison says which models it is of."""
+    run = write_run(folder)
+    ids = {"before": run.model_id("start"), "after": run.model_id("adapter")} | sides
+    compare_by_hand(
+        run, **{name: COMPARISON[name] | {"model_id": ids[name]} for name in ("before", "after")}
+    )
+    return run
+
+
+def test_outcome_of_the_runs_own_models_worked(tmp_path: Path) -> None:
+    assert compared_run(tmp_path / "first").outcome().worked
+
+
+def test_outcome_of_another_adapter_did_not_work(tmp_path: Path) -> None:
+    outcome = compared_run(tmp_path / "first", after="adapter 0123456789abcdef").outcome()
+    assert not outcome.worked
+    assert "the comparison is not of the adapter that this run has now" in outcome.sentence
+
+
+def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
+    run = compared_run(tmp_path / "first")
+    adapter = run.adapter_path / "adapter_model.safetensors"
+    adapter.write_bytes(adapter.read_bytes() + b" ")
+    assert not run.outcome().worked
+
+
+def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
+    outcome = compared_run(tmp_path / "first", before="").outcome()
+    assert not outcome.worked
+    assert "does not begin with the model that this run started from" in outcome.sentence
+
+
+def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first")
+    trained = {"questions": 20, "count": 3, "example": "1 + 1?", "source": "the training part"}
+    compare_by_hand(run, contamination=trained)
+    outcome = run.outcome()
+    assert not outcome.worked
+    assert "3 of the held-out questions were trained on" in outcome.sentence
+
+
+def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
+    run = compared_run(tmp_path / "first")
+    info = run.info | {"status": "stopped", "stopped_by": "kl"}
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert "The run is stopped by kl, after 20 of " in run.outcome().sentence
+
+
+def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "first")
+    info = run.info
+    info["task"]["holdout"] = 0
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert "The run has no held-out questions: gn.load_task(..., holdout=0.2)." in str(
+        run.outcome()
+    )
+
+
+def test_outcome_refuses_what_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="is no comparison: write run"):
+        write_run(tmp_path / "first").outcome("better")

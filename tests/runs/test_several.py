@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.runs.figure import HOLDOUT, overlay
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
+from tests.support.written_run import COMPARISON, compare_by_hand
 
 
 @pytest.fixture
@@ -71,3 +74,39 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
             and len(said) < 700
             and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)
         )
+
+
+def test_list_shows_each_held_out_measure(root: Path) -> None:
+    """A format that was learnt is not a better answer: 25 to 75 % correct alone would look like one."""
+    run = gn.open_run(root / "plain")
+    sides = {"before": 0.6, "after": 0.55}
+    compare_by_hand(
+        run, **{name: COMPARISON[name] | {"anywhere_share": share} for name, share in sides.items()}
+    )
+    plain, other = gn.runs.list(root).table["held-out"]
+    assert plain == "correct 25% to 75%, in the format 50% to 100%, correct anywhere 60% to 55%"
+    assert other == "not compared"
+
+
+def test_curves_of_runs_show_answers_anywhere(root: Path) -> None:
+    rows = [{"step": i, "holdout/accuracy": i / 9, "holdout/anywhere": 0.5} for i in range(1, 9)]
+    (panel,) = [axis for axis in overlay({"one": rows}).axes if axis.get_title("left") == HOLDOUT]
+    assert panel.get_title("right") == "share; dotted: correct anywhere in the text"
+    assert [line.get_linestyle() for line in panel.lines] == ["-", ":"]
+
+
+def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
+    row = {"step": 15, "holdout/accuracy": 0.75, "holdout/in_format": 1.0, "holdout/anywhere": 0.5}
+    with (root / "plain" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    said = "Best held-out score: 75.0% correct, 100.0% in the format, 50.0% correct anywhere at step 15."
+    assert said in repr(gn.open_run(root / "plain"))
+
+
+def test_comparison_with_a_text_as_share_is_named_and_hides_no_run(root: Path) -> None:
+    compare_by_hand(
+        gn.open_run(root / "plain"), after=COMPARISON["after"] | {"format_share": "most"}
+    )
+    listed = gn.runs.list(root)
+    assert [run.name for run in listed] == ["other"]
+    assert "format_share = 'most' must be a share from 0 to 1" in listed.unreadable["plain"]

@@ -7,6 +7,7 @@ from grpo_nb.scoring.right_by import (
     choose_judge,
     function_judge,
     judge_in_words,
+    judge_remarks,
     main_function,
     right_by,
 )
@@ -151,3 +152,55 @@ def test_judging_is_marked_as_a_trial() -> None:
 def test_kit_judge_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
     assert right_by(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
+
+
+def by_points(completions: list, answer: list, points: list, **columns: object) -> list[float]:
+    """Score a right answer with the points of its question."""
+    right = solved(completions, answer=answer)
+    return [worth * (score > 0) for worth, score in zip(points, right, strict=True)]
+
+
+def test_each_question_has_the_full_score_of_its_gold_answer() -> None:
+    rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
+    judge = function_judge(by_points, rows, xml())
+    assert right_by(judge, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
+    assert judge_in_words(judge, rows) == (
+        "what by_points() scores as high as the gold answer of the same question in the format (1 to 3)"
+    )
+
+
+def test_function_that_pays_any_answer_is_named_as_that() -> None:
+    def has_slot(completions: list, **columns: object) -> list[float]:
+        return [float("<answer>" in turns) for turns in completions]
+
+    judge = function_judge(has_slot, ROWS, xml())
+    assert judge.tells_answers is False
+    assert judge_in_words(judge, ROWS).endswith("a wrong answer gets as much)")
+
+
+def test_function_that_pays_the_gold_answer_tells_answers() -> None:
+    assert function_judge(solved, ROWS, xml()).tells_answers is True
+    assert function_judge(style, ROWS, xml()).tells_answers is None
+
+
+def test_remarks_name_what_is_above_the_full_score_and_none() -> None:
+    judge = function_judge(solved, ROWS, xml())
+    remarks = judge_remarks(judge, [None, 5.0, 2.0], ROWS)
+    assert remarks[0] == "solved() returned None for 1 of 3 answers: there correctness() decides."
+    assert remarks[1].startswith("solved() gave 1 of 3 answers more than what counts as correct")
+    assert remarks[1].endswith("solved.range = (0, 5).")
+
+
+def test_reversed_or_broken_range_is_no_full_score() -> None:
+    for ends in ((3.0, 0.0), (3.0,), ("low", "high")):
+        assert function_judge(Weighed(1.0, ends), ROWS, xml()).full_score == 1.0
+
+
+def test_function_that_counts_tokens_can_judge() -> None:
+    def brief(completions: list, completion_ids: list, **columns: object) -> list[float]:
+        return [float(len(ids) < 3) for ids in completion_ids]
+
+    def tokenizer(text: str, **how: object) -> dict[str, list[int]]:
+        return {"input_ids": list(range(len(text)))}
+
+    assert function_judge(brief, ROWS, xml(), tokenizer=tokenizer).full_score == 1.0

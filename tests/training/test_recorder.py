@@ -118,6 +118,7 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
         format=None,
         chat_template_kwargs={},
         play=None,
+        begun=dict,
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import started_from_trained_adapter
+from grpo_nb.scoring.calls import RewardError
 from tests.conftest import brevity
 from tests.support.adapters import way_back
 from tests.support.run_folders import untimed
@@ -111,3 +112,50 @@ def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
     assert untimed(runs[1].rows) == untimed(whole[1].rows)
     assert are_equal(adapter(runs[1]), adapter(whole[1]))
     assert are_equal(get_peft_model_state_dict(tiny[0]), adapter(whole[1]))
+
+
+@pytest.mark.filterwarnings("ignore:The main reward of the run")
+def test_outcome_of_a_stage_takes_its_own_comparison_only(tiny, whole: list[gn.runs.Run]) -> None:
+    first, second = (gn.open_run(run.path) for run in whole)
+    own = gn.compare(second, tiny[2])
+    assert "the comparison" not in second.outcome(own).sentence.partition(".")[0]
+    from_base = gn.compare("base", second, tiny[2], run=second)
+    assert "does not begin with the model that this run started from" in str(
+        second.outcome(from_base)
+    )
+    assert "the comparison is not of the adapter that this run has now" in str(first.outcome(own))
+
+
+def seen(completions: list, completion_ids: list, answer: list, **columns: object) -> list[float]:
+    """Score 2.0 for a completion with the gold answer; it also needs the token ids."""
+    texts = [turns[-1]["content"] for turns in completions]
+    assert all(ids is not None for ids in completion_ids)
+    return [2.0 * (gold in text) for gold, text in zip(answer, texts, strict=True)]
+
+
+def test_run_names_the_judge_of_its_held_out_curve(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings, again = tiny
+    again()
+    curved = settings.replace(run_root=str(tmp_path), holdout_every=1, keep="best")
+    run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
+    judged_by = "what seen() scores with 2 or more (its score for a gold answer in the format)"
+    assert run.info["heldout_judge"] == judged_by
+    assert f"Correct is {judged_by}." in repr(run)
+    assert gn.compare(run).after.judged_by == judged_by
+    assert run.info["adapter_step"] == run.best["step"]
+
+
+def test_judge_that_fails_on_held_out_rows_leaves_no_run(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings, again = tiny
+    again()
+    held_out = set(task.holdout["question"])
+
+    def picky(completions: list, question: list, **columns: object) -> list[float]:
+        if held_out & set(question):
+            raise KeyError("level")
+        return [float(len(turns[-1]["content"])) for turns in completions]
+
+    curved = settings.replace(run_root=str(tmp_path), holdout_every=1)
+    with pytest.raises(RewardError, match="'picky' raised KeyError"):
+        gn.train(model, tokenizer, task, [picky], curved, name="broken")
+    assert not (tmp_path / "broken").exists()

@@ -284,3 +284,13 @@ def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
 
     assert gn.score(naive, [list(told.turns)], {"prompt": []}).totals == (0.0,)
     assert progress([type("E", (), {"seen": 1, "chain": "ab"})()]) == [0.5]
+
+
+def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
+    """No gold answer can be played, so its full score is not known, and no wrong answer is beaten."""
+    task, run = whole[0][2], whole[1]
+    evaluation = gn.evaluate(run, task, correct=progress)
+    assert "progress() scores with 1 or more (no maximum" in evaluation.judged_by
+    is_done = [row["judge_score"] == 1.0 for row in evaluation.rows]
+    assert [row["is_correct"] for row in evaluation.rows] == is_done
+    assert evaluation.unproven_judge == "progress"
