@@ -32,14 +32,11 @@ from grpo_nb.models.import_unsloth import (
     tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.match import SHAPE, note_settings
+from grpo_nb.models.match import SHAPE, LoadRecord, keep_record, record_of_model
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
-_WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
-# The attribute of a model that holds what `loader` was when it was loaded.
-LOADED_WITH = "grpo_nb_loader"
 _TENSORS = "adapter_model.safetensors"
 _OF_AN_ADAPTER = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # What Unsloth's loader is given by the kit, and the setting to change instead.
@@ -51,11 +48,14 @@ _OWNED = {
 
 
 def generation_of(model: Any) -> str:
-    """What generates completions for a loaded model, and why it is not vLLM where vLLM was asked for."""
+    """Return what generates completions for a model, and why not vLLM if vLLM was asked for."""
     if has_engine(model):
         return "vLLM"
     generation = "Unsloth's own generation" if find_gpu() else "the kit's rollout on a CPU"
-    return generation + getattr(model, _WHY_NOT_VLLM, "")
+    record = record_of_model(model)
+    if record is None or not record.why_not_vllm:
+        return generation
+    return f"{generation}; not vLLM: {record.why_not_vllm}"
 
 
 def has_engine(model: Any) -> bool:
@@ -220,12 +220,18 @@ def load_model(
     if adapter is not None:
         load_adapter(model, folder)
         with_template_of(folder, tokenizer)
+    why_not_vllm = ""
     if has_engine(model):
         _take_over(model, source)
     elif settings.fast_inference:
-        setattr(model, _WHY_NOT_VLLM, f"; not vLLM: {obstacle}")
-    setattr(model, LOADED_WITH, loader)
-    note_settings(model, settings, is_shaped_by_adapter=adapter is not None)
+        why_not_vllm = str(obstacle)
+    record = LoadRecord(
+        settings=settings,
+        loader=loader,
+        is_shaped_by_adapter=adapter is not None,
+        why_not_vllm=why_not_vllm,
+    )
+    keep_record(model, record)
     return model, tokenizer
 
 

@@ -19,7 +19,8 @@ from grpo_nb.core.progress import is_notebook
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import LOADED_WITH, generation_of, load_adapter, save_adapter
+from grpo_nb.models.load import generation_of, load_adapter, save_adapter
+from grpo_nb.models.match import record_of_model
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
@@ -108,7 +109,8 @@ def train(
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
-    info["loader"] = getattr(model, LOADED_WITH, {})
+    record = record_of_model(model)
+    info["loader"] = {} if record is None else record.loader
     with ExitStack() as locks:
         before = find_run(settings, name, resume, info, locks)
         if before is not None and before.is_over:

@@ -83,6 +83,13 @@ def start_of_vllm() -> None:
     os.write(1, b"C code is heard again\n")
 
 
+class Model:
+    """Stand-in for the loaded model."""
+
+    def __init__(self) -> None:
+        self.generation_config = types.SimpleNamespace(eos_token_id=5)
+
+
 class Loader:
     """Records calls; its parameters are those of the installed source, so a renamed argument is an error here.
 
@@ -104,7 +111,7 @@ class Loader:
         if self.error and (is_fast or self.always):
             raise RuntimeError(self.error)
         # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
-        model = types.SimpleNamespace(generation_config=types.SimpleNamespace(eos_token_id=5))
+        model = Model()
         if is_fast and self.engine is not None:
             model.vllm_engine = self.engine
         return model, types.SimpleNamespace()
