@@ -4,6 +4,7 @@ In the same way for a training and for a dry run.
 """
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import warnings
@@ -30,6 +31,7 @@ from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explained, guarded
+from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.trl import share_event_loop
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
@@ -199,6 +201,7 @@ def grpo_arguments(
     else:
         # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
         chosen, has_vllm = number_type_of(model, settings, gpu).name, has_engine(model)
+    _require_fields(settings)
     tell_unsloth(chosen)
     return {
         "logging_steps": 1,
@@ -211,6 +214,25 @@ def grpo_arguments(
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
+
+
+def _require_fields(settings: Settings) -> None:
+    """Refuse names in `extra` that the installed class does not have.
+
+    On a GPU Unsloth's class would drop them with a printed line (unsloth/models/rl_config_compat.py,
+    `filter_config_init_kwargs`).
+
+    Raises:
+        ValueError: With the names.
+    """
+    fields = {field.name for field in dataclasses.fields(GRPOConfig)}
+    missing = sorted(settings.extra.keys() - fields)
+    if missing:
+        raise ValueError(
+            f"extra holds {', '.join(map(repr, missing))}, and GRPOConfig has no such argument here "
+            f"(trl {installed_version('trl')}; some arguments exist only on a GPU, where Unsloth adds "
+            "them). Leave it out: it would have no effect."
+        )
 
 
 def silence(trainer: Any) -> None:
