@@ -1,4 +1,4 @@
-"""How a model was loaded, and whether settings are still those of the model.
+"""Record how a model was loaded, and check that settings are still those of the model.
 
 In a notebook the settings cell is edited, and nothing is loaded again.
 """
@@ -21,7 +21,7 @@ _FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """How `load_model` loaded a model.
+    """Record of one call of `load_model`.
 
     Nothing is written on the model itself. The records are kept in a dictionary with weak keys: a
     record ends with its model. The key is transformers' model inside of the PEFT wrapper, so a
