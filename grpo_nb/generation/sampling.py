@@ -17,14 +17,10 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import play_on, playing_trainer
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import (
-    engine_as_before,
-    longest_prompt,
-    sample_with_vllm,
-    vllm_rollout_obstacle,
-)
+from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.samples import Samples
 from grpo_nb.tasks.system_role import fit_to_template
@@ -32,6 +28,7 @@ from grpo_nb.tasks.system_role import fit_to_template
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from grpo_nb.generation.choice import EngineChoice
     from grpo_nb.tasks.tools import Play
 
 _LOG = logging.getLogger(__name__)
@@ -119,7 +116,9 @@ def generate(
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    fitting = _rows_for_vllm(model, order, ids, max_completion_length)
+    longest = len(ids[order[-1]]) + max_completion_length if order else 0
+    choice = choose_engine(model, longest_row=longest)
+    fitting = _rows_for_vllm(model, order, ids, max_completion_length, choice=choice)
     others = order[len(fitting) :]
     if fitting:
         with engine_as_before(model):
@@ -127,8 +126,7 @@ def generate(
             complete(fitting, sample_with_vllm, max(batch_size, 256))
     if others:
         run = _stock_sample
-        longest = len(ids[others[-1]]) + max_completion_length
-        if CpuEngine.obstacle(model, longest) is None:
+        if choice.why_not_cpu_engine is None:
             engine = CpuEngine(model)  # one for all batches, so that they use the same memory
 
             def run(_: Any, asked: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
@@ -143,6 +141,8 @@ def _rows_for_vllm(
     order: Sequence[int],
     ids: Sequence[Sequence[int]],
     max_completion_length: int,
+    *,
+    choice: EngineChoice,
 ) -> Sequence[int]:
     """Return the first rows of `order` that the model's engine completes; log how many it does not.
 
@@ -151,13 +151,15 @@ def _rows_for_vllm(
         order: Indices of all rows, shortest prompt first.
         ids: The prompt of each row, as token ids.
         max_completion_length: Tokens.
+        choice: The engine of the model.
     """
     if not has_engine(model):
         return []
-    obstacle = vllm_rollout_obstacle(model)
-    if obstacle is not None:
+    if not choice.is_vllm:
         _LOG.warning(
-            "All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle
+            "All %d prompts are completed without vLLM, which is slower: %s.",
+            len(order),
+            choice.why_not_vllm,
         )
         return []
     room = longest_prompt(model, max_completion_length)

@@ -32,7 +32,7 @@ from grpo_nb.models.import_unsloth import (
     tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.match import SHAPE, LoadRecord, keep_record, record_of_model
+from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
@@ -45,17 +45,6 @@ _OWNED = {
     "load_in_16bit": "load_in_4bit", "quantization_config": "load_in_4bit",
     **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
 }  # fmt: skip
-
-
-def generation_of(model: Any) -> str:
-    """Return what generates completions for a model, and why not vLLM if vLLM was asked for."""
-    if has_engine(model):
-        return "vLLM"
-    generation = "Unsloth's own generation" if find_gpu() else "the kit's rollout on a CPU"
-    record = record_of_model(model)
-    if record is None or not record.why_not_vllm:
-        return generation
-    return f"{generation}; not vLLM: {record.why_not_vllm}"
 
 
 def has_engine(model: Any) -> bool:

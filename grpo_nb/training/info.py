@@ -28,6 +28,7 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
         number_type: What the loaded model computes in.
     """
     gpu, task = find_gpu(), prepared.task
+    why_not_shared = prepared.engine.why_not_cpu_engine
     return {
         "status": "running",
         **process_identity(),
@@ -58,7 +59,7 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
         },
         "number_type": number_type,
         "versions": package_versions(),
-        "rollout": f"stock ({prepared.obstacle})" if prepared.obstacle else "shared prompts",
+        "rollout": f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
     }
 
 

@@ -19,7 +19,7 @@ from grpo_nb.core.progress import is_notebook
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import generation_of, load_adapter, save_adapter
+from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.models.match import record_of_model
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
@@ -104,10 +104,10 @@ def train(
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.
-    path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
+    path_taken = settings.replace(shared_prompts=prepared.engine.why_not_cpu_engine is None)
     plan(path_taken, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
-    info["generation"] = str(generation_of(model))
+    info["generation"] = str(prepared.engine)
     info["base"] = base_identity(model, settings.model)
     record = record_of_model(model)
     info["loader"] = {} if record is None else record.loader
