@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.generation.episodes import play_on, playing_trainer
+from grpo_nb.generation.episodes import episode_trainer, run_episodes
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
 from grpo_nb.models.load import has_engine
@@ -66,7 +66,13 @@ def generate(
     how, columns, trainer = dict(chat_template_kwargs or {}), [], None
     if play is not None:
         prompts, columns = zip(*map(play.begin, rows), strict=True)
-        trainer = playing_trainer(model, tokenizer, play, max_completion_length, how)
+        trainer = episode_trainer(
+            model,
+            tokenizer,
+            play,
+            max_completion_length=max_completion_length,
+            chat_template_kwargs=how,
+        )
         how |= {"tools": play.schemas, "chat_template": trainer.chat_template}
     prompts = fit_to_template(prompts, tokenizer, chat_template_kwargs)
     encoded = tokenizer.apply_chat_template(
@@ -107,8 +113,15 @@ def generate(
             if play is None:
                 made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
             else:
-                begun = ([prompts[row] for row in batch], asked, [columns[row] for row in batch])
-                made = play_on(trainer, *begun, write, end_tokens)
+                made = run_episodes(
+                    trainer,
+                    play,
+                    [prompts[row] for row in batch],
+                    asked,
+                    [columns[row] for row in batch],
+                    sample=write,
+                    end_tokens=end_tokens,
+                )
             completions.update(zip(batch, made, strict=True))
             if progress is not None:
                 progress(len(completions))

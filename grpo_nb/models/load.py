@@ -35,6 +35,7 @@ from grpo_nb.models.import_unsloth import (
 from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.vllm import is_sleeping, put_to_sleep
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _TENSORS = "adapter_model.safetensors"
@@ -57,13 +58,8 @@ def rest_engine(model: Any) -> None:
 
     TRL's GRPO trainer does so by itself; its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
-    if has_engine(model) and is_standby() and not model.vllm_engine.llm_engine.is_sleeping():
-        model.vllm_engine.sleep(1)
-
-
-def longest_of(engine: Any) -> int:
-    """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
-    return engine.llm_engine.vllm_config.model_config.max_model_len
+    if has_engine(model) and is_standby() and not is_sleeping(model.vllm_engine):
+        put_to_sleep(model.vllm_engine)
 
 
 def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str:
