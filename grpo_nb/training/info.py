@@ -1,4 +1,4 @@
-"""What `run.json` says of a new run: settings, data, each reward with its source, machine, and what the KL is measured to."""
+"""The `RunInfo` of a new run: settings, data, each reward with its source, machine, and what the KL is measured to."""
 
 import dataclasses
 import math
@@ -14,14 +14,15 @@ from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.rewards.base import RewardFunction, range_of
+from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 
 # What the KL of a run is measured to.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
 
 
-def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
-    """Return what `run.json` says of a run that starts now.
+def run_info(prepared: Any, number_type: str) -> RunInfo:
+    """Return the `RunInfo` of a run that starts now.
 
     Args:
         prepared: The run's `grpo_nb.training.prepare.Prepared`.
@@ -29,12 +30,12 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
     """
     gpu, task = find_gpu(), prepared.task
     why_not_shared = prepared.engine.why_not_cpu_engine
-    return {
-        "status": "running",
+    return RunInfo(
+        status="running",
         **process_identity(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "settings": prepared.settings.to_dict(),
-        "task": {
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        settings=prepared.settings.to_dict(),
+        task={
             "name": task.name,
             "format": dataclasses.asdict(task.format),
             "train": len(task.train),
@@ -45,22 +46,23 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
             "floor": task.answers.floor,
             "tools": task.play.schemas if task.play is not None else [],
         },
-        "rewards": [
+        rewards=[
             {"name": name, "weight": weight, **_described(reward)}
             for (name, weight), reward in zip(
                 prepared.weights.items(), prepared.rewards, strict=True
             )
         ],
-        "machine": {
+        machine={
             "platform": platform.platform(),
             "cores": os.cpu_count(),
             "memory_gib": round(usable_memory_gib(), 1),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
-        "number_type": number_type,
-        "versions": package_versions(),
-        "rollout": f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
-    }
+        number_type=number_type,
+        versions=package_versions(),
+        rollout=f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
+        generation=str(prepared.engine),
+    )
 
 
 def _described(reward: RewardFunction) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def write_run(
         weights=weights,
         engine=choose_engine(None, settings),
     )
-    info = {**run_info(prepared, number_type(settings, None).name), "status": "finished"}
+    info = run_info(prepared, number_type(settings, None).name).to_dict() | {"status": "finished"}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)
