@@ -258,9 +258,9 @@ class Baseline(Shown):
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
              f"the questions are too hard to begin with: in {wrong} of {count} groups none earned more than an empty one",
-             load.format("keep=lambda row: ...")),
+             load.format("filter=lambda row: ...")),
             (is_easy, "harder data", f"in {right} of {count} groups every completion is right: nothing is left to learn",
-             load.format("keep=lambda row: ...")),
+             load.format("filter=lambda row: ...")),
             (is_short, "longer completions",
              f"{len(cut)} of {n} completions were cut at {limit} tokens, {self._tagged(cut)} of them with the format begun: "
              "what they would have answered is not seen. The model has to be loaded again for a longer limit.",

@@ -174,7 +174,7 @@ def load_model(
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         say(
             f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. With beta above 0 the KL is "
-            'measured to this adapter as it is now; on a GPU, or by gn.train(..., reference="base"), to the base model.'
+            'measured to this adapter as it is now; on a GPU, or by gn.train(..., kl_reference="base"), to the base model.'
         )
     obstacle, loaded = vllm_obstacle(settings, gpu), None
     if obstacle is None:

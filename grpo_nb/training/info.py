@@ -72,21 +72,21 @@ def _described(reward: RewardFunction) -> dict[str, Any]:
     return {"call": repr(reward), **record_of(reward), "range": known}
 
 
-def reference_of(model: Any, settings: Settings, reference: str) -> str:
+def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
     """Return what the KL of a new run is measured to, with a warning where that is not what was asked for.
 
     On a GPU it is the base model always: Unsloth takes the lines out of TRL's trainer that make a frozen copy of the adapter
     (unsloth/models/rl.py), and vLLM would be handed the tensors of that copy among those of the trained adapter.
     """
-    if reference not in ("start", "base"):
-        raise ValueError(f"reference = {reference!r:.60} must be 'start' or 'base'.")
+    if kl_reference not in ("start", "base"):
+        raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
     tensors = [p.detach() for name, p in model.named_parameters() if "lora_B.default" in name]
-    if settings.beta == 0 or reference == "base" or not any(tensor.any() for tensor in tensors):
+    if settings.beta == 0 or kl_reference == "base" or not any(tensor.any() for tensor in tensors):
         return BASE_MODEL  # with a LoRA as it was made the model is the base model
     if find_gpu() is None:
         return START_ADAPTER
     warnings.warn(
-        'On a GPU Unsloth measures the KL to the base model: this run is held to the base model, as with reference="base".',
+        'On a GPU Unsloth measures the KL to the base model: this run is held to the base model, as with kl_reference="base".',
         stacklevel=4,
     )
     return BASE_MODEL

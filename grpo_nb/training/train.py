@@ -54,7 +54,7 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
-    reference: Literal["start", "base"] = "start",
+    kl_reference: Literal["start", "base"] = "start",
     **unknown: Any,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
@@ -78,7 +78,7 @@ def train(
             none, or the newest is a finished one of other settings, data or rewards, a new one begins. The path or name of a
             run goes on with that one. A finished one goes on if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`gn.training.Observer`).
-        reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
+        kl_reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
             GPU it is the base model in any case, and a warning says so.
 
@@ -118,7 +118,7 @@ def train(
         require_writable(Path(settings.run_root) if before is None else before.run.path)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         if before is None:
-            info.reference = reference_of(model, settings, reference)
+            info.reference = reference_of(model, settings, kl_reference)
         else:
             info = continued_info(before, info)
         with reference_adapter(model):

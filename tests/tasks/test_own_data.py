@@ -203,7 +203,7 @@ def test_option_positions_without_evidence_are_noted() -> None:
 
 def test_rows_that_keep_leaves_out_decide_nothing() -> None:
     rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
     assert "accepted_answers" not in task.train.column_names
 
 
@@ -563,12 +563,12 @@ def test_holdout_is_read_like_the_training_rows() -> None:
         train,
         holdout=test,
         columns={"question": "q", "answer": "a"},
-        keep=lambda row: not row["drop"],
+        filter=lambda row: not row["drop"],
     )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that keep= leaves out"] == 1
+    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:
