@@ -455,7 +455,7 @@ def baseline(
     right = score(rewards, golds, list(map(task.begun, rows)), tokenizer=tokenizer)
     empty = score(rewards, [""] * len(rows), list(map(task.begun, rows)), tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
-    how = {"chat_template_kwargs": task.chat_template_kwargs, "play": task.play}
+    how = {"chat_template_kwargs": task.chat_template_kwargs, "tools": task.tools}
     sampled = _sample(model, tokenizer, repeated, settings, size, **how)
     greedy = _sample(model, tokenizer, rows, settings, 1, temperature=0.0, **how)
     scores = score(rewards, **as_scored(sampled, repeated))

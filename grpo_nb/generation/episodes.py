@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.tasks.tools import Play, refusing
+from grpo_nb.tasks.tools import Tools, refusing
 from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
 
 
@@ -51,7 +51,7 @@ def tool_template(tokenizer: Any) -> str | None:
 def episode_trainer(
     model: Any,
     tokenizer: Any,
-    play: Play,
+    tools: Tools,
     *,
     max_completion_length: int,
     chat_template_kwargs: Mapping[str, Any],
@@ -61,7 +61,7 @@ def episode_trainer(
     Args:
         model: For the longest sequence that its configuration allows.
         tokenizer: With a template for tools.
-        play: The tools.
+        tools: The tools.
         max_completion_length: Tokens of a whole episode, results of tools included.
         chat_template_kwargs: Further arguments of the chat template.
     """
@@ -69,8 +69,8 @@ def episode_trainer(
     return tool_loop_trainer(
         model.config,
         tokenizer,
-        schemas=play.schemas,
-        rounds=play.rounds,
+        schemas=tools.schemas,
+        rounds=tools.rounds,
         max_completion_length=max_completion_length,
         chat_template=chat_template,
         chat_template_kwargs=chat_template_kwargs,
@@ -79,7 +79,7 @@ def episode_trainer(
 
 def run_episodes(
     trainer: Any,
-    play: Play,
+    tools: Tools,
     prompts: Sequence[Sequence[Mapping[str, Any]]],
     prompt_ids: Sequence[Sequence[int]],
     columns: Sequence[Mapping[str, Any]],
@@ -87,20 +87,20 @@ def run_episodes(
     sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
     end_tokens: set[int],
 ) -> list[Completion]:
-    """Run episodes that `Play.begin` has started.
+    """Run episodes that `Tools.begin` has started.
 
     Args:
         trainer: From `episode_trainer`.
-        play: The tools.
+        tools: The tools.
         prompts: Messages.
         prompt_ids: The same as token ids.
-        columns: The environment of each episode, as `Play.begin` returns it.
+        columns: The environment of each episode, as `Tools.begin` returns it.
         sample: Return one completion for each list of token ids.
         end_tokens: Tokens that end a turn.
     """
-    tools = [play.of(column.get("environments")) for column in columns]
+    tools_of_each = [tools.of(column.get("environments")) for column in columns]
     with refusing():
-        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools, sample=sample)
+        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_of_each, sample=sample)
     completions = []
     for turns, ids, mask, column in zip(
         result.turns, result.completion_ids, result.tool_masks, columns, strict=True

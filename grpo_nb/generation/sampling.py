@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.generation.choice import EngineChoice
-    from grpo_nb.tasks.tools import Play
+    from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def generate(
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
-    play: Play | None = None,
+    tools: Tools | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> list[Completion]:
     """Complete chat prompts, greedily at temperature 0, in the order given.
@@ -60,20 +60,20 @@ def generate(
         batch_size: Prompts at a time.
         chat_template_kwargs: What the chat template is given beside the messages.
         progress: Called with the number of prompts done after each batch.
-        play: The tools of the task: an episode is played for each prompt.
+        tools: The tools of the task: an episode is run for each prompt.
         rows: With tools, the row of each prompt, with which its environment is reset.
     """
     how, columns, trainer = dict(chat_template_kwargs or {}), [], None
-    if play is not None:
-        prompts, columns = zip(*map(play.begin, rows), strict=True)
+    if tools is not None:
+        prompts, columns = zip(*map(tools.begin, rows), strict=True)
         trainer = episode_trainer(
             model,
             tokenizer,
-            play,
+            tools,
             max_completion_length=max_completion_length,
             chat_template_kwargs=how,
         )
-        how |= {"tools": play.schemas, "chat_template": trainer.chat_template}
+        how |= {"tools": tools.schemas, "chat_template": trainer.chat_template}
     prompts = fit_to_template(prompts, tokenizer, chat_template_kwargs)
     encoded = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **how
@@ -110,12 +110,12 @@ def generate(
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             asked = [ids[row] for row in batch]
-            if play is None:
+            if tools is None:
                 made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
             else:
                 made = run_episodes(
                     trainer,
-                    play,
+                    tools,
                     [prompts[row] for row in batch],
                     asked,
                     [columns[row] for row in batch],

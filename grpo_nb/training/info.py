@@ -44,7 +44,7 @@ def run_info(prepared: Any, number_type: str) -> RunInfo:
             "fingerprint": task.fingerprint,
             "is_ordered": task.is_ordered,
             "floor": task.answers.floor,
-            "tools": task.play.schemas if task.play is not None else [],
+            "tools": task.tools.schemas if task.tools is not None else [],
         },
         rewards=[
             {"name": name, "weight": weight, **_described(reward)}

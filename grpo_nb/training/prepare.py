@@ -83,9 +83,9 @@ def prepare(
             "holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
-    if task.play is not None:
+    if task.tools is not None:
         tool_template(tokenizer)
-        task.play.require_repeatable(task.train[-1])  # `with_tools` has tried the first
+        task.tools.require_repeatable(task.train[-1])  # `with_tools` has tried the first
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
     if left_out:
@@ -165,12 +165,16 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
         )
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
-        play, tools = prepared.task.play, {}
-        if play is not None:
+        tools = prepared.task.tools
+        tool_arguments: dict[str, Any] = {}
+        if tools is not None:
             # Of a warning that its interface may change: trl is pinned.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-            arguments["max_tool_calling_iterations"] = play.rounds
-            tools = {"tools": list(play.tools), "environment_factory": play.fresh_environment}
+            arguments["max_tool_calling_iterations"] = tools.rounds
+            tool_arguments = {
+                "tools": list(tools.functions),
+                "environment_factory": tools.fresh_environment,
+            }
         trainer = (kind or KitTrainer)(
             model=prepared.model,
             processing_class=prepared.tokenizer,
@@ -178,8 +182,8 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
-            play=play,
-            **tools,
+            task_tools=tools,
+            **tool_arguments,
         )
     share_event_loop(trainer, event_loop(os.getpid()))
     silence(trainer)

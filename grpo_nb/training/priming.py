@@ -77,7 +77,7 @@ def prime(
     """
     require_same_settings(model, tokenizer, settings)
     settings = task.rendered_by(settings)
-    if task.play is not None:
+    if task.tools is not None:
         raise ValueError(
             "priming shows answers, and no calls of tools: show an episode, load_task(..., example=...)."
         )

@@ -46,10 +46,10 @@ def read_of(*methods: str) -> set[str]:
 def test_what_trls_loop_reads_of_its_trainer_is_what_it_is_given(tokenizer: Any) -> None:
     """The contract with trl 1.15. One more name here, and `tool_loop_trainer` needs it too."""
     wanted = read_of("_tool_call_loop", "_get_tool_suffix_ids") - _OF_IMAGES
-    play = village_task(gn.preset("cpu")).play
+    tools = village_task(gn.preset("cpu")).tools
     model = type("M", (), {"config": None})
     trainer = episode_trainer(
-        model, tokenizer, play, max_completion_length=72, chat_template_kwargs={}
+        model, tokenizer, tools, max_completion_length=72, chat_template_kwargs={}
     )
     set_by_the_loop = {"_sync_tool_dicts", "_async_tool_dicts", "_generate_single_turn"}
     assert wanted - {"_get_tool_suffix_ids"} == vars(trainer).keys() | set_by_the_loop
@@ -82,7 +82,7 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
     batch = trainer._generate_and_score_completions(rows)
     asked = {"max_completion_length": settings.max_completion_length, "temperature": 1.0}
     played = generate(
-        model, tokenizer, [row["prompt"] for row in rows], play=task.play, rows=rows, **asked
+        model, tokenizer, [row["prompt"] for row in rows], tools=task.tools, rows=rows, **asked
     )
     written = batch["completion_mask"] * batch["tool_mask"]
     for one, ids, mask, turns, paid in zip(

@@ -752,9 +752,9 @@ def look_up(table: dict, word: str, limit: int = 3) -> str:
 )
 def test_partial_tool_is_a_tool_without_its_set_arguments(make) -> None:
     played = gn.load_task(TRAIN, holdout=4).with_tools(make())
-    (tool,) = played.play.of()
+    (tool,) = played.tools.of()
     assert tool.__name__ == "look_up" and tool(word="a") == "123"
-    (schema,) = played.play.schemas
+    (schema,) = played.tools.schemas
     assert [*schema["function"]["parameters"]["properties"]] == ["word", "limit"]
 
 
