@@ -19,11 +19,11 @@ from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number, shorten
 from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
 from grpo_nb.scoring.right_by import answer_reward, judge_in_words, right_by

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.number_types import cpu_number_type
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import (
@@ -26,6 +26,7 @@ from grpo_nb.models.identity import (
 )
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_adapter, load_model, resolve_model
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from grpo_nb.core.tables import Part, Shown, as_written, bold
-from grpo_nb.core.words import transcript
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
+from grpo_nb.tasks.episodes import transcript
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 

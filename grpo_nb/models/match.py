@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.words import require_tokenizer
+from grpo_nb.tasks.chat_template import require_tokenizer
 
 #: Settings that an adapter decides, if the model was loaded with one.
 SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
-from grpo_nb.core.words import prompt_lengths, shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
@@ -101,6 +102,10 @@ class Task(Shown):
             else list(rows["prompt"])
         )
 
+    def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
+        """Return the length of the prompts of some of its rows in tokens, as a training sees them."""
+        return prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
         return {**row, **(self.tools.begin(row)[1] if self.tools is not None else {})}
@@ -146,7 +151,7 @@ class Task(Shown):
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
-            lengths = prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+            lengths = self.prompt_lengths(rows, tokenizer)
             kept[part] = rows.select(
                 [i for i, length in enumerate(lengths) if length <= max_prompt_length]
             )

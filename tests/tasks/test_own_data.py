@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import alike_labels, answers_of
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.system_role import fit_to_template
