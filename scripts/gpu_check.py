@@ -164,12 +164,13 @@ def rewards() -> list[Any]:
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield what generates for it and how it is packed, and return it with what the phases do with it."""
     from grpo_nb.config.number_types import number_type
+    from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.vllm import model_runner_name
-    from grpo_nb.models.load import generation_of, has_engine
+    from grpo_nb.models.load import has_engine
 
     begun, gpu = time.perf_counter(), gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)
-    generation = generation_of(model)
+    generation = str(choose_engine(model))
     say(f"generation: {generation}")
     yield Row("seconds to load", "measured", f"{time.perf_counter() - begun:.0f}")
     wanted = "vLLM" if request.use_vllm else "Unsloth's" if gpu else "the kit's"
@@ -250,7 +251,7 @@ def training(request: Request) -> Found:
     In 16 bit with vLLM, Unsloth folds the LoRA into the weights that both share and takes it out again
     (unsloth_zoo/vllm_utils.py, merged_rollout); in 4 bit it does not.
     """
-    from grpo_nb.generation import sampling
+    from grpo_nb.generation import choice, sampling
 
     here = yield from loaded(request, request.settings())
     base, before, loading = (
@@ -269,7 +270,7 @@ def training(request: Request) -> Found:
         return "compared"
 
     with (
-        mock.patch.object(sampling, "vllm_rollout_obstacle", compared),
+        mock.patch.object(choice, "vllm_rollout_obstacle", compared),
         mock.patch.object(sampling.CpuEngine, "obstacle", compared),
     ):
         other = here.evaluate(run=run)

@@ -19,11 +19,11 @@ from grpo_nb.config.presets import preset
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 from grpo_nb.core.words import as_score, require_number, shorten
 from grpo_nb.generation.samples import as_scored
 from grpo_nb.models.match import require_same_settings
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.scoring.right_by import (
@@ -281,9 +281,9 @@ class Baseline(Shown):
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
              f"the questions are too hard to begin with: in {wrong} of {count} groups none earned more than an empty one",
-             load.format("keep=lambda row: ...")),
+             load.format("filter=lambda row: ...")),
             (is_easy, "harder data", f"in {right} of {count} groups every completion is right: nothing is left to learn",
-             load.format("keep=lambda row: ...")),
+             load.format("filter=lambda row: ...")),
             (is_short, "longer completions",
              f"{len(cut)} of {n} completions were cut at {limit} tokens, {self._tagged(cut)} of them with the format begun: "
              "what they would have answered is not seen. The model has to be loaded again for a longer limit.",
@@ -480,7 +480,7 @@ def baseline(
     judge = choose_judge(rewards, rows, task.format, **tried_with)
     judge = judge or correctness(format=task.format)
     repeated = [row for row in rows for _ in range(size)]
-    how = {"chat_template_kwargs": task.chat_template_kwargs, "play": task.play}
+    how = {"chat_template_kwargs": task.chat_template_kwargs, "tools": task.tools}
     sampled = _sample(model, tokenizer, repeated, settings, size, **how)
     greedy = _sample(model, tokenizer, rows, settings, 1, temperature=0.0, **how)
     scores = score(rewards, **as_scored(sampled, repeated))

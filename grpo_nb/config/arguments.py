@@ -1,25 +1,22 @@
 """Values and names that settings can have: what is refused where it is written, with what to write instead.
 
 TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with a printed line
-(unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are read
-from their source here. Values of `extra` are TRL's to refuse: the trainer is built before the run has a folder, and
-what it does not refuse then, it does in the first step.
+(unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are
+written down in `grpo_config_fields`. Values of `extra` are TRL's to refuse: the trainer is built before the run has a
+folder, and what it does not refuse then, it does in the first step.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
 import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from grpo_nb.core.words import did_you_mean
 
 # Of the pinned trl; a test compares them with its source. docs/reference/losses.md says what each changes, with its paper.
@@ -31,8 +28,9 @@ IMPORTANCE_SAMPLING_LEVELS = ("sequence", "token")
 # settings can hold, and `max_seq_length`, which the kit computes.
 UNSLOTH_ARGUMENTS = {
     "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
-    "context_parallel_size", "context_parallel_backend",
 }  # fmt: skip
+# Names that `extra` may hold.
+_EXTRA_NAMES = GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
 
 
 @dataclass(frozen=True)
@@ -194,11 +192,6 @@ _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
     "most": ("at most", operator.le), "below": ("below", operator.lt),
 }  # fmt: skip
-_CLASSES = (
-    ("transformers", "training_args.py", "TrainingArguments"),
-    ("trl", "trainer/base_config.py", "_BaseConfig"),
-    ("trl", "trainer/grpo_config.py", "GRPOConfig"),
-)
 
 
 def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float) -> None:
@@ -272,7 +265,7 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
         if (instead := _instead_of(name)) is not None:
             faults.setdefault(f": {instead.reason}.", []).append(_written(name, value))
             _add(change, extra, instead.change(value))
-        elif name in _arguments():
+        elif name in _EXTRA_NAMES:
             moved[name] = value
         else:
             faults[f"unknown setting {name!r}{did_you_mean(name, fields)}"] = []
@@ -284,10 +277,10 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
         if (instead := _instead_of(name)) is not None:
             faults.setdefault(f": {instead.reason}.", []).append(f"extra's {_written(name, value)}")
             _add(change, extra, instead.change(value))
-        elif name in _arguments():
+        elif name in _EXTRA_NAMES:
             extra[name] = value
         else:
-            near = did_you_mean(name, {*_arguments(), *fields})
+            near = did_you_mean(name, {*_EXTRA_NAMES, *fields})
             faults[f"extra holds {name!r}, which GRPOConfig lacks{near}"] = []
     if own:
         listed = ", ".join(map(repr, own))
@@ -321,11 +314,6 @@ def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
     raise ValueError(f"{len(problems)} things cannot be set as written:\n{listed}\n{line}".rstrip())
 
 
-def _arguments() -> Collection[str]:
-    """Return the names that `extra` may hold."""
-    return installed_arguments() | UNSLOTH_ARGUMENTS
-
-
 def _keywords(values: Mapping[str, Any]) -> str:
     """Return values as they are written in a call."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
@@ -337,7 +325,7 @@ def _instead_of(name: str) -> _Instead | None:
         return _Instead(
             f"it would publish while the run trains, before anything is verified. Push what was verified: {_PUSH}"
         )
-    return _OWNED.get(name) or (None if name in installed_arguments() else _REPLACED.get(name))
+    return _OWNED.get(name) or (None if name in GRPO_CONFIG_FIELDS else _REPLACED.get(name))
 
 
 def _written(name: str, value: Any) -> str:
@@ -350,18 +338,3 @@ def _add(change: dict[str, Any], extra: dict[str, Any], more: Mapping[str, Any])
     """Add settings to those collected so far; what belongs into `extra` goes there."""
     extra |= more.get("extra", {})
     change |= {name: value for name, value in more.items() if name != "extra"}
-
-
-@functools.cache
-def installed_arguments() -> frozenset[str]:
-    """What the installed `GRPOConfig` takes, without importing it."""
-    found: set[str] = set()
-    for package, file, name in _CLASSES:
-        # Of a top-level package only: the specification of a submodule would import its parents.
-        spec = importlib.util.find_spec(package)
-        tree = ast.parse((Path(spec.origin).parent / file).read_text(encoding="utf-8"))
-        (body,) = (
-            node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name
-        )
-        found |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
-    return frozenset(found)

@@ -25,7 +25,7 @@ from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.core.words import EnvironmentProblem, prompt_lengths
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
 
@@ -203,7 +203,7 @@ def plan(
     if questions is not None:
         settings = settings.for_questions(questions)
     if task is not None and tokenizer is not None:
-        lengths = prompt_lengths(task.begun_prompts(task.train), tokenizer, task.template_kwargs)
+        lengths = task.prompt_lengths(task.train, tokenizer)
         longest = max((length for length in lengths if length <= longest), default=longest)
     return Plan(
         settings=settings if has_vllm else settings.replace(fast_inference=False),

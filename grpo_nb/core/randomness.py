@@ -1,6 +1,6 @@
 """The state of every random generator that a training draws from: python's, numpy's, torch's, and those of the GPUs.
 
-And which modules of a model are in training: with both as they were, whatever ran in between changes nothing after it.
+With it as it was, whatever ran in between changes nothing after it.
 """
 
 import contextlib
@@ -42,17 +42,3 @@ def kept_random_state() -> Iterator[None]:
         yield
     finally:
         restore_random_state(state)
-
-
-@contextlib.contextmanager
-def kept_modes(model: Any) -> Iterator[None]:
-    """Within the block a model may be switched between training and evaluation; after it, each of its modules is as it was.
-
-    One by one: `train(True)` on the whole would also switch on what was switched off inside, as frozen parts are.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

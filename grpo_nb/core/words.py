@@ -4,7 +4,7 @@ import difflib
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 # Control characters but for tabs and the ends of lines; a return alone writes over what stands in its line.
@@ -36,76 +36,6 @@ def displayable(text: str) -> str:
     # terminal obeys what begins with ESC.
     shown = text.encode("utf-8", "backslashreplace").decode()
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
-
-
-def last_word(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the model said last in an episode; nothing where a tool had the last word, whose result is no answer."""
-    last = turns[-1] if turns else {}
-    return ("" if last.get("role") == "tool" else last.get("content")) or ""
-
-
-def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return an episode as text: what the model said, its calls, and behind an arrow what came back.
-
-    >>> called = {"function": {"name": "read", "arguments": {"place": "mill"}}}
-    >>> transcript([{"role": "assistant", "content": "", "tool_calls": [called]}, {"role": "tool", "content": "7"}])
-    'read(place=mill)\\n→ 7'
-    """
-    lines = []
-    for turn in turns:
-        said = str(turn.get("content") or "")
-        lines += [f"→ {said}"] if turn.get("role") == "tool" else [said] * bool(said)
-        for call in (one["function"] for one in turn.get("tool_calls") or ()):
-            given = call["arguments"]
-            if isinstance(given, Mapping):  # else the model wrote no names, and TRL has told it so
-                given = ", ".join(f"{name}={value}" for name, value in given.items())
-            lines.append(f"{call['name']}({given})")
-    return "\n".join(lines)
-
-
-def require_tokenizer(
-    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
-) -> None:
-    """Refuse a tokenizer that cannot put a question to its model.
-
-    Raises:
-        ValueError: It has no chat template, or one that does not read these arguments: it would pass them over in silence.
-    """
-    if getattr(tokenizer, "chat_template", "") is None:
-        raise ValueError(
-            "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
-            "version, or set tokenizer.chat_template to the template of a model of its family."
-        )
-    for name in chat_template_kwargs or ():
-        if name != "tools" and not re.search(
-            rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)
-        ):
-            raise ValueError(
-                f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not read: leave it out, "
-                "chat_template_kwargs={}."
-            )
-
-
-def prompt_lengths(
-    prompts: Iterable[Sequence[Mapping[str, str]]],
-    tokenizer: Any,
-    chat_template_kwargs: Mapping | None = None,
-) -> list[int]:
-    """Return the length of each prompt in tokens, with chat template, tools and generation prompt, as training sees it."""
-    from jinja2 import TemplateError
-
-    require_tokenizer(tokenizer, chat_template_kwargs)
-    try:
-        ids = tokenizer.apply_chat_template(
-            list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {}),
-            tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
-        )  # fmt: skip
-    except TemplateError as error:
-        raise ValueError(
-            f"the model's chat template refuses these messages ({error}). If it has no system role, make the task with "
-            "gn.load_task(..., tokenizer=tokenizer), which puts the system prompt into the first user message."
-        ) from error
-    return [len(row) for row in ids["input_ids"]]
 
 
 def in_line(value: Any, limit: int = 60) -> str:

@@ -10,9 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.randomness import kept_modes
 from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.models.samples import Samples
 from grpo_nb.upstream.transformers import sampling_setup
 

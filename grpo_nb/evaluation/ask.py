@@ -303,8 +303,8 @@ class _Asked:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run with its own."
             )
-        own, play = _format_of(run) if run is not None else None, getattr(task, "play", None)
-        if run is not None and play is None:
+        own, tools = _format_of(run) if run is not None else None, getattr(task, "tools", None)
+        if run is not None and tools is None:
             _require_no_tools(run)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
@@ -336,7 +336,7 @@ class _Asked:
             seed=settings.seed,
             chat_template_kwargs=getattr(task, "chat_template_kwargs", {})
             or (run.chat_template_kwargs if run else {}),
-            play=play,
+            tools=tools,
         )
         self.tokenizer = tokenizer
         self.judge = self._choose_judge(correct)

@@ -6,15 +6,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from grpo_nb.core.palette import BLUE, GREEN, GRID, INK, SOFT_INK, VERMILION
+
 # Not typed: a comparison draws itself with this file, which therefore knows it only by its attributes.
 Compared = Any
-# Okabe and Ito's palette, as in the training figure; marks tell the same in grey.
-_BEFORE, _AFTER, _GAINED, _LOST = "#777777", "#0072B2", "#009E73", "#D55E00"
-_INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
-
-
+# The marks show the same as the colours, in grey.
+_BEFORE = "#777777"
 _MEASURES = {"correct": "correct", "format": "in the format", "anywhere": "correct anywhere"}
-_MARKERS = {"base": ("#B0B0B0", "^"), "before": (_BEFORE, "s"), "after": (_AFTER, "o")}
+_MARKERS = {"base": ("#B0B0B0", "^"), "before": (_BEFORE, "s"), "after": (BLUE, "o")}
 _ROW_INCHES = 0.34
 """Height of the line of one model."""
 
@@ -35,7 +34,7 @@ def comparison_figure(comparison: Compared) -> Figure:
     shares, differences = figure.subplots(1, 2)
     _prepare(shares, "Share of answers", f"{comparison.result.questions} questions, 95 % intervals")
     _prepare(differences, "Difference", "percentage points, 95 % interval")
-    differences.axvline(0, color=_INK, linewidth=1)
+    differences.axvline(0, color=INK, linewidth=1)
 
     place = 0.0
     ticks: dict[float, str] = {}
@@ -53,7 +52,7 @@ def comparison_figure(comparison: Compared) -> Figure:
             place -= 1.0
         result = comparison.results[measure]
         ends = [100 * end for end in result.interval]
-        colour = {"better": _GAINED, "worse": _LOST}.get(result.verdict, _BEFORE)
+        colour = {"better": GREEN, "worse": VERMILION}.get(result.verdict, _BEFORE)
         middle = (top + place + 1.0) / 2
         value = 100 * result.difference
         _draw_interval(differences, middle, ends, value, colour, "D")
@@ -76,12 +75,12 @@ def comparison_figure(comparison: Compared) -> Figure:
 
 
 def _prepare(axis: Axes, title: str, unit: str) -> None:
-    axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
-    axis.set_title(unit, loc="right", fontsize=8, color=_SOFT)
+    axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=INK)
+    axis.set_title(unit, loc="right", fontsize=8, color=SOFT_INK)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.grid(axis="x", color=_GRID)
+    axis.grid(axis="x", color=GRID)
     axis.set_axisbelow(True)
-    axis.tick_params(colors=_INK, labelsize=9, length=2.5)
+    axis.tick_params(colors=INK, labelsize=9, length=2.5)
     axis.tick_params(axis="y", length=0)
 
 
@@ -107,7 +106,7 @@ def _write(
     look = {
         "fontsize": 9.5,
         "fontweight": "bold",
-        "color": _INK,
+        "color": INK,
         "ha": align,
         "annotation_clip": False,
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.number_types import cpu_number_type
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import (
@@ -26,8 +26,9 @@ from grpo_nb.models.identity import (
 )
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_adapter, load_model, resolve_model
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.tasks.tools import Play
+from grpo_nb.tasks.tools import Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,7 +53,7 @@ class Decoding:
     seed: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """What the chat template is given beside the messages, as in the training."""
-    play: Play | None = None
+    tools: Tools | None = None
     """The tools that may be called before the answer."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,10 +61,10 @@ class Decoding:
         drawn = {"seed": self.seed, **self.sampling} if self.temperature > 0 else {}
         if self.chat_template_kwargs:
             drawn["chat_template_kwargs"] = dict(self.chat_template_kwargs)
-        if self.play is not None:
+        if self.tools is not None:
             drawn |= {
-                "tools": [tool["function"]["name"] for tool in self.play.schemas],
-                "rounds": self.play.rounds,
+                "tools": [tool["function"]["name"] for tool in self.tools.schemas],
+                "rounds": self.tools.rounds,
             }
         return {
             "temperature": self.temperature,
@@ -386,7 +387,7 @@ def answers_of_model(
             batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
-            play=decoding.play,
+            tools=decoding.tools,
             rows=rows,
         )
 
@@ -417,7 +418,7 @@ def _no_habits(model: Any) -> Iterator[None]:
 
 def _gguf_subject(file: Path) -> Subject:
     def ask(rows: Sequence[Row], decoding: Decoding, progress: Progress) -> list[Completion]:
-        if decoding.play is not None:
+        if decoding.tools is not None:
             raise ValueError(
                 f"{file.name} is asked through llama.cpp, which runs no tools here: compare the merged folder."
             )

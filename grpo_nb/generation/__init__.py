@@ -2,3 +2,5 @@
 
 Not here: loading a model (`models`), and what its text is worth (`rewards`).
 """
+
+from grpo_nb.generation.choice import EngineChoice, choose_engine

@@ -1,29 +1,31 @@
-"""Episodes outside of a training, through TRL's own loop: held-out questions and a baseline are played as training plays.
+"""Run episodes outside of a training, with TRL's own tool loop.
 
-Two methods of TRL's trainer (1.15) are called on an object that has nothing but what they read: which tokens follow a tool's
-result, what is dropped at the length limit and how calls are read is theirs. Sampling is the caller's.
+Held-out questions and a baseline are answered as in a training. Sampling is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.tasks.tools import Play, refusing
+from grpo_nb.tasks.tools import Tools, refusing
+from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
 
 
 def tool_template(tokenizer: Any) -> str | None:
-    """Set how calls are read, as TRL does, and return the template that TRL would train with; None where the own one serves.
+    """Set how calls are read, as TRL does, and return the chat template that TRL would train with.
+
+    Returns:
+        None if the tokenizer's own template serves.
 
     Raises:
-        ValueError: The template has no place for tools, nobody knows how its calls are read, or padding ends turns.
+        ValueError: The template has no place for tools, its calls cannot be read, or the pad token
+            ends turns.
     """
     import_unsloth()
-    from trl import chat_template_utils as trl
-
+    trl = chat_template_functions()
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
         raise ValueError(
             f"the pad token of this tokenizer is the token that ends a turn ({tokenizer.eos_token}): on a GPU Unsloth would "
@@ -35,11 +37,9 @@ def tool_template(tokenizer: Any) -> str | None:
             raise ValueError("it has no place for them")
         if getattr(tokenizer, "response_template", None) is None:
             trl.add_response_schema(tokenizer)
-        return (
-            None
-            if trl.is_chat_template_prefix_preserving(tokenizer)
-            else trl.get_training_chat_template(tokenizer)
-        )
+        if trl.is_chat_template_prefix_preserving(tokenizer):
+            return None
+        return trl.get_training_chat_template(tokenizer)
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of Qwen 2.5 and 3, Llama 3.1 and "
@@ -48,69 +48,68 @@ def tool_template(tokenizer: Any) -> str | None:
         ) from error
 
 
-def playing_trainer(
-    model: Any, tokenizer: Any, play: Play, limit: int, chat_template_kwargs: Mapping[str, Any]
+def episode_trainer(
+    model: Any,
+    tokenizer: Any,
+    tools: Tools,
+    *,
+    max_completion_length: int,
+    chat_template_kwargs: Mapping[str, Any],
 ) -> Any:
-    """Return TRL's trainer with what its loop reads, and nothing else.
+    """Return TRL's trainer with the attributes that its tool loop reads, and nothing else.
 
     Args:
         model: For the longest sequence that its configuration allows.
         tokenizer: With a template for tools.
-        play: The tools.
-        limit: Tokens of a whole episode, what tools say included.
-        chat_template_kwargs: What the template is given beside the messages.
+        tools: The tools.
+        max_completion_length: Tokens of a whole episode, results of tools included.
+        chat_template_kwargs: Further arguments of the chat template.
     """
-    template = tool_template(tokenizer)
-    from trl import GRPOTrainer
+    chat_template = tool_template(tokenizer)
+    return tool_loop_trainer(
+        model.config,
+        tokenizer,
+        schemas=tools.schemas,
+        rounds=tools.rounds,
+        max_completion_length=max_completion_length,
+        chat_template=chat_template,
+        chat_template_kwargs=chat_template_kwargs,
+    )
 
-    trainer = object.__new__(GRPOTrainer)
-    vars(trainer).update(
-        processing_class=tokenizer, _tokenizer=tokenizer, chat_template=template, _is_vlm=False, tools=play.schemas,
-        chat_template_kwargs=dict(chat_template_kwargs), max_tool_calling_iterations=play.rounds, use_vllm=False,
-        vllm_mode=None, max_completion_length=limit, model=SimpleNamespace(config=model.config), play=play,
-    )  # fmt: skip
-    return trainer
 
-
-def play_on(
+def run_episodes(
     trainer: Any,
+    tools: Tools,
     prompts: Sequence[Sequence[Mapping[str, Any]]],
     prompt_ids: Sequence[Sequence[int]],
     columns: Sequence[Mapping[str, Any]],
-    write: Callable[[Sequence[Sequence[int]]], list[list[int]]],
+    *,
+    sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
     end_tokens: set[int],
 ) -> list[Completion]:
-    """Play episodes that have begun.
+    """Run episodes that `Tools.begin` has started.
 
     Args:
-        trainer: From `playing_trainer`.
-        prompts: As messages.
-        prompt_ids: As tokens.
-        columns: Of each its environment, as `Play.begin` gives it.
-        write: Lists of token ids to those of one completion each.
-        end_tokens: Which of them end a turn.
+        trainer: From `episode_trainer`.
+        tools: The tools.
+        prompts: Messages.
+        prompt_ids: The same as token ids.
+        columns: The environment of each episode, as `Tools.begin` returns it.
+        sample: Return one completion for each list of token ids.
+        end_tokens: Tokens that end a turn.
     """
-    from trl.chat_template_utils import parse_response
-
-    tools = [trainer.play.of(held.get("environments")) for held in columns]
-    trainer._sync_tool_dicts = [{tool.__name__: tool for tool in each} for each in tools]
-    trainer._async_tool_dicts = [{}] * len(tools)
-    trainer._generate_single_turn = lambda ids, *_, **__: (write(ids), None)
-    said, asked = write(prompt_ids), list(map(list, prompt_ids))
-    turns = [
-        [parse_response(trainer._tokenizer, one, prefix=ids)]
-        for one, ids in zip(said, asked, strict=True)
-    ]
+    tools_of_each = [tools.of(column.get("environments")) for column in columns]
     with refusing():
-        masks, turns, said, *_ = trainer._tool_call_loop(
-            list(map(list, prompts)), asked, said, turns, None, None, {}
-        )
-    return [
-        Completion.of_episode(own, written(ids, mask), bool(ids) and ids[-1] in end_tokens, held)
-        for own, ids, mask, held in zip(turns, said, masks, columns, strict=True)
-    ]
+        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_of_each, sample=sample)
+    completions = []
+    for turns, ids, mask, column in zip(
+        result.turns, result.completion_ids, result.tool_masks, columns, strict=True
+    ):
+        has_ended = bool(ids) and ids[-1] in end_tokens
+        completions.append(Completion.of_episode(turns, written(ids, mask), has_ended, column))
+    return completions
 
 
 def written(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """The tokens of an episode that the model wrote: a tool's results are not paid by their length."""
+    """Return the tokens of an episode that the model wrote itself, without those of tools."""
     return [token for token, is_own in zip(ids, mask, strict=True) if is_own]

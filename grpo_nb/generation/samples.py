@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.core.words import last_word, transcript
+from grpo_nb.tasks.episodes import last_word, transcript
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,10 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.generation.episodes import play_on, playing_trainer
+from grpo_nb.generation.choice import choose_engine
+from grpo_nb.generation.episodes import episode_trainer, run_episodes
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import (
-    engine_as_before,
-    longest_prompt,
-    sample_with_vllm,
-    vllm_rollout_obstacle,
-)
+from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.samples import Samples
 from grpo_nb.tasks.system_role import fit_to_template
@@ -32,7 +28,8 @@ from grpo_nb.tasks.system_role import fit_to_template
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.tasks.tools import Play
+    from grpo_nb.generation.choice import EngineChoice
+    from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +45,7 @@ def generate(
     batch_size: int = 48,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
-    play: Play | None = None,
+    tools: Tools | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> list[Completion]:
     """Complete chat prompts, greedily at temperature 0, in the order given.
@@ -63,14 +60,20 @@ def generate(
         batch_size: Prompts at a time.
         chat_template_kwargs: What the chat template is given beside the messages.
         progress: Called with the number of prompts done after each batch.
-        play: The tools of the task: an episode is played for each prompt.
+        tools: The tools of the task: an episode is run for each prompt.
         rows: With tools, the row of each prompt, with which its environment is reset.
     """
     how, columns, trainer = dict(chat_template_kwargs or {}), [], None
-    if play is not None:
-        prompts, columns = zip(*map(play.begin, rows), strict=True)
-        trainer = playing_trainer(model, tokenizer, play, max_completion_length, how)
-        how |= {"tools": play.schemas, "chat_template": trainer.chat_template}
+    if tools is not None:
+        prompts, columns = zip(*map(tools.begin, rows), strict=True)
+        trainer = episode_trainer(
+            model,
+            tokenizer,
+            tools,
+            max_completion_length=max_completion_length,
+            chat_template_kwargs=how,
+        )
+        how |= {"tools": tools.schemas, "chat_template": trainer.chat_template}
     prompts = fit_to_template(prompts, tokenizer, chat_template_kwargs)
     encoded = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **how
@@ -107,11 +110,18 @@ def generate(
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             asked = [ids[row] for row in batch]
-            if play is None:
+            if tools is None:
                 made = [_completion(tokenizer, tokens, end_tokens) for tokens in write(asked)]
             else:
-                begun = ([prompts[row] for row in batch], asked, [columns[row] for row in batch])
-                made = play_on(trainer, *begun, write, end_tokens)
+                made = run_episodes(
+                    trainer,
+                    tools,
+                    [prompts[row] for row in batch],
+                    asked,
+                    [columns[row] for row in batch],
+                    sample=write,
+                    end_tokens=end_tokens,
+                )
             completions.update(zip(batch, made, strict=True))
             if progress is not None:
                 progress(len(completions))
@@ -119,7 +129,9 @@ def generate(
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    fitting = _rows_for_vllm(model, order, ids, max_completion_length)
+    longest = len(ids[order[-1]]) + max_completion_length if order else 0
+    choice = choose_engine(model, longest_row=longest)
+    fitting = _rows_for_vllm(model, order, ids, max_completion_length, choice=choice)
     others = order[len(fitting) :]
     if fitting:
         with engine_as_before(model):
@@ -127,8 +139,7 @@ def generate(
             complete(fitting, sample_with_vllm, max(batch_size, 256))
     if others:
         run = _stock_sample
-        longest = len(ids[others[-1]]) + max_completion_length
-        if CpuEngine.obstacle(model, longest) is None:
+        if choice.why_not_cpu_engine is None:
             engine = CpuEngine(model)  # one for all batches, so that they use the same memory
 
             def run(_: Any, asked: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
@@ -143,6 +154,8 @@ def _rows_for_vllm(
     order: Sequence[int],
     ids: Sequence[Sequence[int]],
     max_completion_length: int,
+    *,
+    choice: EngineChoice,
 ) -> Sequence[int]:
     """Return the first rows of `order` that the model's engine completes; log how many it does not.
 
@@ -151,13 +164,15 @@ def _rows_for_vllm(
         order: Indices of all rows, shortest prompt first.
         ids: The prompt of each row, as token ids.
         max_completion_length: Tokens.
+        choice: The engine of the model.
     """
     if not has_engine(model):
         return []
-    obstacle = vllm_rollout_obstacle(model)
-    if obstacle is not None:
+    if not choice.is_vllm:
         _LOG.warning(
-            "All %d prompts are completed without vLLM, which is slower: %s.", len(order), obstacle
+            "All %d prompts are completed without vLLM, which is slower: %s.",
+            len(order),
+            choice.why_not_vllm,
         )
         return []
     room = longest_prompt(model, max_completion_length)

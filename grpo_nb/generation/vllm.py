@@ -14,9 +14,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.load import has_engine, longest_of
+from grpo_nb.models.load import has_engine
 from grpo_nb.models.samples import Samples
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.vllm import (
+    drop_requests,
+    is_sleeping,
+    longest_row,
+    model_runner_class,
+    put_to_sleep,
+)
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -56,26 +63,16 @@ def longest_prompt(model: Any, max_completion_length: int) -> int:
     """Return the number of prompt tokens that fit the engine, next to completions of this length.
 
     The engine was started for prompts and completions of a fixed length together. It truncates
-    what is longer as if the completion had reached its own limit (vLLM 0.31,
-    v1/core/sched/utils.py, check_stop).
+    what is longer as if the completion had reached its own limit.
     """
-    return longest_of(model.vllm_engine) - max_completion_length
+    return longest_row(model.vllm_engine) - max_completion_length
 
 
 def model_runner_name(model: Any) -> str:
-    """Return the class of the engine's model runner, and the generation that vLLM counts it to.
-
-    vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (config/vllm.py,
-    use_v2_model_runner). The two share a class name and differ in their module.
-    """
-    (name,) = model.vllm_engine.llm_engine.collective_rpc(_runner_class)
+    """Return the class of the engine's model runner, and the generation that vLLM counts it to."""
+    name = model_runner_class(model.vllm_engine)
     generation = "V2" if name.startswith("vllm.v1.worker.gpu.") else "V1"
     return f"{name} ({generation})"
-
-
-def _runner_class(worker: Any) -> str:
-    runner = type(worker.model_runner)
-    return f"{runner.__module__}.{runner.__qualname__}"
 
 
 def is_adapter_on(model: Any) -> bool:
@@ -178,29 +175,9 @@ def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def drop_leftovers(model: Any) -> None:
-    """Take back what an interrupted sampling left in the model's engine, if it has one.
-
-    An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
-    next call would wait for ever: a request whose step was cut off counts as computed (v1/core/sched/scheduler.py,
-    _update_after_schedule) though its token never came, so it is not scheduled again, and it never ends. Cut off behind the
-    computation of a step, its result waits to be drawn from, and the next step is refused (v1/worker/gpu_model_runner.py,
-    execute_model). On a GPU two steps are under way at a time, in a queue; cut off while it is full, every call ends in an
-    assertion (v1/engine/core.py, step_with_batch_queue).
-    """
-    if not has_engine(model):
-        return
-    engine = model.vllm_engine.llm_engine
-    left = list(engine.output_processor.request_states)
-    if left:
-        under_way = (
-            engine.engine_core.engine_core.batch_queue
-        )  # None where there is one step at a time
-        while under_way:
-            # Waited for, as the GPU writes where the next requests will; an error of it belongs to what was interrupted.
-            with contextlib.suppress(Exception):
-                under_way.pop()[0].result()
-        engine.abort_request(left, internal=True)
-        engine.collective_rpc(_forget_computed)
+    """Remove what an interrupted sampling left in the model's engine, if it has one."""
+    if has_engine(model):
+        drop_requests(model.vllm_engine, _forget_computed)
 
 
 def _forget_computed(worker: Any) -> None:
@@ -227,10 +204,9 @@ def engine_as_before(model: Any) -> Iterator[None]:
 
     In standby Unsloth wakes it at each call of `generate` (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
-    engine = model.vllm_engine
-    slept = engine.llm_engine.is_sleeping()
+    was_sleeping = is_sleeping(model.vllm_engine)
     try:
         yield
     finally:
-        if slept:
-            engine.sleep(1)  # the level that Unsloth itself uses
+        if was_sleeping:
+            put_to_sleep(model.vllm_engine)

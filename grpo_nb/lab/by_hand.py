@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from grpo_nb.core.tables import Part, Shown, as_written, bold
-from grpo_nb.core.words import transcript
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
+from grpo_nb.tasks.episodes import transcript
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 
@@ -25,17 +25,17 @@ class ByHand(Shown):
     """
 
     def __init__(self, task: Task, row: int = 0) -> None:
-        if task.play is None:
+        if task.tools is None:
             raise ValueError(
                 "the task has no tools: task = task.with_tools(...), or task.with_tools(environment=...)."
             )
         self.row: dict[str, Any] = task.train[row]
-        self.prompt, self.columns = task.play.begin(self.row)
+        self.prompt, self.columns = task.tools.begin(self.row)
         """The messages that the episode begins with, and its environment, as the column that rewards get."""
         self.turns: list[dict[str, Any]] = []
         """Every message so far."""
         self._tools = {
-            tool.__name__: tool for tool in task.play.of(self.columns.get("environments"))
+            tool.__name__: tool for tool in task.tools.of(self.columns.get("environments"))
         }
         self._chat_template_kwargs = dict(task.chat_template_kwargs)
 

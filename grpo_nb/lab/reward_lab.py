@@ -122,7 +122,7 @@ class RewardLab(Panel):
         """The rewards in use; `update` takes up others."""
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
-        self.play = task.play if isinstance(task, Task) else None
+        self.tools = task.tools if isinstance(task, Task) else None
         self.chat_template_kwargs = task.chat_template_kwargs if isinstance(task, Task) else {}
         self.seconds_per_call = seconds_per_call
         self.scores: Scores | None = None
@@ -191,7 +191,7 @@ class RewardLab(Panel):
     def row(self) -> dict[str, Any]:
         """The row shown, with all its columns."""
         row = dict(self._rows[self.row_number])
-        return row if self.play is None else self.task.begun(row)
+        return row if self.tools is None else self.task.begun(row)
 
     @property
     def completions(self) -> list[str]:
@@ -453,7 +453,7 @@ class RewardLab(Panel):
             views.row_view, self.row.get("question", ""), gold, self.tokenizer is not None
         )
         self._row_view.value = shown("")  # a chat template may raise
-        is_played = self.play is not None and self.tokenizer is not None
+        is_played = self.tools is not None and self.tokenizer is not None
         how = self.task.template_kwargs if is_played else self.chat_template_kwargs
         self._row_view.value = shown(prompt_text(self.row, self.tokenizer, how))
 
@@ -559,7 +559,7 @@ class RewardLab(Panel):
 
     @in_panel
     def _sample(self) -> None:
-        if self.play is not None:
+        if self.tools is not None:
             raise ValueError(
                 "an episode with tools is no text for a box: gn.lab.ByHand(task, row) plays one."
             )

@@ -32,14 +32,12 @@ from grpo_nb.models.import_unsloth import (
     tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.match import SHAPE, note_settings
+from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
 from grpo_nb.upstream.peft import save_without_model_card
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
+from grpo_nb.upstream.vllm import is_sleeping, put_to_sleep
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
-_WHY_NOT_VLLM = "grpo_nb_why_not_vllm"
-# The attribute of a model that holds what `loader` was when it was loaded.
-LOADED_WITH = "grpo_nb_loader"
 _TENSORS = "adapter_model.safetensors"
 _OF_AN_ADAPTER = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # What Unsloth's loader is given by the kit, and the setting to change instead.
@@ -48,14 +46,6 @@ _OWNED = {
     "load_in_16bit": "load_in_4bit", "quantization_config": "load_in_4bit",
     **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
 }  # fmt: skip
-
-
-def generation_of(model: Any) -> str:
-    """What generates completions for a loaded model, and why it is not vLLM where vLLM was asked for."""
-    if has_engine(model):
-        return "vLLM"
-    generation = "Unsloth's own generation" if find_gpu() else "the kit's rollout on a CPU"
-    return generation + getattr(model, _WHY_NOT_VLLM, "")
 
 
 def has_engine(model: Any) -> bool:
@@ -68,13 +58,8 @@ def rest_engine(model: Any) -> None:
 
     TRL's GRPO trainer does so by itself; its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
-    if has_engine(model) and is_standby() and not model.vllm_engine.llm_engine.is_sleeping():
-        model.vllm_engine.sleep(1)
-
-
-def longest_of(engine: Any) -> int:
-    """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
-    return engine.llm_engine.vllm_config.model_config.max_model_len
+    if has_engine(model) and is_standby() and not is_sleeping(model.vllm_engine):
+        put_to_sleep(model.vllm_engine)
 
 
 def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str:
@@ -189,7 +174,7 @@ def load_model(
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         say(
             f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. With beta above 0 the KL is "
-            'measured to this adapter as it is now; on a GPU, or by gn.train(..., reference="base"), to the base model.'
+            'measured to this adapter as it is now; on a GPU, or by gn.train(..., kl_reference="base"), to the base model.'
         )
     obstacle, loaded = vllm_obstacle(settings, gpu), None
     if obstacle is None:
@@ -220,12 +205,18 @@ def load_model(
     if adapter is not None:
         load_adapter(model, folder)
         with_template_of(folder, tokenizer)
+    why_not_vllm = ""
     if has_engine(model):
         _take_over(model, source)
     elif settings.fast_inference:
-        setattr(model, _WHY_NOT_VLLM, f"; not vLLM: {obstacle}")
-    setattr(model, LOADED_WITH, loader)
-    note_settings(model, settings, is_shaped_by_adapter=adapter is not None)
+        why_not_vllm = str(obstacle)
+    record = LoadRecord(
+        settings=settings,
+        loader=loader,
+        is_shaped_by_adapter=adapter is not None,
+        why_not_vllm=why_not_vllm,
+    )
+    keep_record(model, record)
     return model, tokenizer
 
 

@@ -1,47 +1,87 @@
-"""Is this the model that the settings speak of? In a notebook the settings cell is edited, and nothing is loaded again."""
+"""Record how a model was loaded, and check that settings are still those of the model.
 
+In a notebook the settings cell is edited, and nothing is loaded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.words import require_tokenizer
+from grpo_nb.tasks.chat_template import require_tokenizer
 
-# What an adapter decides that a training goes on from, and what else a loaded model cannot change.
+#: Settings that an adapter decides, if the model was loaded with one.
 SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
+# Settings that a loaded model cannot change.
 _FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
-_SETTINGS, _SHAPE = "grpo_nb_settings", "grpo_nb_shape"
 
 
-def note_settings(model: Any, settings: Settings, *, is_shaped_by_adapter: bool) -> None:
-    """Remember on a model what it was loaded with, and whether an adapter that it goes on from decided its LoRA's shape."""
-    setattr(model, _SETTINGS, settings)
-    setattr(
-        model,
-        _SHAPE,
-        {name: getattr(settings, name) for name in SHAPE} if is_shaped_by_adapter else {},
-    )
+@dataclass(frozen=True)
+class LoadRecord:
+    """Record of one call of `load_model`.
+
+    Nothing is written on the model itself. The records are kept in a dictionary with weak keys: a
+    record ends with its model. The key is transformers' model inside of the PEFT wrapper, so a
+    record is found with or without the wrapper. A copy of the model has no record.
+    """
+
+    settings: Settings
+    """Settings that the model was loaded with. Rank, alpha and layers are those of its LoRA."""
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of Unsloth's loader."""
+    is_shaped_by_adapter: bool = False
+    """True if an adapter decided the shape of the LoRA."""
+    why_not_vllm: str = ""
+    """Reason why vLLM does not sample although it was asked for; empty otherwise."""
+
+
+_RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
+
+
+def keep_record(model: Any, record: LoadRecord) -> None:
+    """Remember how a model was loaded."""
+    _RECORDS[_base_of(model)] = record
+
+
+def record_of_model(model: Any) -> LoadRecord | None:
+    """Return how a model was loaded, or None if the kit did not load it."""
+    return _RECORDS.get(_base_of(model))
+
+
+def _base_of(model: Any) -> Any:
+    """Return transformers' model, which stays the same object in every PEFT wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def as_loaded(model: Any, settings: Settings) -> Settings:
-    """The settings; for a model that goes on from somebody's adapter with the shape of that, which wins."""
-    return settings.replace(**getattr(model, _SHAPE, {}))
+    """Return the settings with the shape of the adapter that the model was loaded with, if any."""
+    record = record_of_model(model)
+    if record is None or not record.is_shaped_by_adapter:
+        return settings
+    return settings.replace(**{name: getattr(record.settings, name) for name in SHAPE})
 
 
 def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> None:
-    """Refuse settings that are not those of the model in hand, for the run would say what it did not do.
+    """Refuse settings that are not those of the loaded model: the run would record something else.
 
-    A model that the kit did not load tells too little to be compared.
+    A model that the kit did not load is not compared.
 
     Raises:
-        ValueError: What differs, and the line that loads the model again.
-        TypeError: The model has no LoRA: all of it would be trained.
+        ValueError: Settings differ; with the names, the values, and the line that loads the model.
+        TypeError: The model has no LoRA, so all of it would be trained.
     """
     require_tokenizer(tokenizer)
     if not getattr(model, "peft_config", None):
         raise TypeError(
             f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings)."
         )
-    settings = as_loaded(model, settings)
-    loaded = getattr(model, _SETTINGS, settings)
+    record = record_of_model(model)
+    if record is None:
+        return
+    settings, loaded = as_loaded(model, settings), record.settings
     pairs = {name: (getattr(settings, name), getattr(loaded, name)) for name in _FIXED}
     told = [
         f"{name} is {asked!r} and the model has {has!r}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.core.words import last_word
+from grpo_nb.tasks.episodes import last_word
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]

@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import Bbox, BboxTransform, Transform
 
+from grpo_nb.core.palette import COLOURS, GRID, INK, SOFT_INK
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
@@ -30,12 +31,12 @@ from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.rise import describe
 from grpo_nb.runs.rows import ACCURACY, Row
 
-# Okabe and Ito's palette: told apart with any colour vision, and with the line styles also in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _HELDOUT = ("#5F6B7A", "#A0522D")
 """Colours of format and answers anywhere in the held-out panel."""
+# With the line styles, curves are told apart also in grey.
 _STYLES = ("-", "--", "-.", ":")
-_INK, _SOFT, _GROUND, _ALARM = "#333333", "#666666", "#F6F6F6", "#C62828"
+_GROUND = "#F6F6F6"
+_ALARM = "#C62828"
 # Severity in colour and in shape; the worst are drawn last.
 _MARKS = {
     "withdrawn": ("#999", "1"),
@@ -173,13 +174,13 @@ def training_figure(
 def _frame(axis: Axes, title: str, unit: str) -> None:
     """Give a panel the look that all share: its title at the left, its unit at the right, lines behind the data, no frame."""
     # The unit beside the axis would stand in the numbers of a small KL.
-    axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK, y=1, pad=5)
+    axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK, y=1, pad=5)
     _note(axis, unit)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.grid(axis="y", color="#EEEEEE")
+    axis.grid(axis="y", color=GRID)
     axis.set_axisbelow(True)
-    axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
+    axis.tick_params(colors=INK, labelsize=8.5, length=2.5)
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(4))
 
@@ -216,7 +217,7 @@ def _draw_panel(
         axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
         axis.set_ylim(0, 1.02)
     if title in _MIDDLE:
-        axis.set_xlabel("optimizer step", color=_INK, fontsize=8.5)
+        axis.set_xlabel("optimizer step", color=INK, fontsize=8.5)
         if axis.dataLim.y0 >= 0:
             axis.set_ylim(bottom=0)
 
@@ -291,9 +292,9 @@ def _draw_card(
     top = 1.0 if "%" in written else high + 0.05 * (high - low) or 1.0
     drawn = BboxTransform(Bbox.from_extents(span[0], low, span[1], top), card) + axis.transData
     end = written.format(_line(axis, values, window, 0, linewidth=1.4, transform=drawn))
-    _write(axis, left, 1.24, end, 11, _INK, fontweight="bold")
+    _write(axis, left, 1.24, end, 11, INK, fontweight="bold")
     most = f"up to {written.format(high)}" * (written.format(high) != end)
-    _write(axis, left, -0.26, broken or most, 7, _ALARM if broken else _SOFT)
+    _write(axis, left, -0.26, broken or most, 7, _ALARM if broken else SOFT_INK)
     return edge
 
 
@@ -320,14 +321,14 @@ def _line(
 # Marks and words.
 
 
-def _note(axis: Axes, text: str, colour: str = _SOFT, **options: Any) -> None:
+def _note(axis: Axes, text: str, colour: str = SOFT_INK, **options: Any) -> None:
     """Write at the right above a panel, in place of what stood there."""
     # A place of its own: to find one, matplotlib measures every text of the panel at each draw.
     axis.set_title(text, loc="right", color=colour, y=1, pad=5, **{"fontsize": 8, **options})
 
 
 def _write(
-    axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any
+    axis: Axes, x: float, y: float, text: str, size: float, colour: str = SOFT_INK, **options: Any
 ) -> None:
     axis.text(x, y, text, fontsize=size, color=colour, va="center", **options)
 
@@ -394,7 +395,7 @@ def _mark_alerts(axis: Axes, about: Sequence[Alert], edge: Transform) -> None:
 def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
     """Write the lines under the panels, and give the figure the height that they ask for."""
     # A run that somebody sends can name anything as its reference.
-    said = [(_cut(figure.get_label(), 600), 10, _INK)]
+    said = [(_cut(figure.get_label(), 600), 10, INK)]
     for alert in marked[:3]:
         said.append(
             (
@@ -408,7 +409,7 @@ def _write_foot(figure: Figure, marked: Sequence[Alert], window: int) -> None:
             (
                 f"Strong lines and bold numbers: mean of the last {window} steps; pale lines: each.",
                 8.5,
-                _SOFT,
+                SOFT_INK,
             )
         )
     lines = [

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style
-from grpo_nb.core.words import as_score, shorten, transcript
+from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
+from grpo_nb.tasks.episodes import transcript
 
 if TYPE_CHECKING:
     import pandas

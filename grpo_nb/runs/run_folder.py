@@ -60,6 +60,7 @@ from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
 from grpo_nb.runs.run_info import (
     EXPORT_FIELDS,
+    RunInfo,
     check_comparison,
     check_fields,
     check_row,
@@ -146,12 +147,12 @@ class Run(Shown):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `run.json` says.
+        """The content of `run.json`, with the fields of `RunInfo`; one that was not recorded is not there.
 
         Raises:
-            ValueError: It is damaged, or a field of it is missing or of another type.
+            ValueError: It is damaged, a field is missing or of another type, or a later version wrote it.
         """
-        return read_run_info(self._file("run.json"))
+        return read_run_info(self._file("run.json")).to_dict()
 
     @property
     def started(self) -> datetime.datetime:
@@ -446,9 +447,9 @@ class Run(Shown):
 
     # What is written.
 
-    def write_info(self, info: Mapping[str, Any]) -> None:
+    def write_info(self, info: RunInfo) -> None:
         """Write `run.json`; it is what makes a folder a run, so it comes first."""
-        write_json(self.path / "run.json", dict(info))
+        info.write(self.path / "run.json")
 
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
         """Add the completions of a step, if it made any, and then its row, which is thus never without them.

@@ -1,21 +1,28 @@
-"""Reading of `run.json` and the other JSON files of a run: each is checked for its shape before anything uses it.
+"""`RunInfo`, the content of `run.json`, written and read here; and the shape of a run's other files.
 
-A run's folder can come from anybody, and from another version of the kit. What is wrong is named here, with the file, so that
-no reader of a run has to expect a missing field or a text in place of a number.
+Each file is checked for its shape before anything uses it. A run's folder can come from anybody, and
+from another version of the kit. Errors name the file, the field and the value, so that no reader of
+a run has to expect a missing field or a text in place of a number.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grpo_nb.core.files import shown_path, write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
 from grpo_nb.runs.rows import ACCURACY, is_number, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
+#: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the older
+#: ones in `read_run_info`. Files of before it was introduced have none, and are read as version 1.
+FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
 # Rows are read as numbers under these names, by the figure, the sentences and the health rules.
 _MEASURED = (
@@ -41,14 +48,104 @@ class Field(NamedTuple):
     is_required: bool = True
 
 
-def read_run_info(path: Path) -> dict[str, Any]:
-    """Read a `run.json` and check every field that the kit uses.
+@dataclass(kw_only=True)
+class RunInfo:
+    """Content of `run.json`: what a run was started with, and how it ended.
+
+    A field that is None is left out of the file, unless it is among the first ones, which have no
+    default.
+    """
+
+    status: str
+    """One of `STATUSES`. `Run.status` also tells a crashed run from a running one."""
+    started: str
+    """Time with the offset of the clock, in ISO 8601."""
+    settings: dict[str, Any]
+    """`Settings.to_dict()`."""
+    task: dict[str, Any]
+    """Name, answer format, numbers of questions, fingerprint and tools."""
+    rewards: list[dict[str, Any]]
+    """Record of each reward: name, weight, call, source, hash and range."""
+    machine: dict[str, Any]
+    """Platform, cores, memory and GPU."""
+    versions: dict[str, str | None]
+    """Versions of the packages."""
+    number_type: str | None
+    """Dtype that the model computed in."""
+    rollout: str | None
+    """How completions were sampled: `shared prompts`, or `stock` with the reason."""
+    format_version: int = FORMAT_VERSION
+    """Version of this file's format."""
+    pid: int | None = None
+    """Number of the process that trains."""
+    process_start: float | None = None
+    """Start of that process, in seconds since the epoch."""
+    host: str | None = None
+    """Name of its machine."""
+    sequence: int | None = None
+    """Number of the run among those of its folder."""
+    generation: str | None = None
+    """Engine that sampled, and why not vLLM."""
+    base: str | None = None
+    """Identity of the base model's weights."""
+    loader: dict[str, Any] | None = None
+    """Further arguments of Unsloth's loader."""
+    reference: str | None = None
+    """Model that the KL is measured to, in words."""
+    effective: dict[str, Any] | None = None
+    """`EffectiveSettings.to_dict()`."""
+    seconds: float | None = None
+    """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
+    resumed: list[dict[str, Any]] | None = None
+    """Time, step and changes of each resumption."""
+    adapter_step: int | None = None
+    """Step of the adapter that the run left."""
+    stopped_by: str | None = None
+    """Alert or observer that ended the training."""
+    error: str | None = None
+    """Error that ended the training."""
+    not_saved: list[str] | None = None
+    """Files that could not be saved at the end, with the reasons."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        content = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_optional = field.default is not dataclasses.MISSING
+            if value is not None or not is_optional:
+                content[field.name] = value
+        return content
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        write_json(path, self.to_dict())
+
+
+def read_run_info(path: Path) -> RunInfo:
+    """Read a `run.json` and check every field that the kit uses. Unknown fields are left out.
 
     Raises:
-        ValueError: The file is damaged, or a field is missing or of another type; names file, field and value.
+        ValueError: The file is damaged, a field is missing or of another type, or a later version of
+            the kit wrote the file; names file, field and value.
     """
     with reading(path):
-        info = parse_json(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
+        version = content.get("format_version", 1) if isinstance(content, dict) else 1
+        check_fields("run.json", {"format_version": version}, {"format_version": _COUNT})
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{shown_path(path)} has format version {version}, and this version of grpo_nb reads up to "
+            f"{FORMAT_VERSION}: open the run with the version of grpo_nb that wrote it, or a later one."
+        )
+    _check_run_info(path, content)
+    names = {field.name for field in dataclasses.fields(RunInfo)}
+    return RunInfo(**{name: value for name, value in content.items() if name in names})
+
+
+def _check_run_info(path: Path, info: Any) -> None:
+    """Check every field that the kit uses."""
+    with reading(path):
         check_fields("run.json", info, _RUN)
         if info["status"] == "running":
             check_fields("run.json of a running run", info, _PROCESS)
@@ -64,7 +161,6 @@ def read_run_info(path: Path) -> dict[str, Any]:
             check_fields("gpu", info["machine"]["gpu"], {"name": _TEXT})
         for entry in info.get("resumed") or ():
             check_fields("an entry of resumed", entry, _RESUMED)
-        return info
 
 
 def check_row(row: Mapping[str, Any]) -> None:

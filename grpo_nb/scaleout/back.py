@@ -18,14 +18,13 @@ from grpo_nb.core.files import (
     refuse_links,
     shown_path,
     staged_folder,
-    write_json,
 )
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import is_whole, parse_json, reading, tidy_row
 from grpo_nb.runs.run_folder import Run, open_run
-from grpo_nb.runs.run_info import Field, check_fields
+from grpo_nb.runs.run_info import Field, RunInfo, check_fields
 
 FORM = 2
 # All that is read of a folder.
@@ -141,21 +140,22 @@ def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
     weights = {entry["name"]: entry["weight"] for entry in recorded["rewards"]}
     finished = json.loads((place / "result" / "finished.json").read_text("utf-8"))
     settings, count = _trained_with(place, recorded, finished["trainer"]), finished["processes"]
-    info = {
-        "status": "finished",
-        "settings": settings.to_dict(),
-        "machine": {
+    info = RunInfo(
+        status="finished",
+        settings=settings.to_dict(),
+        machine={
             **recorded["machine"],
             "platform": finished["platform"],
             "gpu": None,
             "device": finished["device"],
         },
-        **{name: finished[name] for name in ("started", "seconds")},
-        "versions": {**recorded["versions"], **finished["versions"]},
-        "rollout": f"trl, {count} process{'es' * (count > 1)} ({finished['strategy']}), in {place.name}",
+        started=finished["started"],
+        seconds=finished["seconds"],
+        versions={**recorded["versions"], **finished["versions"]},
+        rollout=f"trl, {count} process{'es' * (count > 1)} ({finished['strategy']}), in {place.name}",
         **{name: recorded[name] for name in _SAME},
-    }
-    write_json(folder / "run.json", info)
+    )
+    info.write(folder / "run.json")
     (folder / "completions").mkdir()
     with (folder / "metrics.jsonl").open("w") as file:
         for step in _lines(place / "result" / "steps.jsonl"):

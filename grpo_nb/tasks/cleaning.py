@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Contradictory = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
-Keep = Callable[[Mapping[str, Any]], object]
+RowFilter = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 ACCEPTED = "accepted_answers"
 """The column with all right answers of a row, where the source gives several; `answer` is the first of them."""
@@ -129,7 +129,7 @@ def clean(
     read: Rows,
     columns: Columns | None = None,
     contradictory: Contradictory = "ask",
-    keep: Keep | None = None,
+    filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
     like: Cleaned | None = None,
@@ -141,7 +141,7 @@ def clean(
         columns: Part -> column; of a question also several, which stand one below the other.
         contradictory: What to do with a question that stands there with different answers, as `is_same_answer` tells them
             apart: `ask` raises, `drop` leaves out all of them, `first` keeps the first.
-        keep: Of a row, whether it stays.
+        filter: Of a row, whether it stays.
         kind: The kind of answers, if it was given: with `json`, a list is one answer.
         like: Rows that were read before, whose answers decide how these are read.
 
@@ -158,10 +158,10 @@ def clean(
     cleaned, items = Cleaned(notes=[*read.notes], used=used), []
     kept = []
     for number, row in enumerate(read.rows):
-        if keep is None or keep(dict(row)):
+        if filter is None or filter(dict(row)):
             kept.append((number, row))
         else:
-            cleaned.leave_out("that keep= leaves out", number, row)
+            cleaned.leave_out("that filter= leaves out", number, row)
     reading = (
         like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
     )

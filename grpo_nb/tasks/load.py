@@ -21,7 +21,7 @@ from grpo_nb.tasks.cleaning import (
     Cleaned,
     Columns,
     Contradictory,
-    Keep,
+    RowFilter,
     as_dataset,
     clean,
     nested_columns,
@@ -55,7 +55,7 @@ def load_task(
     *,
     columns: Columns | None = None,
     kind: Kind | None = None,
-    keep: Keep | None = None,
+    filter: RowFilter | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -82,7 +82,7 @@ def load_task(
             text, or chat messages, which stay as they are but for `system` and `example`.
         kind: Of the answers: `number`, `choice`, `text`, `expression` or `json`; told from the answers if not given. It decides
             what the prompt asks for and how an answer is compared.
-        keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
+        filter: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the kind does.
         system: The system prompt, instead of the one that the format makes, `gn.tasks.xml().system_prompt()`.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
@@ -148,11 +148,11 @@ def load_task(
         raise TypeError(
             f"{unread[0]}= means nothing for {read.place}{meant if meant.startswith('; did') else ''}"
         )
-    cleaned = clean(read, columns, contradictory, keep, kind=kind)
+    cleaned = clean(read, columns, contradictory, filter, kind=kind)
     own = None
     if has_own_holdout:
         own_read = _read_holdout(holdout, source, config, encoding)
-        own = clean(own_read, columns, contradictory, keep, kind=kind, like=cleaned)
+        own = clean(own_read, columns, contradictory, filter, kind=kind, like=cleaned)
         _leave_out_held(cleaned, own, read.place)
         cleaned.left_out.update(
             {f"in holdout, {reason}": count for reason, count in own.left_out.items()}
@@ -301,7 +301,7 @@ def _notes_on_kind(answers: Answers, count: int) -> list[str]:
     notes = []
     if answers.odd:
         odd = f"{len(answers.odd)} of {count} answers are no {answers.kind}, such as {answers.odd[0]!r:.60}"
-        notes.append(f"{odd}: paid as written; keep= leaves such rows out")
+        notes.append(f"{odd}: paid as written; filter= leaves such rows out")
     if answers.kind == "choice":
         rows = {label: round(share * count) for label, share in answers.labels}
         for one, other in alike_labels([*rows]):

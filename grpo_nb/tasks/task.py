@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
-from grpo_nb.core.words import prompt_lengths, shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.system_role import NO_SYSTEM_ROLE, is_system_role_lost, merge_system_turn
-from grpo_nb.tasks.tools import Play, Tool
+from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,7 +56,7 @@ class Task(Shown):
     """What the chat template is given beside the messages, wherever a prompt is rendered: `{"enable_thinking": False}`."""
     tokenizer: Any = dataclasses.field(default=None, compare=False)
     """Of the model, to show the first prompt as it sees it."""
-    play: Play | None = None
+    tools: Tools | None = None
     """What the model may do before it answers."""
 
     def with_tools(
@@ -81,36 +82,40 @@ class Task(Shown):
         Raises:
             TypeError, ValueError: What cannot be described to a model, or would not begin alike for a whole group.
         """
-        play = Play(functions, environment, rounds, seconds_per_call)
-        play.require_repeatable(self.train[0])
-        return dataclasses.replace(self, play=play)
+        tools = Tools(functions, environment, rounds, seconds_per_call)
+        tools.require_repeatable(self.train[0])
+        return dataclasses.replace(self, tools=tools)
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
         return {
             **self.chat_template_kwargs,
-            **({"tools": self.play.schemas} if self.play is not None else {}),
+            **({"tools": self.tools.schemas} if self.tools is not None else {}),
         }
 
     def begun_prompts(self, rows: Dataset) -> list[Any]:
         """Return the prompts of some of its rows, each with what its environment says at first."""
         return (
-            [self.play.begin(row)[0] for row in rows]
-            if self.play is not None
+            [self.tools.begin(row)[0] for row in rows]
+            if self.tools is not None
             else list(rows["prompt"])
         )
 
+    def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
+        """Return the length of the prompts of some of its rows in tokens, as a training sees them."""
+        return prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
-        return {**row, **(self.play.begin(row)[1] if self.play is not None else {})}
+        return {**row, **(self.tools.begin(row)[1] if self.tools is not None else {})}
 
     @property
     def fingerprint(self) -> str:
         """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
         digest = hashlib.sha256()
         more = [dict(self.chat_template_kwargs)] if self.chat_template_kwargs else []
-        more += [self.play.identity] if self.play is not None else []
+        more += [self.tools.identity] if self.tools is not None else []
         for row in (*self.train, *self.holdout, *more):
             digest.update(json.dumps(row, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
@@ -146,7 +151,7 @@ class Task(Shown):
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
-            lengths = prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+            lengths = self.prompt_lengths(rows, tokenizer)
             kept[part] = rows.select(
                 [i for i, length in enumerate(lengths) if length <= max_prompt_length]
             )
@@ -266,9 +271,9 @@ class Task(Shown):
             "answers": self.answers.sentence,
             "answer format": self.format.name,
         }
-        if self.play is not None:
+        if self.tools is not None:
             shown["tools"] = ", ".join(
-                tool.__name__ for tool in self.play.of(self.play.fresh_environment)
+                tool.__name__ for tool in self.tools.of(self.tools.fresh_environment)
             )
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])

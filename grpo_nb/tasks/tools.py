@@ -34,17 +34,17 @@ def refusing() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Play:
+class Tools:
     """The tools of a task: functions, an environment with an object for each completion, and how much an episode may do."""
 
-    tools: tuple[Tool, ...] = ()
+    functions: tuple[Tool, ...] = ()
     environment: type | None = None
     rounds: int = 8
     """Of calls, each after the answers to those before."""
     seconds_per_call: float = 10.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tools", tuple(map(_as_function, self.tools)))
+        object.__setattr__(self, "functions", tuple(map(_as_function, self.functions)))
         require_number("rounds", self.rounds, 1)
         require_number("seconds_per_call", self.seconds_per_call, 0.01, is_whole=False)
         kind = self.environment
@@ -62,7 +62,7 @@ class Play:
                 f"{kind.__name__}.get_reward would be paid without weight, check or column. Name it _won and pay it by a "
                 "reward: def won(environments, **_): return [float(e._won()) for e in environments]."
             )
-        every = [*self.tools, *self._methods.values()]
+        every = [*self.functions, *self._methods.values()]
         if (
             not every
             or not all(map(callable, every))
@@ -107,9 +107,13 @@ class Play:
             str(self.rounds),
             *(
                 f"{f.__name__}{inspect.signature(f)} {f.__doc__} {_source_of(f)}"
-                for f in (*self.tools, *own)
+                for f in (*self.functions, *own)
             ),
-            *(f"{f.__name__} {f.arguments_set}" for f in self.tools if hasattr(f, "arguments_set")),
+            *(
+                f"{f.__name__} {f.arguments_set}"
+                for f in self.functions
+                if hasattr(f, "arguments_set")
+            ),
             *(
                 f"{name} = {held[name]!r}"
                 for name in held
@@ -152,7 +156,8 @@ class Play:
         """The tools of one episode as the model calls them, in which it plays in this environment."""
         return [
             *map(
-                self.limited, (*self.tools, *(getattr(environment, name) for name in self._methods))
+                self.limited,
+                (*self.functions, *(getattr(environment, name) for name in self._methods)),
             )
         ]
 

@@ -8,11 +8,9 @@ from typing import Any
 from grpo_nb.config.effective_table import Effect, EffectiveSettings, compared, requested_arguments
 from grpo_nb.config.number_types import number_type, number_type_of
 from grpo_nb.config.settings import Settings, require_settings
-from grpo_nb.config.vllm_obstacle import vllm_obstacle
-from grpo_nb.cpu.engine import CpuEngine
+from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
-from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import SHAPE, as_loaded
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
@@ -53,23 +51,11 @@ def effective_settings(
     'adamw_torch_fused'
     """
     require_settings(settings, "gn.training.effective_settings(settings, model)")
-    gpu, obstacle = find_gpu(), None
-    if model is None:
-        chosen, obstacle = (
-            number_type(settings, gpu),
-            vllm_obstacle(settings, gpu, try_import=False),
-        )
-        sharing = None if gpu is None else "That is for CPUs."
-    else:
-        chosen = number_type_of(model, settings, gpu)
-        sharing = CpuEngine.obstacle(
-            model, settings.max_prompt_length + settings.max_completion_length
-        )
-        if not has_engine(model):
-            obstacle = vllm_obstacle(settings, gpu) or "The model was loaded without vLLM."
-    asked = requested_arguments(
-        settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None
-    )
+    gpu = find_gpu()
+    has_model = model is not None
+    chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
+    engine = choose_engine(model, settings)
+    asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=engine.is_vllm)
     found = compared(settings, asked, *(pair or configurations(settings, model)))
     loaded = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
     shaped = settings if model is None else as_loaded(model, settings)
@@ -83,10 +69,10 @@ def effective_settings(
         )
         why = "Counted in the training questions when the training starts."
         loaded["num_train_epochs"] = Effect(settings.num_train_epochs, steps, why)
-    if settings.fast_inference and obstacle is not None:
-        loaded["fast_inference"] = Effect(True, False, str(obstacle))
-    if settings.shared_prompts and sharing is not None:
-        loaded["shared_prompts"] = Effect(True, False, sharing)
+    if settings.fast_inference and engine.why_not_vllm is not None:
+        loaded["fast_inference"] = Effect(True, False, engine.why_not_vllm)
+    if settings.shared_prompts and engine.why_not_cpu_engine is not None:
+        loaded["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
     built = dict(found.arguments)
     if settings.num_train_epochs is not None and not pair:
         built.pop("max_steps", None)  # not known yet

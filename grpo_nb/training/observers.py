@@ -52,7 +52,7 @@ class HoldoutScore:
         greedy = Decoding(
             max_completion_length=training.settings.max_completion_length,
             chat_template_kwargs=training.task.chat_template_kwargs,
-            play=training.task.play,
+            tools=training.task.tools,
         )
         completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
         rows = read_answers(self._questions, completions, training.task.format, reward=self._judge)

@@ -4,6 +4,7 @@ In the same way for a training and for a dry run.
 """
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import warnings
@@ -15,7 +16,7 @@ from typing import Any
 from grpo_nb.config.effective_table import requested_arguments
 from grpo_nb.config.number_types import number_type, number_type_of
 from grpo_nb.config.settings import Settings
-from grpo_nb.config.vllm_obstacle import vllm_obstacle
+from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
@@ -30,6 +31,7 @@ from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.errors import explained, guarded
+from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.trl import share_event_loop
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
@@ -59,8 +61,8 @@ class Prepared:
     steps that `num_train_epochs` comes to."""
     weights: dict[str, float]
     """Of the rewards by name."""
-    obstacle: str | None
-    """Why TRL's own path computes it, or None if prompts are shared."""
+    engine: EngineChoice
+    """The engine that samples. Prompts are shared if `engine.why_not_cpu_engine` is None."""
 
 
 def prepare(
@@ -81,9 +83,9 @@ def prepare(
             "holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2)."
         )
     settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
-    if task.play is not None:
+    if task.tools is not None:
         tool_template(tokenizer)
-        task.play.require_repeatable(task.train[-1])  # `with_tools` has tried the first
+        task.tools.require_repeatable(task.train[-1])  # `with_tools` has tried the first
     given, task = task, task.fit(tokenizer, settings.max_prompt_length)
     left_out = sum(task.dropped.values()) - sum(given.dropped.values())
     if left_out:
@@ -92,10 +94,22 @@ def prepare(
         )
     settings = settings.for_questions(len(task.train))
     weights = tried(rewards, task, settings)
-    obstacle = _stock_reason(model, settings)
+    engine = choose_engine(model, settings)
+    if settings.shared_prompts and engine.why_not_cpu_engine is not None and find_gpu() is None:
+        warnings.warn(
+            "Prompts are not shared, and a step takes about three times as long: "
+            f"{engine.why_not_cpu_engine}.",
+            stacklevel=3,
+        )
     return Prepared(
-        model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights, obstacle=obstacle
-    )  # fmt: skip
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        rewards=rewards,
+        settings=settings,
+        weights=weights,
+        engine=engine,
+    )
 
 
 def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
@@ -126,21 +140,6 @@ def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> 
     return weights
 
 
-def _stock_reason(model: Any, settings: Settings) -> str | None:
-    """Why prompts are not shared, or None if they are; a warning where the user could not know."""
-    if not settings.shared_prompts:
-        return "it is switched off"
-    obstacle = CpuEngine.obstacle(
-        model, settings.max_prompt_length + settings.max_completion_length
-    )
-    if obstacle is not None and find_gpu() is None:
-        warnings.warn(
-            f"Prompts are not shared, and a step takes about three times as long: {obstacle}.",
-            stacklevel=4,
-        )
-    return obstacle
-
-
 def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> Any:
     """Return the trainer. Where it writes is said later, in `args.output_dir`: it has nothing on the disk yet.
 
@@ -153,7 +152,8 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
     drop_leftovers(prepared.model)
     if find_gpu() is None:
         yield_cores()
-    engine = None if prepared.obstacle else CpuEngine(prepared.model)
+    can_share = prepared.engine.why_not_cpu_engine is None
+    engine = CpuEngine(prepared.model) if can_share else None
     # transformers makes the folder that it is to write to, so it is one that goes away again.
     with (
         explained(prepared.settings),
@@ -165,12 +165,16 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
         )
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
-        play, tools = prepared.task.play, {}
-        if play is not None:
+        tools = prepared.task.tools
+        tool_arguments: dict[str, Any] = {}
+        if tools is not None:
             # Of a warning that its interface may change: trl is pinned.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-            arguments["max_tool_calling_iterations"] = play.rounds
-            tools = {"tools": list(play.tools), "environment_factory": play.fresh_environment}
+            arguments["max_tool_calling_iterations"] = tools.rounds
+            tool_arguments = {
+                "tools": list(tools.functions),
+                "environment_factory": tools.fresh_environment,
+            }
         trainer = (kind or KitTrainer)(
             model=prepared.model,
             processing_class=prepared.tokenizer,
@@ -178,8 +182,8 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
-            play=play,
-            **tools,
+            task_tools=tools,
+            **tool_arguments,
         )
     share_event_loop(trainer, event_loop(os.getpid()))
     silence(trainer)
@@ -191,15 +195,13 @@ def grpo_arguments(
 ) -> dict[str, Any]:
     """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
     gpu = find_gpu()
-    if model is None:
-        chosen, has_vllm = (
-            number_type(settings, gpu).name,
-            vllm_obstacle(settings, gpu, try_import=False) is None,
-        )
-    else:
-        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
-        chosen, has_vllm = number_type_of(model, settings, gpu).name, has_engine(model)
-    tell_unsloth(chosen)
+    has_model = model is not None
+    chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
+    # An installed vLLM is not enough: asked to use it with a model that was loaded without it, TRL
+    # starts an engine of its own.
+    has_vllm = choose_engine(model, settings).is_vllm
+    _require_fields(settings)
+    tell_unsloth(chosen.name)
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
@@ -207,10 +209,29 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_vllm),
+        **requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=has_vllm),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }
+
+
+def _require_fields(settings: Settings) -> None:
+    """Refuse names in `extra` that the installed class does not have.
+
+    On a GPU Unsloth's class would drop them with a printed line (unsloth/models/rl_config_compat.py,
+    `filter_config_init_kwargs`).
+
+    Raises:
+        ValueError: With the names.
+    """
+    fields = {field.name for field in dataclasses.fields(GRPOConfig)}
+    missing = sorted(settings.extra.keys() - fields)
+    if missing:
+        raise ValueError(
+            f"extra holds {', '.join(map(repr, missing))}, and GRPOConfig has no such argument here "
+            f"(trl {installed_version('trl')}; some arguments exist only on a GPU, where Unsloth adds "
+            "them). Leave it out: it would have no effect."
+        )
 
 
 def silence(trainer: Any) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 from grpo_nb.checks.layouts import completion
 from grpo_nb.config.number_types import number_type_of
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import rest_engine
 from grpo_nb.models.match import require_same_settings
+from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.task import Task
 
 import_unsloth()
@@ -77,7 +78,7 @@ def prime(
     """
     require_same_settings(model, tokenizer, settings)
     settings = task.rendered_by(settings)
-    if task.play is not None:
+    if task.tools is not None:
         raise ValueError(
             "priming shows answers, and no calls of tools: show an episode, load_task(..., example=...)."
         )

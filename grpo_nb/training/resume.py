@@ -1,5 +1,6 @@
 """Which run to go on with or to give back, whether it is the same training, and going back to its newest checkpoint."""
 
+import dataclasses
 import json
 import shutil
 import time
@@ -15,6 +16,7 @@ from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
 from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
 from grpo_nb.runs.run_folder import Run, completions_step, open_run, seconds_since_written
+from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 
 # What the next step does not depend on, or only in how long there are next steps.
@@ -37,14 +39,14 @@ def find_run(
     settings: Settings,
     name: str | None,
     resume: str | Path | None,
-    info: Mapping[str, Any],
+    info: RunInfo,
     locks: ExitStack,
 ) -> Resumption | None:
     """Return the run that `train(..., name=name, resume=resume)` means, or None if it begins a new one.
 
     Args:
         settings, name, resume: Given to `train`.
-        info: What `run.json` would say of a new run started now.
+        info: Of a new run that would start now.
         locks: Holds the lock of the run that was found, until the caller closes it: nobody else can take the run up
             between the moment when it is found and its end.
 
@@ -62,7 +64,7 @@ def find_run(
     _require_silence(run, is_auto)
     hold(run.path, locks)
     before, status, checkpoint = run.info, run.status, newest_checkpoint(run.path / "checkpoints")
-    now = json.loads(json.dumps(info, default=str))  # which has lists for tuples
+    now = json.loads(json.dumps(info.to_dict(), default=str))  # which has lists for tuples
     if status == "running":  # of an earlier version, or on a drive without locks
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
     other = _other_training(before, now)
@@ -216,8 +218,8 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[
     ]
 
 
-def continued_info(found: Resumption, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `run.json` of a resumed run from what that of a new one would be; a warning says what has changed."""
+def continued_info(found: Resumption, info: RunInfo) -> RunInfo:
+    """Return the `RunInfo` of a resumed run from that of a new one; warn of what has changed."""
     run, step, before = found.run, found.checkpoint.step, found.run.info
     if found.changed:
         warnings.warn(
@@ -225,7 +227,7 @@ def continued_info(found: Resumption, info: Mapping[str, Any]) -> dict[str, Any]
         )
     entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changed": found.changed}
     kept = {key: before[key] for key in ("started", "reference", "sequence") if key in before}
-    return {**info, **kept, "resumed": [*before.get("resumed", ()), entry]}
+    return dataclasses.replace(info, **kept, resumed=[*before.get("resumed", ()), entry])
 
 
 def go_back(found: Resumption) -> Path:

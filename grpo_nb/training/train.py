@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,15 @@ from grpo_nb.core.progress import is_notebook
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import LOADED_WITH, generation_of, load_adapter, save_adapter
+from grpo_nb.models.load import load_adapter, save_adapter
+from grpo_nb.models.match import record_of_model
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import ACCURACY, best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
+from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.beginning import keep_beginning, keep_generation
@@ -52,7 +54,7 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
-    reference: Literal["start", "base"] = "start",
+    kl_reference: Literal["start", "base"] = "start",
     **unknown: Any,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
@@ -76,7 +78,7 @@ def train(
             none, or the newest is a finished one of other settings, data or rewards, a new one begins. The path or name of a
             run goes on with that one. A finished one goes on if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`gn.training.Observer`).
-        reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
+        kl_reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
             GPU it is the base model in any case, and a warning says so.
 
@@ -103,12 +105,12 @@ def train(
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.
-    path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
+    path_taken = settings.replace(shared_prompts=prepared.engine.why_not_cpu_engine is None)
     plan(path_taken, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
-    info["generation"] = str(generation_of(model))
-    info["base"] = base_identity(model, settings.model)
-    info["loader"] = getattr(model, LOADED_WITH, {})
+    info.base = base_identity(model, settings.model)
+    record = record_of_model(model)
+    info.loader = {} if record is None else record.loader
     with ExitStack() as locks:
         before = find_run(settings, name, resume, info, locks)
         if before is not None and before.is_over:
@@ -116,14 +118,14 @@ def train(
         require_writable(Path(settings.run_root) if before is None else before.run.path)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         if before is None:
-            info["reference"] = reference_of(model, settings, reference)
+            info.reference = reference_of(model, settings, kl_reference)
         else:
             info = continued_info(before, info)
         with reference_adapter(model):
             # Before the run has a folder: what TRL refuses leaves nothing behind.
             _, alone = configurations(settings, model)
             trainer = build_trainer(prepared)
-            info["effective"] = effective_settings(
+            info.effective = effective_settings(
                 settings, model, pair=(trainer.args, alone)
             ).to_dict()
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
@@ -158,14 +160,14 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     return run
 
 
-def _begin(prepared: Prepared, name: str | None, info: dict[str, Any], locks: ExitStack) -> Path:
+def _begin(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
     """Make the folder of a new run, locked until `locks` is closed."""
     root = Path(prepared.settings.run_root)
-    info["sequence"] = next_sequence(root)
+    info.sequence = next_sequence(root)
     run = Run(new_run_folder(root, name))
     hold(run.path, locks)
     run.write_info(info)  # first of all: it is what makes the folder a run
-    if info["reference"] == START_ADAPTER:
+    if info.reference == START_ADAPTER:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     keep_beginning(run, prepared.model, prepared.task)
@@ -173,14 +175,14 @@ def _begin(prepared: Prepared, name: str | None, info: dict[str, Any], locks: Ex
     return run.path
 
 
-def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumption | None) -> None:
+def _train_and_close(recorder: Recorder, info: RunInfo, before: Resumption | None) -> None:
     """Train, and leave adapter, figure, card and run.json as they belong to the newest checkpoint, whatever ended it."""
     run, trainer, settings, failure = recorder.run, recorder.trainer, recorder.settings, None
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
     trainer.record_generation = partial(keep_generation, run, size=settings.num_generations)
-    info["status"] = "failed"  # until something better is known; run.json says running meanwhile
+    info.status = "failed"  # until something better is known; run.json says running meanwhile
     try:
         with explained(settings, run.path), recorder.stop_button(), refusing():
             _settle_reference(trainer, run, info)
@@ -190,15 +192,15 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
             if recorder.error is not None:
                 raise recorder.error
         is_cut_short = recorder.is_interrupted and trainer.state.global_step < settings.max_steps
-        info["stopped_by"] = recorder.stopped_by
-        info["status"] = (
+        info.stopped_by = recorder.stopped_by
+        info.status = (
             "interrupted" if is_cut_short else "stopped" if recorder.stopped_by else "finished"
         )
     except KeyboardInterrupt:
-        info["status"] = "interrupted"
+        info.status = "interrupted"
     except Exception as error:
         failure = error
-        info["error"] = f"{type(error).__name__}: {error}"
+        info.error = f"{type(error).__name__}: {error}"
     not_saved = [f"Not saved: {lost}." for lost in _close(recorder, info)]
     if failure is not None:
         for note in not_saved:
@@ -206,15 +208,15 @@ def _train_and_close(recorder: Recorder, info: dict[str, Any], before: Resumptio
         raise failure
     for note in not_saved:
         warnings.warn(note, stacklevel=3)
-    if info["status"] == "finished" and not not_saved:
+    if info.status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
 
-def _close(recorder: Recorder, info: dict[str, Any]) -> list[str]:
+def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Leave adapter, figure, card and run.json, each as far as possible; return what could not be, with the reason."""
     run, lost = recorder.run, []
     # An error before the first step has changed nothing that is there.
-    has_trained = recorder.bar is not None or info["status"] != "failed"
+    has_trained = recorder.bar is not None or info.status != "failed"
     leaves = [partial(_leave_adapter, recorder, info)] if has_trained else []
     says = partial(run.write_info, info)  # before the card, which tells the status
     for leave in (*leaves, says, recorder.close, partial(write_model_card, run), says):
@@ -222,15 +224,15 @@ def _close(recorder: Recorder, info: dict[str, Any]) -> list[str]:
             leave()
         except Exception as error:
             lost.append(f"{type(error).__name__}: {error}")
-        info["not_saved"] = lost
+        info.not_saved = lost
     return lost
 
 
-def _settle_reference(trainer: Any, run: Run, info: Mapping[str, Any]) -> None:
+def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
     """Have the KL measured to what `run.json` says."""
     model, is_base = (
         trainer.accelerator.unwrap_model(trainer.model),
-        info["reference"] == BASE_MODEL,
+        info.reference == BASE_MODEL,
     )
     if "ref" in model.peft_config and is_base:
         # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
@@ -243,7 +245,7 @@ def _settle_reference(trainer: Any, run: Run, info: Mapping[str, Any]) -> None:
         )
 
 
-def _leave_adapter(recorder: Recorder, info: dict[str, Any]) -> None:
+def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     """Leave a copy of the newest checkpoint's adapter or, with `keep="best"`, that of the best score; the model has it, too."""
     run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
     source, step = newest.path, newest.step
@@ -268,7 +270,7 @@ def _leave_adapter(recorder: Recorder, info: dict[str, Any]) -> None:
             shutil.copyfile(file, staged / file.name)
         put_in_place(staged, run.adapter_path)
     load_adapter(run.model, run.adapter_path)
-    info["adapter_step"] = step
+    info.adapter_step = step
 
 
 def _bytes_needed(model: Any) -> int:

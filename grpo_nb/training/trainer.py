@@ -34,7 +34,7 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
-from grpo_nb.tasks.tools import Play
+from grpo_nb.tasks.tools import Tools
 from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 
 import_unsloth()
@@ -65,7 +65,7 @@ class KitTrainer(GRPOTrainer):
     Args:
         *args, **kwargs: Those of `GRPOTrainer`.
         engine: Samples and scores on a CPU; None leaves both to TRL and Unsloth.
-        play: The tools of the task, or None.
+        task_tools: The tools of the task, or None.
 
     Attributes:
         stateful: Rewards and observers that remember something from step to step, by name. Set it
@@ -75,12 +75,16 @@ class KitTrainer(GRPOTrainer):
     """
 
     def __init__(
-        self, *args: Any, engine: CpuEngine | None = None, play: Play | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        engine: CpuEngine | None = None,
+        task_tools: Tools | None = None,
+        **kwargs: Any,
     ) -> None:
         require_trainer_methods(GRPOTrainer)
         super().__init__(*args, **kwargs)
         self.engine = engine
-        self.play = play
+        self.task_tools = task_tools
         self.stateful: Mapping[str, Any] = {}
         self.record_generation: RecordGeneration | None = None
         self.stock_reason: str | None = None
@@ -292,11 +296,13 @@ class KitTrainer(GRPOTrainer):
     # 3. Tools and rewards
 
     def _tool_call_loop(self, *args: Any) -> Any:
-        if self.play is not None:
+        if self.task_tools is not None:
             # TRL makes these tables anew for each batch (trl 1.15, _generate_and_score_completions).
             limited = []
             for tools in self._sync_tool_dicts:
-                limited.append({name: self.play.limited(tool) for name, tool in tools.items()})
+                limited.append(
+                    {name: self.task_tools.limited(tool) for name, tool in tools.items()}
+                )
             self._sync_tool_dicts = limited
         result = super()._tool_call_loop(*args)
         self._tool_masks = result[0]
@@ -309,7 +315,7 @@ class KitTrainer(GRPOTrainer):
         is_recorded = self._step < RECORDED_GENERATIONS * steps_per_generation
         if self.record_generation is not None and self.model.training and is_recorded:
             self.record_generation(self._step, self.state.global_step, inputs, completion_ids_list)
-        if self.play is not None:
+        if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
             completion_ids_list = [written(ids, mask) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

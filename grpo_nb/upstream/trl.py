@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.upstream.symbols import installed_version, require_symbol
@@ -105,3 +107,115 @@ def micro_batch_count(trainer: Any) -> int:
             "pip install trl==1.15.0"
         )
     return vars(trainer)["_step"]
+
+
+#: Functions of `trl.chat_template_utils` that tools need, with the parameters that the kit gives.
+CHAT_TEMPLATE_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "add_response_schema": (),
+    "get_training_chat_template": (),
+    "is_chat_template_prefix_preserving": (),
+    "parse_response": ("prefix",),
+    "supports_tool_calling": (),
+}
+
+
+def chat_template_functions() -> ModuleType:
+    """Return TRL's module that decides if a chat template can be trained with tools.
+
+    Its functions also read the calls of a completion (trl/chat_template_utils.py).
+    """
+    from trl import chat_template_utils
+
+    for name, parameters in CHAT_TEMPLATE_FUNCTIONS.items():
+        require_symbol(chat_template_utils, name, written_for=WRITTEN_FOR, parameters=parameters)
+    return chat_template_utils
+
+
+def tool_loop_trainer(
+    model_config: Any,
+    tokenizer: Any,
+    *,
+    schemas: Sequence[Mapping[str, Any]],
+    rounds: int,
+    max_completion_length: int,
+    chat_template: str | None,
+    chat_template_kwargs: Mapping[str, Any],
+) -> Any:
+    """Return a `GRPOTrainer` that has only the attributes that its tool loop reads.
+
+    So episodes outside of a training follow TRL's own rules: which tokens follow the result of a
+    tool, what is dropped at the length limit, how calls are read (trl/trainer/grpo_trainer.py,
+    `_tool_call_loop` and `_get_tool_suffix_ids`).
+
+    Args:
+        model_config: For the longest sequence that the model allows.
+        tokenizer: With a template for tools.
+        schemas: The tools as a chat template takes them.
+        rounds: Rounds of calls, each after the results of the one before.
+        max_completion_length: Tokens of a whole episode, results of tools included.
+        chat_template: Template to use in place of the tokenizer's own, or None.
+        chat_template_kwargs: Further arguments of the chat template.
+    """
+    from trl import GRPOTrainer
+
+    for name in ("_tool_call_loop", "_generate_single_turn"):
+        parameters = TRAINER_METHODS[name]
+        require_symbol(GRPOTrainer, name, written_for=WRITTEN_FOR, parameters=parameters)
+    require_symbol(GRPOTrainer, "_get_tool_suffix_ids", written_for=WRITTEN_FOR)
+    trainer = object.__new__(GRPOTrainer)
+    vars(trainer).update(
+        processing_class=tokenizer,
+        _tokenizer=tokenizer,
+        chat_template=chat_template,
+        _is_vlm=False,
+        tools=schemas,
+        chat_template_kwargs=dict(chat_template_kwargs),
+        max_tool_calling_iterations=rounds,
+        use_vllm=False,
+        vllm_mode=None,
+        max_completion_length=max_completion_length,
+        model=SimpleNamespace(config=model_config),
+    )
+    return trainer
+
+
+class ToolLoopResult(NamedTuple):
+    """Episodes as TRL's tool loop leaves them, one entry for each prompt."""
+
+    tool_masks: list[list[int]]
+    """1 for tokens that the model wrote, 0 for those of tools."""
+    turns: list[list[dict[str, Any]]]
+    """Messages of the episode, without the prompt."""
+    completion_ids: list[list[int]]
+
+
+def run_tool_loop(
+    trainer: Any,
+    prompts: Sequence[Sequence[Mapping[str, Any]]],
+    prompt_ids: Sequence[Sequence[int]],
+    *,
+    tools: Sequence[Sequence[Callable[..., Any]]],
+    sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
+) -> ToolLoopResult:
+    """Run the episodes of a batch of prompts with TRL's own tool loop.
+
+    Args:
+        trainer: From `tool_loop_trainer`.
+        prompts: Messages.
+        prompt_ids: The same as token ids.
+        tools: The tools of each prompt.
+        sample: Return one completion for each list of token ids.
+    """
+    parse_response = chat_template_functions().parse_response
+    trainer._sync_tool_dicts = [{tool.__name__: tool for tool in each} for each in tools]
+    trainer._async_tool_dicts = [{}] * len(tools)
+    trainer._generate_single_turn = lambda ids, *_, **__: (sample(ids), None)
+    completion_ids = sample(prompt_ids)
+    prompt_ids = [list(ids) for ids in prompt_ids]
+    turns = []
+    for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
+        turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
+    tool_masks, turns, completion_ids, *_ = trainer._tool_call_loop(
+        [list(prompt) for prompt in prompts], prompt_ids, completion_ids, turns, None, None, {}
+    )
+    return ToolLoopResult(tool_masks, turns, completion_ids)

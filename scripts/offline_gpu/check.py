@@ -128,13 +128,16 @@ def smoke() -> Iterator[Row]:
     settings = gn.preset("cpu", load_in_4bit=True, fast_inference=True, gpu_memory_utilization=0.5)
     begun = time.monotonic()
     model, tokenizer = gn.load_model(settings, report=print)
+    from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.sampling import generate
     from grpo_nb.generation.vllm import model_runner_name
     from grpo_nb.models.import_unsloth import said_last
-    from grpo_nb.models.load import generation_of, has_engine
+    from grpo_nb.models.load import has_engine
 
     is_vllm = has_engine(model)
-    generation = generation_of(model) if is_vllm else f"{generation_of(model)} / {said_last()}"
+    generation = str(choose_engine(model))
+    if not is_vllm:
+        generation = f"{generation} / {said_last()}"
     yield ["generation", is_vllm, generation, "vLLM"]
     yield ["seconds to load", "measured", f"{time.monotonic() - begun:.1f}", ""]
     if not is_vllm:

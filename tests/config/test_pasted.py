@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.config.arguments import installed_arguments, is_publishing
+from grpo_nb.config.arguments import is_publishing
+from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from tests.support.run_folders import info_of
 
 # unslothai/notebooks, `Qwen3_(4B)-GRPO` and others of 2025 and 2026; the sampling parameters are an object of vLLM.
@@ -130,7 +131,7 @@ def test_sampling_params_of_vllm_become_settings() -> None:
     }
 
 
-@pytest.mark.parametrize("name", sorted(installed_arguments()))
+@pytest.mark.parametrize("name", sorted(GRPO_CONFIG_FIELDS))
 def test_each_trl_argument_works_or_says_what_to_write(name: str) -> None:
     """No hint leads in a circle: what a name is refused with is accepted, or is no setting."""
     if name in NAMES:
@@ -164,7 +165,7 @@ def test_unknown_names_are_reported_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*filter(is_publishing, sorted(installed_arguments())), "push_to_hub_model_id"]
+    "name", [*filter(is_publishing, sorted(GRPO_CONFIG_FIELDS)), "push_to_hub_model_id"]
 )
 @pytest.mark.parametrize("value", [True, "me/model"])
 def test_publishing_argument_is_refused_with_push_line(name: str, value: object) -> None:

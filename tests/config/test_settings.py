@@ -1,7 +1,7 @@
 """Settings that cannot work are refused at once, with what to write instead."""
 
+import dataclasses
 import importlib.util
-import inspect
 import json
 import re
 import sys
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.config import arguments
+from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from grpo_nb.config.presets import GPUS, PRESETS
 from grpo_nb.machine.gpu import Gpu
 from tests.support.signatures import text_of
@@ -80,8 +81,8 @@ def test_auto_takes_the_preset_of_the_gpu(
 def test_the_names_and_values_that_are_written_down_are_those_of_the_packages() -> None:
     from trl import GRPOConfig
 
-    known = arguments.installed_arguments()
-    assert known == set(inspect.signature(GRPOConfig).parameters)
+    known = GRPO_CONFIG_FIELDS
+    assert known == {field.name for field in dataclasses.fields(GRPOConfig)}
     assert not arguments._REPLACED.keys() & (known | vars(gn.Settings()).keys())
     assert arguments._OWNED.keys() <= known, "what is refused for a name that is not there is dead"
     publishing = {name for name in known if arguments.is_publishing(name)}
@@ -139,3 +140,18 @@ def test_default_loss_stays_where_a_new_one_comes_first(monkeypatch: pytest.Monk
     spec.loader.exec_module(again)
     assert again.Settings().loss_type == "bnpo"
     assert again.Settings(loss_type="arpo").loss_type == "arpo"
+
+
+def test_unsloth_arguments_are_in_its_class_of_every_trainer() -> None:
+    template = text_of("unsloth/models/rl.py").partition("class Unsloth{RLConfig_name}")[2]
+    fields = set(re.findall(r"^    (\w+) ?: Optional", template.partition("def __init__")[0], re.M))
+    assert fields - {"vllm_sampling_params"} == arguments.UNSLOTH_ARGUMENTS
+
+
+def test_grpo_arguments_refuses_a_field_of_another_trl(tmp_path: Path) -> None:
+    from grpo_nb.training.prepare import grpo_arguments
+
+    settings = gn.preset("cpu", extra={"epsilon": 0.1})
+    object.__setattr__(settings, "extra", {"field_of_next_trl": 1})
+    with pytest.raises(ValueError, match="'field_of_next_trl', and GRPOConfig has no such"):
+        grpo_arguments(settings, {}, tmp_path)

@@ -101,7 +101,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
 
     monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", answers)
     task = SimpleNamespace(
-        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, play=None, begun=dict
+        holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, tools=None, begun=dict
     )
     settings = gn.preset("cpu", holdout_every=1, holdout_questions=4)
     rewards = [in_text, gn.rewards.xml_tags(weight=0.5)]

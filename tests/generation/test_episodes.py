@@ -17,7 +17,7 @@ from trl import chat_template_utils as templates
 from trl.chat_template_utils import parse_response
 
 import grpo_nb as gn
-from grpo_nb.generation.episodes import playing_trainer, tool_template
+from grpo_nb.generation.episodes import episode_trainer, tool_template
 from grpo_nb.generation.sampling import generate
 from grpo_nb.training.prepare import build_trainer, prepare
 from grpo_nb.training.trainer import KitTrainer
@@ -44,12 +44,15 @@ def read_of(*methods: str) -> set[str]:
 
 
 def test_what_trls_loop_reads_of_its_trainer_is_what_it_is_given(tokenizer: Any) -> None:
-    """The contract with trl 1.15. One more name here, and `playing_trainer` needs it too."""
+    """The contract with trl 1.15. One more name here, and `tool_loop_trainer` needs it too."""
     wanted = read_of("_tool_call_loop", "_get_tool_suffix_ids") - _OF_IMAGES
-    play = village_task(gn.preset("cpu")).play
-    given = vars(playing_trainer(type("M", (), {"config": None}), tokenizer, play, 72, {})).keys()
-    set_while_playing = {"_sync_tool_dicts", "_async_tool_dicts", "_generate_single_turn"}
-    assert wanted - {"_get_tool_suffix_ids"} == (given | set_while_playing) - {"play"}
+    tools = village_task(gn.preset("cpu")).tools
+    model = type("M", (), {"config": None})
+    trainer = episode_trainer(
+        model, tokenizer, tools, max_completion_length=72, chat_template_kwargs={}
+    )
+    set_by_the_loop = {"_sync_tool_dicts", "_async_tool_dicts", "_generate_single_turn"}
+    assert wanted - {"_get_tool_suffix_ids"} == vars(trainer).keys() | set_by_the_loop
     assert [*inspect.signature(GRPOTrainer._tool_call_loop).parameters] == [
         "self", "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
     ]  # fmt: skip
@@ -79,7 +82,7 @@ def test_held_out_episodes_are_played_token_by_token_as_in_training(
     batch = trainer._generate_and_score_completions(rows)
     asked = {"max_completion_length": settings.max_completion_length, "temperature": 1.0}
     played = generate(
-        model, tokenizer, [row["prompt"] for row in rows], play=task.play, rows=rows, **asked
+        model, tokenizer, [row["prompt"] for row in rows], tools=task.tools, rows=rows, **asked
     )
     written = batch["completion_mask"] * batch["tool_mask"]
     for one, ids, mask, turns, paid in zip(

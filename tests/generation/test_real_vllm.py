@@ -20,10 +20,12 @@ from transformers import GenerationConfig
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
+from grpo_nb.generation.choice import choose_engine
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
-from grpo_nb.models.load import generation_of, has_engine, longest_of
+from grpo_nb.models.load import has_engine
+from grpo_nb.upstream.vllm import longest_row
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs
 
@@ -88,8 +90,8 @@ def config(**values: object) -> GenerationConfig:
 def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, capfd) -> None:
     """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
     model, _, _, said = loaded
-    assert vllm_problem() is None and has_engine(model) and generation_of(model) == "vLLM"
-    assert longest_of(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model) is None
+    assert vllm_problem() is None and has_engine(model) and choose_engine(model).is_vllm
+    assert longest_row(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model) is None
     assert vllm.model_runner_name(model).endswith("(V1)"), "vLLM's build for a CPU has no V2"
     assert "INFO" in said and "[core.py" in said, (
         said

@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 from grpo_nb.cpu import sampler
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
+from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
 from grpo_nb.training import prepare
 from grpo_nb.training.prepare import build_trainer
@@ -245,7 +246,7 @@ def test_generate_asks_once_and_an_engine_that_slept_sleeps_afterwards(with_engi
 def build_a_trainer(model) -> None:
     """As far as sampling goes: it would sample from the same engine."""
     with pytest.raises(AttributeError):  # there are no settings
-        build_trainer(types.SimpleNamespace(model=model, obstacle=None))
+        build_trainer(types.SimpleNamespace(model=model, engine=choose_engine(model)))
 
 
 def test_training_and_sampling_on_a_cpu_watch_for_other_programs(monkeypatch) -> None:

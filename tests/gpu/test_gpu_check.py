@@ -20,6 +20,7 @@ from scripts.gpu_check import Request, Row
 from tests.conftest import ROOT, brevity
 from tests.support.checks import run_script_here
 from tests.support.notebooks import only_small
+from tests.support.small_models import lora_model
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
@@ -199,7 +200,8 @@ def test_model_runner_of_an_engine_has_a_row(monkeypatch, tmp_path: Path) -> Non
     """Which of vLLM's two ran says what the other rows prove."""
     worker = SimpleNamespace(model_runner=Runner())
     engine = SimpleNamespace(collective_rpc=lambda function: [function(worker)])
-    model = SimpleNamespace(vllm_engine=SimpleNamespace(llm_engine=engine))
+    model = lora_model()
+    model.vllm_engine = SimpleNamespace(llm_engine=engine)
     monkeypatch.setattr(gn, "load_model", lambda settings: (model, None))
     rows = itertools.islice(gpu_check.loaded(Request(str(tmp_path)), gn.preset("cpu")), 3)
     expected = Row("model runner", "measured", "vllm.v1.worker.gpu.model_runner.Runner (V2)")

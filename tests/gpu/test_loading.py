@@ -9,6 +9,7 @@ import os
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ import grpo_nb as gn
 from grpo_nb.config import vllm_obstacle as vllm
 from grpo_nb.config.effective_table import SHARED_SCORING
 from grpo_nb.config.presets import GPUS
+from grpo_nb.generation import choice
+from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
-from grpo_nb.models.load import generation_of, has_engine, loader_arguments, lora_arguments
+from grpo_nb.models.load import has_engine, loader_arguments, lora_arguments
 from grpo_nb.training import info, prepare
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model
@@ -83,6 +86,25 @@ def start_of_vllm() -> None:
     os.write(1, b"C code is heard again\n")
 
 
+class Model:
+    """Stand-in for the loaded model."""
+
+    def __init__(self) -> None:
+        self.generation_config = types.SimpleNamespace(eos_token_id=5)
+        text_config = types.SimpleNamespace(model_type="qwen2")
+        self.config = types.SimpleNamespace(get_text_config=lambda: text_config)
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        return iter([torch.empty(1, device="meta")])
+
+    def modules(self) -> list[Any]:
+        return []
+
+
+def engine_of(model: Model) -> str:
+    return str(choose_engine(model))
+
+
 class Loader:
     """Records calls; its parameters are those of the installed source, so a renamed argument is an error here.
 
@@ -104,7 +126,7 @@ class Loader:
         if self.error and (is_fast or self.always):
             raise RuntimeError(self.error)
         # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
-        model = types.SimpleNamespace(generation_config=types.SimpleNamespace(eos_token_id=5))
+        model = Model()
         if is_fast and self.engine is not None:
             model.vllm_engine = self.engine
         return model, types.SimpleNamespace()
@@ -119,7 +141,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """Loads on a T4 with an installed vLLM, with warnings as errors but for the expected one; returns model and tokenizer."""
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     (tmp_path / "tokenizer.json").touch()
-    monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
+    for module in (models, choice):
+        monkeypatch.setattr(module, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(vllm, "installed_version", lambda name: "0.31.0")
     monkeypatch.setattr(vllm, "vllm_problem", lambda: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
@@ -146,7 +169,7 @@ def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(
     if published is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": published}))
     model, tokenizer = on_a_gpu(Loader(engine=object()))
-    assert has_engine(model) and generation_of(model) == "vLLM" and tokenizer.padding_side == "left"
+    assert has_engine(model) and engine_of(model) == "vLLM" and tokenizer.padding_side == "left"
     assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
     assert model.generation_config.eos_token_id == ends
 
@@ -166,7 +189,7 @@ def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
     assert capfd.readouterr() == ("", "the cache is full\n")
     said = "did not start .RuntimeError: no.*What was said last:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
     model, _ = on_a_gpu(Loader(error="no"), warned=said)
-    assert "said last" not in generation_of(model)
+    assert "said last" not in engine_of(model)
 
 
 def test_an_engine_that_does_not_start_is_not_the_end_and_the_way_out_is_said(on_a_gpu) -> None:
@@ -176,14 +199,14 @@ def test_an_engine_that_does_not_start_is_not_the_end_and_the_way_out_is_said(on
         warned=r"(?s)vLLM did not start .RuntimeError: CuMem.*restart the kernel; or load this model",
     )
     assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
-    assert generation_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
+    assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM did not start")
     on_a_gpu(Loader(error="Engine core initialization failed."), warned="fast_inference=False")
 
 
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> None:
     left_out, _ = on_a_gpu(Loader(), warned="Unsloth does not run this model in vLLM")
-    assert generation_of(left_out).startswith(f"{HERE}; not vLLM: ")
-    assert generation_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
+    assert engine_of(left_out).startswith(f"{HERE}; not vLLM: ")
+    assert engine_of(on_a_gpu(Loader(), fast_inference=False)[0]) == HERE, (
         "not asked for it is not missed"
     )
     monkeypatch.setattr(vllm, "installed_version", lambda name: None)
@@ -193,7 +216,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
         warned="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu",
     )
     assert "fast_inference" not in loader.calls[0] and not has_engine(model)
-    assert generation_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
+    assert engine_of(model).startswith(f"{HERE}; not vLLM: vLLM is not installed")
     on_a_gpu(loader)
 
 
@@ -289,9 +312,11 @@ def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(
 def test_the_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:
-    for place in (prepare, unsloth_first):
+    for place in (prepare, unsloth_first, choice):
         monkeypatch.setattr(place, "find_gpu", lambda: GPUS["t4"])
-    model = types.SimpleNamespace(vllm_engine=engine)
+    monkeypatch.setattr(vllm, "installed_version", lambda name: None)
+    model = Model()
+    model.vllm_engine = engine
     arguments = prepare.grpo_arguments(gn.preset("t4"), {"r": 1.0}, tmp_path, model)
     assert arguments.get("use_vllm", False) is (engine is not None)
 

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import grpo_nb as gn
-from grpo_nb.models.match import require_same_settings
+from grpo_nb.models import match
+from grpo_nb.models.match import (
+    LoadRecord,
+    as_loaded,
+    keep_record,
+    record_of_model,
+    require_same_settings,
+)
 from tests.support.tiny import load_tiny
 
 
@@ -63,3 +71,34 @@ def test_all_that_use_the_model_refuse_them_before_anything_is_written(
         ):
             use()
     assert not Path(settings.run_root).exists()
+
+
+def test_load_model_leaves_no_attribute_on_the_model(loaded: tuple[Any, ...]) -> None:
+    model = loaded[0]
+    names = [*vars(model), *vars(model.get_base_model())]
+    assert [name for name in names if name.startswith(("grpo_nb", "_grpo_nb"))] == []
+
+
+def test_load_record_is_found_from_wrapper_and_base(loaded: tuple[Any, ...]) -> None:
+    model, _, _, settings = loaded
+    record = record_of_model(model)
+    assert record is not None
+    assert record.settings == settings
+    assert record_of_model(model.get_base_model()) is record
+
+
+def test_load_record_ends_with_its_model() -> None:
+    model = torch.nn.Linear(1, 1)
+    keep_record(model, LoadRecord(gn.Settings()))
+    count = len(match._RECORDS)
+    del model
+    assert len(match._RECORDS) == count - 1
+
+
+def test_as_loaded_takes_the_shape_of_the_adapter() -> None:
+    model = torch.nn.Linear(1, 1)
+    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4
+    keep_record(model, LoadRecord(gn.Settings(lora_rank=32), is_shaped_by_adapter=True))
+    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 32
+    keep_record(model, LoadRecord(gn.Settings(lora_rank=32)))
+    assert as_loaded(model, gn.Settings(lora_rank=4)).lora_rank == 4

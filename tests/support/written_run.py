@@ -43,6 +43,7 @@ def write_run(
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.config.number_types import number_type
+    from grpo_nb.generation.choice import choose_engine
     from grpo_nb.training.info import run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
@@ -54,9 +55,13 @@ def write_run(
     )
     weights = gn.rewards.weights_by_name(rewards)
     prepared = SimpleNamespace(
-        settings=settings, task=task, rewards=rewards, weights=weights, obstacle=None
+        settings=settings,
+        task=task,
+        rewards=rewards,
+        weights=weights,
+        engine=choose_engine(None, settings),
     )
-    info = {**run_info(prepared, number_type(settings, None).name), "status": "finished"}
+    info = run_info(prepared, number_type(settings, None).name).to_dict() | {"status": "finished"}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)

@@ -63,10 +63,10 @@ def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
     asked = [("1 + 1?", "2"), ("2 + 2?", "4"), ("", "1"), (None, "1"), (float("nan"), "1"), ("3?", ""), ({"a": 1}, "6"),
              ("1 +  1?", "2.0"), ("Total", "9")]  # fmt: skip
     rows = [{"question": question, "answer": answer} for question, answer in asked]
-    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
     assert task.dropped == {
         "with an empty question": 3, "with an empty answer": 1, "whose question is no text": 1, "repeated": 1,
-        "that keep= leaves out": 1,
+        "that filter= leaves out": 1,
     }  # fmt: skip
     shown = repr(task)
     assert (

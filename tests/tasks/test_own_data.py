@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import alike_labels, answers_of
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
 from grpo_nb.tasks.system_role import fit_to_template
@@ -203,7 +203,7 @@ def test_option_positions_without_evidence_are_noted() -> None:
 
 def test_rows_that_keep_leaves_out_decide_nothing() -> None:
     rows = [*rows_of(["4", "5"]), {"question": "Total", "answer": ["a", "b"]}]
-    task = gn.load_task(rows, holdout=1, keep=lambda row: row["question"] != "Total")
+    task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
     assert "accepted_answers" not in task.train.column_names
 
 
@@ -563,12 +563,12 @@ def test_holdout_is_read_like_the_training_rows() -> None:
         train,
         holdout=test,
         columns={"question": "q", "answer": "a"},
-        keep=lambda row: not row["drop"],
+        filter=lambda row: not row["drop"],
     )
     assert list(task.holdout["answer"]) == ["7", "7"]
     assert task.holdout[0]["prompt"][0] == task.train[0]["prompt"][0]
     assert task.dropped["in holdout, with an empty question"] == 1
-    assert task.dropped["in holdout, that keep= leaves out"] == 1
+    assert task.dropped["in holdout, that filter= leaves out"] == 1
 
 
 def test_training_rows_that_are_held_out_are_left_out() -> None:
@@ -752,9 +752,9 @@ def look_up(table: dict, word: str, limit: int = 3) -> str:
 )
 def test_partial_tool_is_a_tool_without_its_set_arguments(make) -> None:
     played = gn.load_task(TRAIN, holdout=4).with_tools(make())
-    (tool,) = played.play.of()
+    (tool,) = played.tools.of()
     assert tool.__name__ == "look_up" and tool(word="a") == "123"
-    (schema,) = played.play.schemas
+    (schema,) = played.tools.schemas
     assert [*schema["function"]["parameters"]["properties"]] == ["word", "limit"]
 
 

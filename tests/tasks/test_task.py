@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.contamination import normalized_question
 from tests.tasks.test_answers import KINDS
 
@@ -79,7 +79,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
         (ROWS, {"columns": {"level": "question"}}, ValueError, "has the part 'level'.*columns=.\"question\": \"level\""),
         (ROWS, {"columns": {"answer": ["answer", "x"]}}, ValueError, "Only a question may be of several"),
-        (ROWS, {"keep": lambda row: False}, ValueError, "left of 20: 20 that keep= leaves out .row 0: question="),
+        (ROWS, {"filter": lambda row: False}, ValueError, "left of 20: 20 that filter= leaves out .row 0: question="),
         (ROWS, {"contradictory": "last"}, ValueError, "contradictory = 'last' is not known here"),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_an_episode_begins_with_nothing_left_of_the_one_before(task: gn.tasks.Ta
             self.seen_before = 1
             return super().read(place)
 
-    played = task.with_tools(environment=Hoarding).play.fresh_environment()
+    played = task.with_tools(environment=Hoarding).tools.fresh_environment()
     row = task.train[0]
     played.reset(**row)
     played.read(place=row["chain"][0])
@@ -148,11 +148,11 @@ def test_an_episode_changes_no_row_and_its_methods_are_to_others_as_they_were_wr
             """Read the sign."""
             return 7
 
-    play, row = task.with_tools(environment=Deck).play, task.train[0]
+    held, row = task.with_tools(environment=Deck).tools, task.train[0]
     before = list(row["chain"])
     for _ in range(2):  # the second finds the deck as it was
-        _, columns = play.begin(row)
-        tools = {tool.__name__: tool for tool in play.of(columns["environments"])}
+        _, columns = held.begin(row)
+        tools = {tool.__name__: tool for tool in held.of(columns["environments"])}
         assert tools["is_open"]() == str(len(before) < 2) and columns["environments"].is_open() is (
             len(before) < 2
         )
@@ -194,12 +194,12 @@ def test_a_call_is_stopped_after_its_time_and_gets_the_texts_that_it_asks_for(
         time.sleep(30)
         return place
 
-    (limited,) = task.with_tools(slow, seconds_per_call=0.05).play.of()
+    (limited,) = task.with_tools(slow, seconds_per_call=0.05).tools.of()
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"stopped after 0.05 s"):
         limited(place="mill")
     assert time.monotonic() - began < 5
-    (reading,) = task.with_tools(read).play.of()
+    (reading,) = task.with_tools(read).tools.of()
     assert reading(place=7) == "'7'", "a template may read the text as a number"
 
 

@@ -44,7 +44,7 @@ def test_it_teaches_turns_it_never_saw_and_a_training_goes_on_from_there(tiny) -
     runs = {}
     for reference in ("start", "base"):
         restore()
-        how = {"name": f"from-{reference}", "reference": reference}
+        how = {"name": f"from-{reference}", "kl_reference": reference}
         runs[reference] = gn.train(model, tokenizer, task, [brevity], settings, **how)
     assert runs["start"].rows[0]["kl"] == pytest.approx(0, abs=1e-6)
     assert runs["start"].info["reference"] == "the adapter it started from"

@@ -117,7 +117,7 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
         holdout=[{"prompt": "q", "answer": "7"}] * 30,
         format=None,
         chat_template_kwargs={},
-        play=None,
+        tools=None,
         begun=dict,
     )
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)

@@ -17,6 +17,7 @@ from grpo_nb.core import files
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
+from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
@@ -86,16 +87,15 @@ def find_run(
     settings: gn.Settings, name: str | None, resume: object, **changes: object
 ) -> Resumption | None:
     with ExitStack() as locks:
-        return find(
-            settings, name, resume, make_info(settings=settings.to_dict(), **changes), locks
-        )
+        info = RunInfo(**make_info(settings=settings.to_dict(), **changes))
+        return find(settings, name, resume, info, locks)
 
 
 def continued(run: gn.runs.Run, **now: object) -> dict:
-    info = make_info(**now)
-    settings = gn.Settings.from_dict(info["settings"])
+    info = RunInfo(**make_info(**now))
+    settings = gn.Settings.from_dict(info.settings)
     with ExitStack() as locks:
-        return continued_info(find(settings, None, run.path, info, locks), info)
+        return continued_info(find(settings, None, run.path, info, locks), info).to_dict()
 
 
 def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
@@ -302,7 +302,8 @@ def test_auto_refuses_a_locked_run(root: Path, settings: gn.Settings) -> None:
 def test_find_run_locks_the_run_until_the_stack_closes(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     with ExitStack() as locks:
-        find(settings, None, "auto", make_info(settings=settings.to_dict()), locks)
+        info = RunInfo(**make_info(settings=settings.to_dict()))
+        find(settings, None, "auto", info, locks)
         with pytest.raises(FolderLockedError):
             locked(run.path).__enter__()
     with locked(run.path):

@@ -3,6 +3,8 @@
 Moving a pin shows here at once what breaks.
 """
 
+import inspect
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from trl import GRPOTrainer
 
 from grpo_nb.core.words import EnvironmentProblem
-from grpo_nb.upstream import peft, symbols, transformers, trl, unsloth
+from grpo_nb.upstream import peft, symbols, transformers, trl, unsloth, vllm
+from tests.support.signatures import FACTS
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +143,123 @@ def test_cpu_dtype_probe_follows_the_kit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_notebook_patch_is_in_installed_unsloth() -> None:
     unsloth.patch_vllm_for_notebooks()
+
+
+@pytest.mark.parametrize("name", sorted(trl.CHAT_TEMPLATE_FUNCTIONS))
+def test_chat_template_function_that_is_missing_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = trl.chat_template_functions()
+    monkeypatch.delattr(functions, name)
+    with pytest.raises(EnvironmentProblem, match=rf"chat_template_utils\.{name} is missing in trl"):
+        trl.chat_template_functions()
+
+
+def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
+    trainer = trl.tool_loop_trainer(
+        None,
+        None,
+        schemas=[],
+        rounds=1,
+        max_completion_length=8,
+        chat_template=None,
+        chat_template_kwargs={},
+    )
+    assert isinstance(trainer, GRPOTrainer)
+    assert trainer.max_tool_calling_iterations == 1
+
+
+def test_tool_loop_trainer_without_its_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl.GRPOTrainer", type("Changed", (), {}))
+    with pytest.raises(EnvironmentProblem, match=r"Changed\._tool_call_loop is missing in trl"):
+        trl.tool_loop_trainer(
+            None,
+            None,
+            schemas=[],
+            rounds=1,
+            max_completion_length=8,
+            chat_template=None,
+            chat_template_kwargs={},
+        )
+
+
+class Engine:
+    """Inner parts of `vllm.LLM` 0.31 that the kit uses, with the signatures of its source."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self.requests: dict[str, object] = {}
+        core = SimpleNamespace(batch_queue=None)
+        self.llm_engine = SimpleNamespace(
+            vllm_config=SimpleNamespace(model_config=SimpleNamespace(max_model_len=64)),
+            is_sleeping=lambda: "sleep" in self.calls,
+            output_processor=SimpleNamespace(request_states=self.requests),
+            engine_core=SimpleNamespace(engine_core=core),
+            abort_request=self.abort_request,
+            collective_rpc=self.collective_rpc,
+        )
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        self.calls.append("sleep")
+
+    def abort_request(self, request_ids: list[str], internal: bool = False) -> None:
+        self.calls.append((request_ids, internal))
+
+    def collective_rpc(
+        self,
+        method: object,
+        timeout: float | None = None,
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> list[object]:
+        return [method(SimpleNamespace(model_runner=self))]
+
+
+def test_stand_in_of_vllm_has_its_signatures() -> None:
+    inner = "vllm/v1/engine/llm_engine.py:LLMEngine"
+    pairs = {
+        f"{inner}.abort_request": Engine.abort_request,
+        f"{inner}.collective_rpc": Engine.collective_rpc,
+        "vllm/entrypoints/llm.py:LLM.sleep": Engine.sleep,
+    }
+    for name, method in pairs.items():
+        assert list(inspect.signature(method).parameters)[1:] == FACTS[name], name
+
+
+def test_vllm_engine_reports_length_sleep_and_runner() -> None:
+    engine = Engine()
+    assert vllm.longest_row(engine) == 64
+    assert not vllm.is_sleeping(engine)
+    vllm.put_to_sleep(engine)
+    assert vllm.is_sleeping(engine)
+    assert vllm.model_runner_class(engine).endswith("test_symbols.Engine")
+
+
+def test_drop_requests_aborts_by_the_engines_own_names() -> None:
+    engine = Engine()
+    cleaned: list[object] = []
+    vllm.drop_requests(engine, cleaned.append)
+    assert engine.calls == []
+    engine.requests["7-own"] = object()
+    vllm.drop_requests(engine, cleaned.append)
+    assert engine.calls == [(["7-own"], True)]
+    assert len(cleaned) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "call"),
+    [
+        ("vllm_config", vllm.longest_row),
+        ("is_sleeping", vllm.is_sleeping),
+        ("collective_rpc", vllm.model_runner_class),
+        ("output_processor", lambda engine: vllm.drop_requests(engine, print)),
+        ("engine_core", lambda engine: vllm.drop_requests(engine, print)),
+        ("abort_request", lambda engine: vllm.drop_requests(engine, print)),
+    ],
+)
+def test_vllm_engine_without_a_part_is_refused(part: str, call: Callable[[Engine], object]) -> None:
+    engine = Engine()
+    engine.requests["7-own"] = object()
+    delattr(engine.llm_engine, part)
+    with pytest.raises(EnvironmentProblem, match=rf"{part} is missing in vllm .*vllm 0\.31\.0"):
+        call(engine)

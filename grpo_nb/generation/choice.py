@@ -1,0 +1,112 @@
+"""`choose_engine`: which engine samples from a model, and why it is not a faster one.
+
+vLLM is the fastest, on a GPU. On a CPU it is the kit's `CpuEngine`, which computes each distinct
+prompt once. Everything else is sampled by `model.generate`, of Unsloth or of transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grpo_nb.config.vllm_obstacle import vllm_obstacle
+from grpo_nb.generation.vllm import vllm_rollout_obstacle
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.load import has_engine
+from grpo_nb.models.match import record_of_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from grpo_nb.config.settings import Settings
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine that samples from a model, and why it is not a faster one."""
+
+    name: str
+    """Name of the engine, as `run.json` records it."""
+    why_not_vllm: str | None
+    """Reason why vLLM does not sample, with what to do; None if it does."""
+    why_not_cpu_engine: str | None
+    """Reason why the `CpuEngine` cannot run the model; None if it can."""
+    is_vllm_missed: bool = False
+    """True if the model was loaded with `fast_inference`, and vLLM does not sample."""
+
+    @property
+    def is_vllm(self) -> bool:
+        """True if vLLM samples."""
+        return self.why_not_vllm is None
+
+    def __str__(self) -> str:
+        return f"{self.name}; not vLLM: {self.why_not_vllm}" if self.is_vllm_missed else self.name
+
+
+def choose_engine(
+    model: PreTrainedModel | None,
+    settings: Settings | None = None,
+    *,
+    longest_row: int | None = None,
+) -> EngineChoice:
+    """Return the engine that will sample from a model as it is, and why it is not a faster one.
+
+    Args:
+        model: The loaded model, or None for the engine that a model of these settings would get.
+        settings: Of the run. Without them only the model decides.
+        longest_row: Tokens of the longest prompt and completion together; by default the most that
+            the settings allow.
+
+    >>> choose_engine(None, Settings(fast_inference=True)).why_not_vllm  # without a GPU
+    'vLLM needs a GPU (fast_inference=False says that you want it so)'
+    """
+    if settings is not None and longest_row is None:
+        longest_row = settings.max_prompt_length + settings.max_completion_length
+    why_not_vllm = _vllm_reason(model, settings)
+    why_not_cpu_engine = _cpu_engine_reason(model, settings, longest_row)
+    if why_not_vllm is None:
+        name = "vLLM"
+    elif find_gpu() is not None:
+        name = "Unsloth's own generation"
+    elif why_not_cpu_engine is None:
+        name = "the kit's rollout on a CPU"
+    else:
+        name = "transformers' own generation"
+    record = None if model is None else record_of_model(model)
+    return EngineChoice(
+        name=name,
+        why_not_vllm=why_not_vllm,
+        why_not_cpu_engine=why_not_cpu_engine,
+        is_vllm_missed=why_not_vllm is not None
+        and record is not None
+        and bool(record.why_not_vllm),
+    )
+
+
+def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> str | None:
+    """Return why vLLM does not sample, or None if it does."""
+    if model is None:
+        if settings is None:
+            raise TypeError("choose_engine(None) needs settings: choose_engine(None, settings).")
+        obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
+        return None if obstacle is None else str(obstacle)
+    if has_engine(model):
+        return vllm_rollout_obstacle(model)
+    record = record_of_model(model)
+    if record is not None and record.why_not_vllm:
+        return record.why_not_vllm
+    obstacle = None if settings is None else vllm_obstacle(settings, find_gpu())
+    return "The model was loaded without vLLM." if obstacle is None else str(obstacle)
+
+
+def _cpu_engine_reason(
+    model: PreTrainedModel | None, settings: Settings | None, longest_row: int | None
+) -> str | None:
+    """Return why the `CpuEngine` cannot run the model, or None if it can."""
+    if settings is not None and not settings.shared_prompts:
+        return "it is switched off"
+    if model is None:
+        return None if find_gpu() is None else "That is for CPUs."
+    from grpo_nb.cpu.engine import CpuEngine
+
+    return CpuEngine.obstacle(model, longest_row)

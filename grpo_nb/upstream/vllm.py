@@ -1,0 +1,100 @@
+"""Inner parts of a vLLM engine that the kit reads or cleans up.
+
+An *engine* is the `vllm.LLM` that Unsloth hands out as `model.vllm_engine`. It runs in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from grpo_nb.upstream.symbols import require_symbol
+
+WRITTEN_FOR = "vllm 0.31.0"
+
+
+def longest_row(engine: Any) -> int:
+    """Return how many tokens of prompt and completion together an engine was started for.
+
+    The engine truncates what is longer without a word (vllm/v1/core/sched/utils.py, `check_stop`).
+    """
+    return _part(engine, "llm_engine", "vllm_config", "model_config", "max_model_len")
+
+
+def is_sleeping(engine: Any) -> bool:
+    """Return whether an engine sleeps, so that its cache holds no memory.
+
+    vllm/v1/engine/llm_engine.py, `LLMEngine.is_sleeping`.
+    """
+    return _part(engine, "llm_engine", "is_sleeping")()
+
+
+def put_to_sleep(engine: Any) -> None:
+    """Put an engine to sleep, at the level that Unsloth itself uses.
+
+    Unsloth wakes the engine at the next sampling (unsloth_zoo/vllm_utils.py,
+    `patch_vllm_enable_sleep_mode`).
+    """
+    require_symbol(engine, "sleep", written_for=WRITTEN_FOR)(1)
+
+
+def model_runner_class(engine: Any) -> str:
+    """Return module and class of an engine's model runner.
+
+    vLLM 0.31 uses its Model Runner V2 on a GPU and V1 on a CPU (vllm/config/vllm.py,
+    `use_v2_model_runner`). The two share a class name and differ in their module.
+    """
+    call_in_worker = _part(engine, "llm_engine", "collective_rpc")
+    (name,) = call_in_worker(_runner_class)
+    return name
+
+
+def _runner_class(worker: Any) -> str:
+    runner = type(require_symbol(worker, "model_runner", written_for=WRITTEN_FOR))
+    return f"{runner.__module__}.{runner.__qualname__}"
+
+
+def drop_requests(engine: Any, clean_worker: Callable[[Any], None]) -> None:
+    """Remove the requests that an interrupted sampling left in an engine.
+
+    An interrupt ends `LLM.generate` without a word to the engine (vllm/entrypoints/offline_utils.py,
+    `_run_engine`). The next call would wait for ever: a request whose step was interrupted counts as
+    computed (v1/core/sched/scheduler.py, `_update_after_schedule`) though its token never came, so
+    it is not scheduled again and never ends. If the interrupt came after a step was computed, its
+    result waits to be sampled from, and the next step is refused (v1/worker/gpu_model_runner.py,
+    `execute_model`). On a GPU two steps are under way at a time, in a queue; with a full queue every
+    call ends in an assertion (v1/engine/core.py, `step_with_batch_queue`).
+
+    Args:
+        engine: The engine.
+        clean_worker: Clears what the interrupted step left in a worker.
+    """
+    inner = _part(engine, "llm_engine")
+    left = list(_part(inner, "output_processor", "request_states"))
+    if not left:
+        return
+    core = _part(inner, "engine_core", "engine_core")
+    if not hasattr(core, "batch_queue"):
+        require_symbol(core, "batch_queue", written_for=WRITTEN_FOR)
+    # None where there is one step at a time.
+    steps_under_way = core.batch_queue
+    while steps_under_way:
+        # The step is waited for, as the GPU writes where the next requests will. An error of it
+        # belongs to the call that was interrupted.
+        with contextlib.suppress(Exception):
+            steps_under_way.pop()[0].result()
+    abort = require_symbol(
+        inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
+    )
+    abort(left, internal=True)
+    _part(inner, "collective_rpc")(clean_worker)
+
+
+def _part(owner: Any, *names: str) -> Any:
+    """Return an inner part of an engine, or raise one sentence if a step of the way is missing."""
+    for name in names:
+        if not hasattr(owner, name):
+            require_symbol(owner, name, written_for=WRITTEN_FOR)
+        owner = getattr(owner, name)
+    return owner

@@ -1,0 +1,67 @@
+"""The engine that samples, and why it is not a faster one."""
+
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.config import vllm_obstacle
+from grpo_nb.config.presets import GPUS
+from grpo_nb.generation import choice
+from grpo_nb.generation.choice import choose_engine
+from grpo_nb.models.match import LoadRecord, keep_record
+from tests.support.small_models import lora_model
+
+
+@pytest.fixture
+def model() -> Any:
+    return lora_model()
+
+
+def test_choose_engine_on_a_cpu_is_the_kits(model: Any) -> None:
+    engine = choose_engine(model, gn.preset("cpu"))
+    assert str(engine) == "the kit's rollout on a CPU"
+    assert engine.why_not_cpu_engine is None
+    assert not engine.is_vllm
+
+
+def test_choose_engine_names_the_switch_of_shared_prompts(model: Any) -> None:
+    engine = choose_engine(model, gn.preset("cpu", shared_prompts=False))
+    assert engine.name == "transformers' own generation"
+    assert engine.why_not_cpu_engine == "it is switched off"
+
+
+def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
+    model.config.layer_types = ["sliding_attention"]
+    model.config.sliding_window = 64
+    short = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
+    assert choose_engine(model, short).why_not_cpu_engine is None
+    assert "64 tokens" in choose_engine(model, short, longest_row=65).why_not_cpu_engine
+
+
+def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
+    settings = gn.preset("cpu", fast_inference=True)
+    keep_record(model, LoadRecord(settings, why_not_vllm="vLLM did not start (x)"))
+    engine = choose_engine(model, settings)
+    assert engine.why_not_vllm == "vLLM did not start (x)"
+    assert str(engine) == "the kit's rollout on a CPU; not vLLM: vLLM did not start (x)"
+
+
+def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:
+    model.vllm_engine = object()
+    assert choose_engine(model).is_vllm
+    assert str(choose_engine(model)) == "vLLM"
+
+
+def test_choose_engine_without_model_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "needs a GPU" in choose_engine(None, gn.Settings(fast_inference=True)).why_not_vllm
+    monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(vllm_obstacle, "installed_version", lambda name: "0.31.0")
+    engine = choose_engine(None, gn.preset("t4"))
+    assert engine.is_vllm
+    assert engine.why_not_cpu_engine == "That is for CPUs."
+
+
+def test_choose_engine_without_model_and_settings_is_refused() -> None:
+    with pytest.raises(TypeError, match="needs settings"):
+        choose_engine(None)

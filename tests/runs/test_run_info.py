@@ -1,0 +1,71 @@
+"""run.json: one dataclass that is written and read in one place, with the version of its format."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.runs.run_info import FORMAT_VERSION, RunInfo, read_run_info
+from tests.support.run_folders import info_of
+
+
+def write(folder: Path, **changes: object) -> Path:
+    file = folder / "run.json"
+    file.write_text(json.dumps(info_of({"right": 1.0}) | changes))
+    return file
+
+
+def test_run_info_goes_through_its_file_unchanged(tmp_path: Path) -> None:
+    info = read_run_info(write(tmp_path))
+    info.adapter_step = 0
+    info.not_saved = []
+    info.write(tmp_path / "run.json")
+    assert read_run_info(tmp_path / "run.json") == info
+
+
+def test_written_run_info_has_the_version_of_its_format(tmp_path: Path) -> None:
+    info = read_run_info(write(tmp_path))
+    info.write(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["format_version"] == FORMAT_VERSION
+
+
+def test_run_info_without_version_is_read_as_the_first(tmp_path: Path) -> None:
+    assert read_run_info(write(tmp_path)).format_version == 1
+
+
+def test_run_info_leaves_out_what_was_not_recorded(tmp_path: Path) -> None:
+    content = read_run_info(write(tmp_path)).to_dict()
+    assert "adapter_step" not in content
+    assert "number_type" in content
+
+
+def test_run_info_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    later = FORMAT_VERSION + 1
+    write(tmp_path, format_version=later, status="a later word")
+    said = rf"run\.json has format version {later}, and this version of grpo_nb reads up to"
+    with pytest.raises(ValueError, match=said):
+        _ = gn.open_run(tmp_path).info
+
+
+@pytest.mark.parametrize("version", ["1", -1, 1.5, None, [], True])
+def test_run_info_of_a_damaged_version_is_refused(tmp_path: Path, version: object) -> None:
+    write(tmp_path, format_version=version)
+    with pytest.raises(ValueError, match=r"format_version = .* must be a whole number"):
+        _ = gn.open_run(tmp_path).info
+
+
+def test_list_of_runs_goes_on_past_a_later_version(tmp_path: Path) -> None:
+    for name, changes in (("now", {}), ("later", {"format_version": FORMAT_VERSION + 1})):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, **changes)
+    assert "format version" in repr(gn.runs.list(tmp_path))
+    assert "now" in repr(gn.runs.list(tmp_path))
+
+
+def test_every_checked_field_is_one_of_run_info() -> None:
+    from grpo_nb.runs import run_info
+
+    names = {field.name for field in dataclasses.fields(RunInfo)}
+    assert run_info._RUN.keys() | run_info._PROCESS.keys() <= names
