@@ -12,7 +12,8 @@ from grpo_nb.tasks.answers import folded, read_letter
 
 # Column names such as A, opa, option_b, choice1, answerC, sol2, ending0. Other words are not options: sentence1, sentence2.
 _COLUMN = re.compile(
-    r"(?P<word>op|opt|option|choice|ans|answer|alternative|alt|ending|sol|solution|candidate|)[ _-]*\(?(?P<mark>[a-z]|\d)[).:]?",
+    r"(?P<word>op|opt|option|choice|ans|answer|alternative|alt|ending|sol|solution|candidate|)"
+    r"[ _-]*\(?(?P<mark>[a-z]|\d)[).:]?",
     re.IGNORECASE,
 )
 _FIRST_MARKS = ("a", "0", "1")
@@ -108,7 +109,7 @@ def _entries(held: Any) -> list[tuple[str, Any]]:
     True
     """
     if isinstance(held, str):
-        held = _read_list(held)
+        held = read_list(held)
     if isinstance(held, Mapping):
         if held.keys() == {"label", "text"}:  # as in ARC
             return list(zip(map(str, held["label"]), held["text"], strict=False))
@@ -137,7 +138,7 @@ def _labelled(entry: Any) -> tuple[str, Any] | None:
     return str(entry[labels.pop()]), entry[texts.pop()]
 
 
-def _read_list(text: str) -> Any:
+def read_list(text: str) -> Any:
     """Return the list or dict that a text cell holds, in JSON or as Python writes it; None for any other text."""
     if text.strip()[:1] not in ("[", "{"):
         return None
