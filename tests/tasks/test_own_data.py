@@ -976,3 +976,15 @@ def test_messages_a_template_refuses_are_told_without_settings() -> None:
     ]
     with pytest.raises(ValueError, match="must alternate"):
         gn.load_task(rows, tokenizer=tokenizer_with(GEMMA_2), holdout=1)
+
+
+def test_percent_rule_names_bare_fractions_beside_signs() -> None:
+    rule = answers_of(["12", "0.5", "40", "3%"]).percent_rule
+    assert "3% may be written without it" in rule
+    assert "0.5 is also 50%, and not 0.5%" in rule
+
+
+def test_column_of_percentiles_holds_no_percentages() -> None:
+    rows = [{"question": f"{n}?", "percentile": str(n)} for n in (12, 50, 99)]
+    task = gn.load_task(rows, columns={"answer": "percentile"}, holdout=1)
+    assert answers(task) == ["12", "50", "99"]
