@@ -65,11 +65,23 @@ def gold_answers(value: Any) -> list[str]:
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
     """
+    value = _without_numpy(value)
     values = value if isinstance(value, (list, tuple)) else [value]
-    texts = [
-        str(one).strip() for one in values if one is not None and one == one
-    ]  # NaN is not itself
+    texts = [str(one).strip() for one in values if not _is_empty(one)]
     return [text for text in texts if text]
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return an array or number of numpy, as a cell of pandas may hold, as a list or number."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_empty(value: Any) -> bool:
+    """Say whether a value is None or what pandas has for an empty cell: NaN and NaT are not themselves, NA is neither."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # "boolean value of NA is ambiguous"
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +235,14 @@ class json_answer(SlotReward):
             _validator(self.schema)
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
-        gold = None if self.column is None else self.column_of(row, self.column)
-        is_there = gold is not None and gold == gold  # NaN, an empty cell of pandas, is not itself
-        value, is_json = read_json(gold) if isinstance(gold, str) else (gold, is_there)
-        return [value] if is_json or self.column is None else []
+        if self.column is None:
+            return [None]
+        gold = _without_numpy(self.column_of(row, self.column))
+        if _is_empty(gold):
+            return []
+        text = gold if isinstance(gold, str) else json.dumps(gold, default=str)
+        value, is_json = read_json(text)  # NaN and infinity, at any depth, are no JSON
+        return [value] if is_json else []
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         score, golds = super().score_text(text, row), self.golds(row)

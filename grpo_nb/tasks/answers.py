@@ -24,7 +24,7 @@ _LETTER = re.compile(
     re.DOTALL,
 )
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
-_PERCENT_NAME = re.compile(r"(?i)per ?cent|(?<![a-z])pct(?![a-z])|%")
+_PERCENT_NAME = re.compile(r"(?i)per ?cent(?!ile)|(?<![a-z])pct(?![a-z])|%")
 _SHORTEST_ALIKE = 5  # characters: shorter words, such as "lost" and "last", are labels of their own
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 
@@ -131,12 +131,13 @@ def _percent_rule(golds: Sequence[str]) -> str:
         ),
         None,
     )
+    rules = []
     if signed is not None:
-        return f"in percent where a sign stands: {signed} may be written without it"
-    if small is None:
-        return ""
-    percent = 100 * float(numbers[small].value)
-    return f"{small} is also {percent:.10g}%, and not {small}%"
+        rules.append(f"in percent where a sign stands: {signed} may be written without it")
+    if small is not None:
+        percent = 100 * float(numbers[small].value)
+        rules.append(f"{small} is also {percent:.10g}%, and not {small}%")
+    return "; ".join(rules)
 
 
 def as_percentages(golds: Sequence[str], column: str) -> tuple[list[str], str]:

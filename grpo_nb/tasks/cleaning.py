@@ -4,18 +4,19 @@ import json
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import did_you_mean, displayable, shorten
-from grpo_nb.tasks.answers import Kind, is_same_answer
+from grpo_nb.tasks.answers import Kind, is_same_answer, read_json
 from grpo_nb.tasks.numbers import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
     as_letter,
     options_in,
+    read_list,
     unshown_options,
 )
 from grpo_nb.tasks.read_rows import Rows
@@ -39,7 +40,9 @@ INSTRUCTS = ("system", "developer")
 _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
 _CHATS = ("messages", "conversations")
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
-_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>[^\n]+?)\s*")  # as in GSM8K
+_SOLVED = re.compile(
+    r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*"
+)  # as in GSM8K
 # How people call these columns; only ever proposed, never taken.
 _USUAL = {
     "question": (
@@ -119,6 +122,8 @@ class _Reading:
 
     has_aliases: bool = False
     """A list of texts holds several answers, any of which is right."""
+    is_list_in_text: bool = False
+    """Such lists are written in text cells, as a CSV file has them: `['Paris', 'City of Paris']`."""
     options: OptionReading | None = None
     """How an answer names one of the options."""
     is_after_hashes: bool = False
@@ -162,21 +167,28 @@ def clean(
             kept.append((number, row))
         else:
             cleaned.leave_out("that filter= leaves out", number, row)
-    reading = (
-        like.reading if like is not None else _reading_of([row for _, row in kept], used, kind)
-    )
+    reading = _reading_of([row for _, row in kept], used, kind)
+    if like is not None:
+        has_aliases = like.reading.has_aliases or reading.has_aliases
+        is_list_in_text = like.reading.is_list_in_text or reading.is_list_in_text
+        reading = replace(like.reading, has_aliases=has_aliases, is_list_in_text=is_list_in_text)
     for number, row in kept:
         try:
             items.append(_Item(number, row, _parts(row, used, reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     if items:
-        items, is_after_hashes = _without_solutions(items, reading, like is not None, cleaned)
+        items, is_after_hashes = _without_solutions(items, reading, cleaned)
         reading = replace(reading, is_after_hashes=is_after_hashes)
     if not items:
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
     cleaned.reading = reading
     cleaned.notes += _notes_on_answers(read.rows, items, used, reading)
+    if kind is None and all(map(_is_json_list, items)):
+        cleaned.notes.append(
+            "each answer is a list in JSON, and the model has to write all of it. If each entry alone is right, write "
+            'kind="text"'
+        )
     items = _once(read.place, items, contradictory, cleaned)
     _add_columns(found, items, cleaned)
     cleaned.rows = [item.parts for item in items]
@@ -194,12 +206,38 @@ def _reading_of(
     pairs = [
         (gold, held) for gold, held in zip(golds, options, strict=True) if held and _is_there(gold)
     ]
-    return _Reading(_has_aliases(golds, kind), OptionReading.of(pairs) if pairs else None)
+    is_list_in_text = not pairs and kind != "json" and _has_lists_in_text(golds, kind)
+    if is_list_in_text:
+        golds = [_listed(gold) for gold in golds]
+    return _Reading(
+        _has_aliases(golds, kind), is_list_in_text, OptionReading.of(pairs) if pairs else None
+    )
 
 
-def _has_aliases(golds: Iterable[Any], kind: Kind | None) -> bool:
+def _listed(gold: Any) -> Any:
+    """Return the list of texts that a text cell holds; any other cell as it is."""
+    listed = read_list(gold) if isinstance(gold, str) else None
+    has_texts = isinstance(listed, list) and any(isinstance(entry, str) for entry in listed)
+    return listed if has_texts else gold
+
+
+def _is_json_list(item: _Item) -> bool:
+    answer = item.parts["answer"]
+    return ACCEPTED not in item.parts and _listed(answer) is not answer
+
+
+def _has_lists_in_text(golds: Sequence[Any], kind: Kind | None) -> bool:
+    """Say whether text cells hold lists of texts; where all cells are JSON, JSON is what the model is to write."""
+    texts = [gold for gold in golds if isinstance(gold, str) and gold.strip()]
+    has_lists = any(_listed(text) is not text for text in texts)
+    return has_lists and (kind is not None or not all(read_json(text)[1] for text in texts))
+
+
+def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
     """Say whether lists among the answers hold several right answers; lists of numbers alone are one answer in JSON."""
     entries = [entry for gold in golds if isinstance(gold, (list, tuple)) for entry in gold]
+    if all(len(gold) == 1 for gold in golds if isinstance(gold, (list, tuple))):
+        return bool(entries) and kind != "json" and not isinstance(entries[0], (list, tuple, dict))
     if (
         not entries
         or kind == "json"
@@ -217,12 +255,12 @@ def _question_cells(
 
 
 def _without_solutions(
-    items: list[_Item], reading: _Reading, is_decided: bool, cleaned: Cleaned
+    items: list[_Item], reading: _Reading, cleaned: Cleaned
 ) -> tuple[list[_Item], bool]:
     """Read the answers after ####, if most rows have them; leave out a row that then has none."""
     solved = [_SOLVED.fullmatch(item.parts["answer"]) for item in items]
     count = sum(match is not None for match in solved)
-    is_after_hashes = reading.is_after_hashes if is_decided else 2 * count > len(items)
+    is_after_hashes = reading.is_after_hashes or 2 * count > len(items)
     if not is_after_hashes or not count:
         if count:
             cleaned.notes.append(
@@ -236,6 +274,10 @@ def _without_solutions(
     for item, match in zip(items, solved, strict=True):
         if match is not None:
             item.parts.update(match.groupdict())
+            if ACCEPTED in item.parts:
+                matches = {one: _SOLVED.fullmatch(one) for one in item.parts[ACCEPTED]}
+                accepted = [match["answer"] if match else one for one, match in matches.items()]
+                item.parts[ACCEPTED] = list(dict.fromkeys(accepted))
         elif read_number(item.parts["answer"]) is not None:
             item.parts["solution"] = ""  # the answer without its solution
         else:
@@ -263,6 +305,12 @@ def _notes_on_answers(
             f"{lists} of {len(items)} rows have several answers: each is right (column {ACCEPTED!r}), the first is shown. "
             'If a list is one answer, write kind="json"'
         )
+    separated = [item.parts["answer"] for item in items if "|" in item.parts["answer"]]
+    if 2 * len(separated) > len(items) and not any("$" in answer for answer in separated):
+        notes.append(
+            f"{len(separated)} of {len(items)} answers contain |, such as {separated[0]!r:.60}. If it separates several right "
+            'answers, make them lists first: frame["answer"].str.split("|")'
+        )
     if reading.options is not None:
         notes += reading.options.notes(used["answer"][0])
     if "question" in used:
@@ -278,6 +326,8 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
             f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part"
         )
     taken = _TAKEN | ({"solution"} if cleaned.reading.is_after_hashes else set())
+    if not all(map(_is_list_of_texts, (item.row.get(ACCEPTED) for item in items))):
+        taken |= {ACCEPTED}  # another meaning: rewards would take its values for right answers
     for name in found:
         if name in PARTS or name in renamed:
             continue
@@ -290,10 +340,17 @@ def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned)
                 f"the trainer uses the name {name!r} itself"
                 if name in _TAKEN
                 else "the answers have one of this name"
+                if name != ACCEPTED
+                else "a column of that name holds lists of right answers"
             )
             cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {why}")
         for item, value in zip(items, column, strict=True):
             item.parts.setdefault(kept_as, value)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple))
+    return value is None or (is_list and all(isinstance(entry, str) for entry in value))
 
 
 def _columns_of_parts(
@@ -306,10 +363,7 @@ def _columns_of_parts(
     """
     place, fields = read.place, [*found, *_fields(read.rows)]
     _require_parts(columns or {}, fields)
-    named = {
-        part: [names] if isinstance(names, str) else [*names]
-        for part, names in (columns or {}).items()
-    }
+    named = {part: _names_of(part, names) for part, names in (columns or {}).items()}
     named |= {part: [part] for part in PARTS if part not in named and part in found}
     chats = [name for name in _CHATS if name in found]
     if chats and not {"question", "prompt"} & named.keys():
@@ -323,10 +377,25 @@ def _columns_of_parts(
         missing = [name for name in names if name not in fields]
         if missing or (len(names) != 1 and part != "question"):
             told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
+            asked = {
+                part: names
+                for part, names in named.items()
+                if {*names} <= {*fields} and len(names) > 1
+            }
             raise ValueError(
-                f"{told}. Only a question may be of several columns. Map it: {_proposed(fields)}"
+                f"{told}. Only a question may be of several columns. Map it: {_proposed(fields, asked)}"
             )
     return named
+
+
+def _names_of(part: str, names: Any) -> list[str]:
+    """Return the columns of a part as texts; a table without a header has numbers as names."""
+    listed = [names] if isinstance(names, (str, int)) else names
+    if not isinstance(listed, (list, tuple)) or not listed or None in listed:
+        raise ValueError(
+            f'columns= has {names!r} for the {part}. Write the name of a column: columns={{{json.dumps(part)}: "..."}}'
+        )
+    return [str(name) for name in listed]
 
 
 def _require_parts(columns: Columns, fields: Sequence[str]) -> None:
@@ -374,10 +443,13 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _proposed(found: Sequence[str]) -> str:
-    """A map to copy: the usual names, else of two columns the first as the question."""
-    proposed: dict[str, str] = {}
+def _proposed(found: Sequence[str], asked: Mapping[str, list[str]]) -> str:
+    """A map to copy: what was asked for and is there, the usual names, else of two columns the first as the question."""
+    proposed: dict[str, Any] = {}
     for part, usual in _USUAL.items():
+        if part == "question" and part in asked:
+            proposed[part] = asked[part]
+            continue
         called = [
             name
             for word in usual
@@ -424,6 +496,7 @@ def _parts(
         lines += [f"{option.letter}) {option.text}" for option in options if _is_there(option.text)]
         if more or lines:
             asked = "\n".join([str(asked)] * _is_there(asked) + lines)
+    gold = _listed(gold) if reading.is_list_in_text else gold
     if reading.has_aliases and isinstance(gold, (list, tuple)):
         accepted = [_text(entry, "answer").strip() for entry in gold if _is_there(entry)]
         parts[ACCEPTED] = list(dict.fromkeys(accepted))

@@ -8,12 +8,13 @@ import operator
 import random
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import did_you_mean, in_line, require_number
+from grpo_nb.core.words import did_you_mean, in_line, prompt_lengths, require_number
 from grpo_nb.tasks.answers import Answers, Kind, alike_labels, answers_of, as_percentages
 from grpo_nb.tasks.cleaning import (
     ACCEPTED,
@@ -29,7 +30,7 @@ from grpo_nb.tasks.cleaning import (
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination, normalized_question
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
-from grpo_nb.tasks.read_rows import FILES, Rows, Source, read_rows
+from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, read_rows
 from grpo_nb.tasks.system_role import NO_SYSTEM_ROLE, is_system_role_lost, merge_system_turn
 from grpo_nb.tasks.task import Task
 
@@ -176,9 +177,12 @@ def load_task(
         notes.append(
             f"nothing in the prompt names {mark}: say it in system=, or in an example turn"
         )
-    if tokenizer is not None and is_system_role_lost(tokenizer, chat):
+    has_system = any(turn["role"] in INSTRUCTS for row in rows for turn in row["prompt"])
+    if tokenizer is not None and has_system and is_system_role_lost(tokenizer, chat):
         rows = [{**row, "prompt": merge_system_turn(row["prompt"])} for row in rows]
         notes.append(NO_SYSTEM_ROLE)
+    if tokenizer is not None:
+        prompt_lengths([row["prompt"] for row in rows[:1]], tokenizer, chat)  # or it is refused
     if own is None:
         parts = _split(rows, holdout, seed, cleaned.sentence)
     else:
@@ -228,6 +232,11 @@ def _read_holdout(
         return _in_holdout(
             read_rows(source, holdout, config)
         )  # a split of the same data set on the Hub
+    if is_name and holdout not in KNOWN and not Path(holdout).exists():
+        raise ValueError(
+            f"holdout = {holdout!r} is no file, and the source has no splits: give a share such as 0.2, a number of rows, a "
+            "file, or rows of your own."
+        )
     if isinstance(holdout, Mapping) and "test" in holdout and hasattr(holdout["test"], "features"):
         return _in_holdout(read_rows(holdout, "test"))
     split = "test" if is_text and not holdout.lower().endswith(FILES) else None
@@ -436,6 +445,10 @@ def _question_key(question: str) -> str:
 def _split(
     rows: TaskRows, holdout: float | int, seed: int, left_out: str
 ) -> tuple[TaskRows, TaskRows]:
+    if not 0 < holdout < 1 and not float(holdout).is_integer():
+        raise ValueError(
+            f"holdout = {holdout!r} must be a share below 1, such as 0.2, or a whole number of rows."
+        )
     count = max(round(holdout * len(rows)), 1) if 0 < holdout < 1 else int(holdout)
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.

@@ -143,9 +143,10 @@ _UNITS = {
     "\u00b0C": "celsius centigrade", "\u00b0F": "fahrenheit",
 }  # fmt: skip
 _PREFIXES = {
-    "k": "kilo", "d": "deci", "c": "centi", "m": "milli", "u": "micro", "\u00b5": "micro", "n": "nano", "M": "mega",
+    "k": "kilo", "d": "deci", "c": "centi", "m": "milli", "u": "micro", "n": "nano", "M": "mega",
     "G": "giga", "T": "tera",
 }  # fmt: skip
+_MICRO = str.maketrans("\u00b5\u03bc", "uu")  # the sign, and the Greek letter that NFKC makes of it
 _PREFIXED = (
     "second", "meter", "gram", "liter", "hertz", "watt", "joule", "volt", "newton", "pascal", "ampere", "ohm", "byte",
     "mole", "calorie", "watthour", "electronvolt",
@@ -199,7 +200,7 @@ _SQUARE = re.compile(r"\b(square|sq|cubic|cu)\b\.?\s+([A-Za-z]+)")
 _TEMPERATURE = re.compile(
     r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])"
 )
-_WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
 
 
@@ -299,6 +300,7 @@ def _plain_unit(text: str) -> str:
     text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace(
         "^\\circ", "\u00b0"
     )
+    text = text.translate(_MICRO)
     text = _TEMPERATURE.sub(lambda found: "\u00b0C" if found[1] else "\u00b0F", text)
     text = _SQUARE.sub(lambda found: f"{found[2]}^{2 if found[1] in ('square', 'sq') else 3}", text)
     return " ".join(

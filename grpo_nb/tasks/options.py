@@ -1,5 +1,6 @@
 """Options of a multiple-choice question: where a row has them, and how its answer names one of them."""
 
+import ast
 import json
 import re
 import string
@@ -7,13 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from grpo_nb.tasks.answers import folded, read_letter
+
 # Column names such as A, opa, option_b, choice1, answerC, sol2, ending0. Other words are not options: sentence1, sentence2.
 _COLUMN = re.compile(
-    r"(?P<word>op|opt|option|choice|ans|answer|alternative|alt|ending|sol|solution|candidate|)[ _-]*(?P<mark>[a-z]|\d)",
+    r"(?P<word>op|opt|option|choice|ans|answer|alternative|alt|ending|sol|solution|candidate|)"
+    r"[ _-]*\(?(?P<mark>[a-z]|\d)[).:]?",
     re.IGNORECASE,
 )
 _FIRST_MARKS = ("a", "0", "1")
 _LISTS = ("choices", "options", "endings")
+# Names of the two fields where each option is a dict of its own.
+_LABEL_FIELDS, _TEXT_FIELDS = {"label", "key", "letter", "id"}, {"text", "value", "content"}
 
 
 class Option(NamedTuple):
@@ -46,6 +52,7 @@ class OptionReading:
     @classmethod
     def of(cls, pairs: Sequence[tuple[Any, Options]]) -> "OptionReading":
         """Decide by all rows: the way in which most answers can be read."""
+        pairs = [(_only(gold), options) for gold, options in pairs]
         first_index, is_sure = _first_index(pairs)
         counts = {
             "label": sum(_by_label(gold, options) is not None for gold, options in pairs),
@@ -84,18 +91,63 @@ def options_in(cells: Sequence[tuple[str, Any]]) -> Options:
     if len(cells) < 2:
         return Options()
     name, held = cells[-1]
-    if isinstance(held, Mapping) and held.keys() == {"label", "text"}:  # as in ARC
-        labels, texts = map(str, held["label"]), held["text"]
-    elif isinstance(held, list):  # as in MMLU
-        labels, texts = string.ascii_uppercase, held
-    else:
+    entries = _entries(held)
+    if not entries:
         return _options_in_columns(cells)
     options = Options(
         Option(letter, (label,), text)
-        for letter, label, text in zip(string.ascii_uppercase, labels, texts, strict=False)
+        for letter, (label, text) in zip(string.ascii_uppercase, entries, strict=False)
     )
     options.columns = (name,)
     return options
+
+
+def _entries(held: Any) -> list[tuple[str, Any]]:
+    """Return label and text of each option in one cell; nothing where the cell holds no options.
+
+    >>> _entries('["x", "y"]') == _entries({"A": "x", "B": "y"}) == _entries(["A) x", "B) y"])
+    True
+    """
+    if isinstance(held, str):
+        held = read_list(held)
+    if isinstance(held, Mapping):
+        if held.keys() == {"label", "text"}:  # as in ARC
+            return list(zip(map(str, held["label"]), held["text"], strict=False))
+        is_marked = len(held) > 1 and _runs([*map(str, held)]) == [[*map(str, held)]]
+        return (
+            [(str(mark), text) for mark, text in held.items()] if is_marked else []
+        )  # as in MedQA
+    if not isinstance(held, (list, tuple)):
+        return []
+    labelled = [_labelled(entry) for entry in held]
+    if held and None not in labelled:
+        return labelled
+    entries = list(zip(string.ascii_uppercase, held, strict=False))
+    marked = [re.fullmatch(rf"(?s)\(?{label}[).:]\s*(.+)", str(text)) for label, text in entries]
+    if all(marked):  # as in AQuA: ["A) 21", "B) 22"]
+        entries = [(label, match[1]) for (label, _), match in zip(entries, marked, strict=True)]
+    return entries
+
+
+def _labelled(entry: Any) -> tuple[str, Any] | None:
+    """Return label and text of an option that is a dict, `{"label": "A", "text": "Paris"}`."""
+    fields = {*entry} if isinstance(entry, Mapping) else set()
+    labels, texts = fields & _LABEL_FIELDS, fields & _TEXT_FIELDS
+    if len(fields) != 2 or len(labels) != 1 or len(texts) != 1:
+        return None
+    return str(entry[labels.pop()]), entry[texts.pop()]
+
+
+def read_list(text: str) -> Any:
+    """Return the list or dict that a text cell holds, in JSON or as Python writes it; None for any other text."""
+    if text.strip()[:1] not in ("[", "{"):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return None
 
 
 def _options_in_columns(cells: Sequence[tuple[str, Any]]) -> Options:
@@ -136,7 +188,8 @@ def _runs(names: Sequence[str]) -> list[list[str]]:
 
 
 def as_letter(gold: Any, options: Options, reading: OptionReading) -> str | None:
-    """Return the letter of the option that an answer names; None if it names none."""
+    """Return the letter of the option that an answer names; None if it names none, or an empty one."""
+    gold = _only(gold)
     for way in reading.ways:
         place = (
             _by_position(gold, options, reading.first_index)
@@ -144,12 +197,32 @@ def as_letter(gold: Any, options: Options, reading: OptionReading) -> str | None
             else (_by_label if way == "label" else _by_text)(gold, options)
         )
         if place is not None:
-            return options[place].letter
+            text = options[place].text
+            is_empty = text is None or text != text or not str(text).strip()
+            return None if is_empty else options[place].letter
     return None
 
 
+def _only(gold: Any) -> Any:
+    """Return the one entry of a list of one, and any other value as it is."""
+    return gold[0] if isinstance(gold, (list, tuple)) and len(gold) == 1 else gold
+
+
 def _by_label(gold: Any, options: Options) -> int | None:
-    wanted = str(gold).strip().casefold()
+    written = str(gold).strip()
+    place = _place_of_label(written, options)
+    if place is not None:
+        return place
+    letter, text = read_letter(written)  # (b), B., Option B, or B) with its text
+    place = _place_of_label(letter, options) if letter else None
+    is_contradicted = (
+        place is not None and text and folded(text) != folded(str(options[place].text))
+    )
+    return None if is_contradicted else place
+
+
+def _place_of_label(label: str, options: Options) -> int | None:
+    wanted = label.casefold()
     return next(
         (i for i, one in enumerate(options) if wanted in map(str.casefold, one.labels)), None
     )
@@ -157,7 +230,11 @@ def _by_label(gold: Any, options: Options) -> int | None:
 
 def _by_text(gold: Any, options: Options) -> int | None:
     wanted = str(gold).strip()
-    return next((i for i, one in enumerate(options) if str(one.text).strip() == wanted), None)
+    same = [i for i, one in enumerate(options) if str(one.text).strip() == wanted]
+    if same:
+        return same[0]
+    alike = [i for i, one in enumerate(options) if folded(str(one.text)) == folded(wanted)]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _by_position(gold: Any, options: Options, first_index: int) -> int | None:
@@ -195,7 +272,7 @@ def _first_index(pairs: Sequence[tuple[Any, Options]]) -> tuple[int, bool]:
 def unshown_options(rows: Iterable[Mapping[str, Any]], shown: Sequence[str]) -> list[str]:
     """Return a note where the data has options that the question does not show."""
     first = next(iter(rows), {})
-    lists = [[name] for name in _LISTS if isinstance(first.get(name), (list, Mapping))]
+    lists = [[name] for name in _LISTS if _entries(first.get(name))]
     for run in [*_runs([*first]), *lists]:
         if not {*run} & {*shown}:
             columns = json.dumps([*shown, *run], ensure_ascii=False)

@@ -17,7 +17,7 @@ from grpo_nb.core.words import did_you_mean, in_line
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 # Names that people use -> (id on the Hub, configuration).
-_KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
+KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
 _NAMES = ("arithmetic", "gsm8k")
 # difflib's ratio above which a name is taken for a misspelling: "arithmatic" has 0.9, "math_qa" 0.5 and less.
 _MISSPELT = 0.75
@@ -90,7 +90,7 @@ def _read_named(
     path = Path(source)
     if path.suffix.lower() in FILES:
         return _read_file(path, encoding)
-    if str(source) in _KNOWN and not path.is_file():
+    if str(source) in KNOWN and not path.is_file():
         return _read_hub(
             str(source), split, config
         )  # a folder of this name is often a run or an export
@@ -115,7 +115,7 @@ def _require_no_misspelling(name: str) -> None:
     Raises:
         ValueError: With the name that was probably meant.
     """
-    known = {one: one for one in _NAMES}
+    known = {one: one for one in _NAMES if "/" not in name}  # owner/arithmetic is on the Hub
     known |= {
         str(Path(name)): f"{name}{ending}" for ending in FILES if Path(f"{name}{ending}").is_file()
     }
@@ -282,7 +282,7 @@ def _read_line(number: int, line: str) -> Any:
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
     from datasets import load_dataset
 
-    known, usual = _KNOWN.get(name, (name, None))
+    known, usual = KNOWN.get(name, (name, None))
     try:
         data = load_dataset(known, config or usual, split=split or "train")
         rows, notes = _with_label_names(data.to_list(), _features_of(data))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pyarrow
 import pytest
@@ -19,7 +20,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
-from grpo_nb.tasks.answers import alike_labels, answers_of
+from grpo_nb.tasks.answers import alike_labels, answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
@@ -816,3 +817,174 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
     for function in ("lines", "is_changed", "rows_of"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
     assert repr(list(names["rows_of"]("train.jsonl"))) == repr(rows)
+
+
+# Cells that hold more than one value.
+
+CHOICES = ["red", "blue"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        '["red", "blue"]',
+        "['red', 'blue']",
+        ("red", "blue"),
+        {"A": "red", "B": "blue"},
+        [{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}],
+        [{"key": "A", "value": "red"}, {"key": "B", "value": "blue"}],
+        ["A) red", "B) blue"],
+    ],
+)
+@pytest.mark.parametrize("gold", ["B", "b)", "Option B", "B) blue", "blue", " Blue. ", ["blue"]])
+def test_options_in_one_cell_give_letters(cell: Any, gold: Any) -> None:
+    rows = rows_of([gold] * 4, choices=[cell] * 4)
+    task = gn.load_task(rows, columns={"question": ["question", "choices"]}, holdout=1)
+    assert answers(task) == ["B"] * 4
+    assert task.train[0]["question"].endswith("\nA) red\nB) blue")
+
+
+def test_letter_with_the_text_of_another_option_is_left_out() -> None:
+    rows = rows_of(["A", "B", "B) red"], choices=[CHOICES] * 3)
+    task = gn.load_task(rows, columns={"question": ["question", "choices"]}, holdout=1)
+    assert task.dropped == {"whose answer is none of its options": 1}
+
+
+def test_answer_that_names_an_empty_option_is_left_out() -> None:
+    rows = rows_of(["A", "B", "C"], A=["x"] * 3, B=["y"] * 3, C=["z", "z", None])
+    task = gn.load_task(rows, columns={"question": ["question", "A", "B", "C"]}, holdout=1)
+    assert task.dropped == {"whose answer is none of its options": 1}
+
+
+def test_options_in_text_that_no_question_shows_are_noted() -> None:
+    task = gn.load_task(rows_of(["A", "B"], options=['["x", "y"]'] * 2), holdout=1)
+    assert any("does not show 'options'" in note for note in task.notes)
+
+
+def test_aliases_after_hashes_are_read() -> None:
+    golds = [["so\n#### 5", "so\n#### five"], ["so\n#### 6"], ["so\n#### 7 #### 8"]]
+    task = gn.load_task(rows_of(golds), holdout=1)
+    accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
+    assert accepted == {"5": ["5", "five"], "6": ["6"], "8": ["8"]}
+
+
+def test_aliases_in_python_text_are_all_right() -> None:
+    task = gn.load_task(rows_of(["['Paris', 'City of Paris']", "Rome", "Bonn"]), holdout=1)
+    row = next(row for row in both(task) if row["answer"] == "Paris")
+    assert row["accepted_answers"] == ["Paris", "City of Paris"]
+
+
+def test_json_lists_in_text_are_noted_and_kind_text_splits_them() -> None:
+    rows = rows_of([f'["a{n}", "b{n}"]' for n in range(4)])
+    as_json, as_text = gn.load_task(rows, holdout=1), gn.load_task(rows, holdout=1, kind="text")
+    assert as_json.answers.kind == "json"
+    assert any('write kind="text"' in note for note in as_json.notes)
+    assert answers(as_text) == ["a0", "a1", "a2", "a3"]
+
+
+def test_lists_of_one_number_are_numbers() -> None:
+    assert gn.load_task(rows_of([[1], [2], [3]]), holdout=1).answers.kind == "number"
+
+
+def test_answers_with_bars_are_noted() -> None:
+    task = gn.load_task(rows_of(["Paris|City of Paris", "Rome|Roma"]), holdout=1)
+    assert any("contain |" in note for note in task.notes)
+
+
+def test_column_named_like_the_accepted_answers_is_renamed() -> None:
+    task = gn.load_task(rows_of(["a", "b", "c"], accepted_answers=[3, 1, 2]), holdout=1)
+    assert "accepted_answers" not in task.train.column_names
+    assert {row["source_accepted_answers"] for row in both(task)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("names", [[], None, [None], 1.5])
+def test_part_without_a_column_name_is_refused(names: Any) -> None:
+    with pytest.raises(ValueError, match="Write the name of a column"):
+        gn.load_task(rows_of(["1", "2", "3"]), columns={"question": names})
+
+
+def test_columns_named_by_numbers_are_found() -> None:
+    rows = [{0: f"Question {n}?", 1: "x"} for n in range(3)]
+    task = gn.load_task(rows, columns={"question": 0, "answer": 1}, holdout=1)
+    assert answers(task) == ["x"] * 3
+
+
+def test_proposed_map_keeps_the_columns_of_the_question() -> None:
+    rows = [{"title": "t", "body": "b", "label": "x"}]
+    with pytest.raises(ValueError, match=r'"question": \["title", "body"\], "answer": "label"'):
+        gn.load_task(rows, columns={"question": ["title", "body"]})
+
+
+def test_holdout_with_hashes_or_aliases_of_its_own_is_read() -> None:
+    for gold in ("so\n#### 77", ["77", "seventy-seven"]):
+        held = [{"question": "Held out?", "answer": gold}]
+        task = gn.load_task(rows_of(["1", "2", "3"]), holdout=held)
+        assert task.holdout["answer"] == ["77"]
+        assert task.answers.kind == "number"
+
+
+@pytest.mark.parametrize("holdout", ["test", "0.2", 1.5, float("nan")])
+def test_holdout_that_names_nothing_is_refused_at_once(
+    holdout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_hub(*_: Any, **__: Any) -> None:
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr("datasets.load_dataset", ask_hub)
+    with pytest.raises(ValueError, match="a share"):
+        gn.load_task(rows_of(["1", "2", "3"]), holdout=holdout)
+
+
+def test_hub_name_with_an_owner_is_no_misspelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, *_: Any, **__: Any) -> Dataset:
+        asked.append(name)
+        return Dataset.from_list(rows_of(["1", "2", "3"]))
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    gn.load_task("me/arithmetic", holdout=1)
+    assert asked == ["me/arithmetic"]
+
+
+@pytest.mark.parametrize("cell", [pandas.NA, pandas.NaT, float("nan"), None, ""])
+def test_empty_cell_of_pandas_is_no_gold(cell: Any) -> None:
+    for reward in (gn.rewards.correctness(), gn.rewards.maths(), gn.rewards.json_answer()):
+        assert reward(completions=["<answer>5</answer>"], answer=[cell]) == [None]
+
+
+@pytest.mark.parametrize("cell", [{"a": float("nan")}, [1, float("inf")], float("inf")])
+def test_value_that_no_json_equals_is_no_gold(cell: Any) -> None:
+    reward = gn.rewards.json_answer(partial=True)
+    assert reward(completions=["<answer>[1]</answer>"], answer=[cell]) == [None]
+
+
+def test_array_of_golds_holds_several() -> None:
+    reward = gn.rewards.correctness()
+    assert reward(completions=["<answer>b</answer>"], answer=[numpy.array(["a", "b"])]) == [1.0]
+
+
+@pytest.mark.parametrize("given", ["5 um", "5 micrometers", "5 \u00b5m"])
+def test_micro_sign_is_a_prefix(given: str) -> None:
+    assert is_same_answer(given, "5 \u03bcm")
+
+
+def test_messages_a_template_refuses_are_told_without_settings() -> None:
+    turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": "And?"}]
+    rows = [
+        {"prompt": [*turns, {"role": "user", "content": f"{n}?"}], "answer": "1"} for n in range(3)
+    ]
+    with pytest.raises(ValueError, match="must alternate"):
+        gn.load_task(rows, tokenizer=tokenizer_with(GEMMA_2), holdout=1)
+
+
+def test_percent_rule_names_bare_fractions_beside_signs() -> None:
+    rule = answers_of(["12", "0.5", "40", "3%"]).percent_rule
+    assert "3% may be written without it" in rule
+    assert "0.5 is also 50%, and not 0.5%" in rule
+
+
+def test_column_of_percentiles_holds_no_percentages() -> None:
+    rows = [{"question": f"{n}?", "percentile": str(n)} for n in (12, 50, 99)]
+    task = gn.load_task(rows, columns={"answer": "percentile"}, holdout=1)
+    assert answers(task) == ["12", "50", "99"]
