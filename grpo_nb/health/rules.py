@@ -411,6 +411,10 @@ LONGER_FACTOR = 1.5
 usual GRPO loss favours long wrong answers, because it averages over the tokens of each answer
 (arXiv:2503.20783)."""
 
+SIGN_OF_GAIN_Z = 1.4
+"""z-score of a gain of the reward that may have paid for longer completions. It is below `LIKELY_Z`,
+because growing completions alone are no fault."""
+
 LONGER_MIN_STEPS = 2 * LONG_WINDOW
 """Steps before longer completions are reported. The reward may follow only later."""
 
@@ -499,8 +503,8 @@ def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
     rows_since_best = history.reward_rows - history.best_row
     if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
         return True
-    last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
-    return mann_whitney_z(history.gain_block, last) >= LIKELY_Z
+    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_OF_TEST)
+    return mann_whitney_z(history.gain_block, last) >= SIGN_OF_GAIN_Z
 
 
 # kl_drift ----------------------------------------------------------------------------------------
