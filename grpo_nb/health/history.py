@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,31 @@ def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def read_eval_rewards(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the held-out rewards of an evaluation row, by column.
+
+    A total takes precedence over single rewards. TRL logs `eval_reward` once for each data set of a
+    dict of data sets, and only `eval_NAME_runtime` shows which one it is.
+
+    >>> read_eval_rewards({"eval_math_runtime": 3.0, "eval_reward": 0.5})
+    {'eval_math_reward': 0.5}
+    >>> read_eval_rewards({"eval_rewards/right/mean": 0.4, "eval_rewards/right/std": 0.5})
+    {'eval_rewards/right': 0.4}
+    """
+    if "eval_reward" in metrics:
+        runtimes = [name for name in metrics if re.fullmatch("eval_.+_runtime", name)]
+        column = runtimes[0].removesuffix("runtime") + "reward" if runtimes else "eval_reward"
+        return {column: metrics["eval_reward"]}
+    totals = {}
+    singles = {}
+    for name, value in metrics.items():
+        if re.fullmatch("eval_[^/]+_reward", name):
+            totals[name] = value
+        elif name.startswith("eval_rewards/") and not name.endswith("/std"):
+            singles[name.removesuffix("/mean")] = value
+    return totals or singles
+
+
 @dataclass
 class RunHistory:
     """The first and the last rows of a run, and a few counts of the whole run.
@@ -115,6 +141,10 @@ class RunHistory:
     """Step of the first reward row, 0 before it."""
     last_reward_step: int = 0
     """Step of the last reward row, 0 before the first one."""
+    steps_between: int = 0
+    """Number of steps between the reward rows. A step that a resumed run logs again is no gap."""
+    gaps: int = 0
+    """Number of pairs of consecutive reward rows with a higher step in the second row."""
     longest_gap: int = 0
     """Largest number of steps between two consecutive reward rows."""
 
@@ -135,8 +165,8 @@ class RunHistory:
     """True if the last row is a training row without a total reward."""
     holdout_scores: list[float] = field(default_factory=list)
     """All held-out accuracies so far."""
-    eval_rewards: list[float] = field(default_factory=list)
-    """All mean rewards of TRL's own evaluations so far."""
+    eval_rewards: dict[str, list[float]] = field(default_factory=dict)
+    """All mean rewards of TRL's own evaluations so far, by column."""
 
     best_block: list[float] = field(default_factory=list)
     """Rewards of the best `RECENT_STEPS` steps, empty before they are complete."""
@@ -161,6 +191,9 @@ class RunHistory:
                 # The standard deviation of a single completion is NaN by definition.
                 self.unusable[name] = number
         self.unusable_counts.update(self.unusable.keys())
+        if "grad_norm" in metrics:
+            # float16 skips single steps all through a run. Only skipped steps in a row are a fault.
+            del self.unusable_counts["grad_norm"]
 
         if "step" in metrics:
             self.step = int(metrics["step"])
@@ -170,8 +203,8 @@ class RunHistory:
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if "holdout/accuracy" in metrics:
             self.holdout_scores.append(metrics["holdout/accuracy"])
-        if "eval_reward" in metrics:
-            self.eval_rewards.append(metrics["eval_reward"])
+        for column, score in read_eval_rewards(metrics).items():
+            self.eval_rewards.setdefault(column, []).append(score)
         # An evaluation and the summary at the end have no reward. TRL writes None for a reward
         # that is NaN or None for every completion.
         is_training = not any(str(name).startswith(("eval_", "train_")) for name in row)
@@ -182,8 +215,11 @@ class RunHistory:
     def _add_reward_row(self, metrics: dict[str, float]) -> None:
         if self.reward_rows == 0:
             self.first_reward_step = self.step
-        else:
-            self.longest_gap = max(self.longest_gap, self.step - self.last_reward_step)
+        elif self.step > self.last_reward_step:
+            gap = self.step - self.last_reward_step
+            self.steps_between += gap
+            self.gaps += 1
+            self.longest_gap = max(self.longest_gap, gap)
         self.last_reward_step = self.step
         self.reward_rows += 1
         self._complete(metrics)
@@ -242,14 +278,12 @@ class RunHistory:
     @property
     def steps_per_row(self) -> float:
         """Mean number of steps that a reward row stands for."""
-        steps_between = self.last_reward_step - self.first_reward_step
-        return max(1.0, steps_between / max(1, self.reward_rows - 1))
+        return self.steps_between / self.gaps if self.gaps else 1.0
 
     @property
     def steps(self) -> int:
         """Number of steps that all reward rows stand for."""
-        steps_between = self.last_reward_step - self.first_reward_step
-        return math.ceil(steps_between + self.steps_per_row)
+        return math.ceil(self.steps_between + self.steps_per_row)
 
     @property
     def is_one_step_per_row(self) -> bool:

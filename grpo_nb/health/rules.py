@@ -262,9 +262,16 @@ class ShareRule:
     """Steps that the mean is taken over."""
     critical_steps: int = SHORT_WINDOW
     """Steps of a run that may still learn, before a critical finding."""
+    min_steps: int = 0
+    """Steps of a run before any finding."""
+    is_for_short_answers: bool | None = None
+    """True or False if the rule judges only answers of up to, or above, `SHORT_ANSWER_TOKENS`."""
     meaning: str
     """Rest of the message after the percentage."""
     advice: str
+
+
+SAME_TEXT_ADVICE = "Stop, and find the reward that gives this text a high score. Then {lower_rate}."
 
 
 SHARE_RULES = (
@@ -285,14 +292,31 @@ SHARE_RULES = (
         info=0.8,  # such a model ignores the prompt
         warning=0.8,
         critical=0.8,
+        is_for_short_answers=False,
         meaning="of the completions are the same text, whatever the prompt",
-        advice="Stop, and find the reward that gives this text a high score. Then {lower_rate}.",
+        advice=SAME_TEXT_ADVICE,
+    ),
+    ShareRule(
+        rule="collapse",
+        metric="completions/same_answer",
+        # Two prompts with nine of ten gold answers alike are answered alike in 82 % of the steps.
+        # Nearly all of 50 steps then have a chance below 1 in 1,000.
+        info=0.99,
+        warning=0.99,
+        critical=0.99,
+        steps=LONG_WINDOW,
+        critical_steps=LONG_WINDOW,
+        min_steps=LONG_WINDOW,
+        is_for_short_answers=True,
+        meaning="of the completions are the same answer, whatever the prompt",
+        advice=SAME_TEXT_ADVICE,
     ),
     ShareRule(
         rule="collapse",
         metric="completions/duplicates",
         info=0.5,  # never critical, because the model may simply have learnt the prompts
         warning=0.5,
+        is_for_short_answers=False,
         meaning="of the completions repeat another completion of their group",
         advice="If these answers are right, the model has learnt these prompts: use harder ones. "
         "Otherwise {warmer}, or {lower_rate}.",
@@ -328,17 +352,20 @@ SHARE_RULES = (
 )
 
 SHORT_ANSWER_TOKENS = 16
-"""Mean length up to which completions are bare answers. Among eight answers with five labels at
-least three are equal, so equal answers say nothing there."""
+"""Mean length up to which completions are bare answers: a label in answer tags has 8 to 12 tokens.
+Among eight answers with five labels at least three are equal, so equal answers in a group say
+nothing there."""
 
 
 def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     """Report each share of `SHARE_RULES` that reaches a threshold."""
     for rule in SHARE_RULES:
-        if rule.rule == "collapse" and _has_short_answers(history):
+        if rule.is_for_short_answers not in (None, _has_short_answers(history)):
             continue
         share = history.mean(rule.metric, rule.steps)
-        if not share >= rule.info:
+        if not share >= rule.info or history.steps < rule.min_steps:
+            continue
+        if rule.metric == "completions/duplicates" and _has_reached_top(history, trend):
             continue
         severity: Severity = "info"
         if share >= rule.warning:
@@ -352,7 +379,14 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
 
 
 def _has_short_answers(history: RunHistory) -> bool:
-    return history.mean("completions/mean_length") <= SHORT_ANSWER_TOKENS
+    """Return True if completions are bare answers, or of unknown length."""
+    return not history.mean("completions/mean_length") > SHORT_ANSWER_TOKENS
+
+
+def _has_reached_top(history: RunHistory, trend: RewardTrend) -> bool:
+    """Return True if nearly all completions have become right, so that they may be alike."""
+    position = reward_position(history, main_reward(history))
+    return trend.is_above_start and position >= SUCCEEDING_POSITION
 
 
 # gradient, entropy, length: now and at the start -------------------------------------------------
@@ -377,6 +411,10 @@ LONGER_FACTOR = 1.5
 usual GRPO loss favours long wrong answers, because it averages over the tokens of each answer
 (arXiv:2503.20783)."""
 
+SIGN_OF_GAIN_Z = 1.4
+"""z-score of a gain of the reward that may have paid for longer completions. It is below `LIKELY_Z`,
+because growing completions alone are no fault."""
+
 LONGER_MIN_STEPS = 2 * LONG_WINDOW
 """Steps before longer completions are reported. The reward may follow only later."""
 
@@ -390,7 +428,8 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
 
     TRL logs the gradient norm of the last step of a row, but the mean share of silent groups. If
     a row stands for several steps, its last step may have been silent in all groups. The chance of
-    that is at most the mean share.
+    that is at most the mean share. Without the share nobody knows whether the rewards of that step
+    differed.
     """
     rows = 0
     chance = 1.0
@@ -400,7 +439,10 @@ def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Fin
         if row["grad_norm"] > ZERO_UPDATE:
             break
         rows += 1
-        chance *= 0.0 if history.is_one_step_per_row else row.get("frac_reward_zero_std", 1.0)
+        if history.is_one_step_per_row and SILENT_SHARE in row:
+            chance = 0.0
+        else:
+            chance *= row.get("frac_reward_zero_std", 1.0)
     if rows < history.rows_in(SHORT_WINDOW) or chance > ZERO_GRADIENT_CHANCE:
         return
     message = f"The gradient was 0 in each of the last {rows} rows although rewards differ."
@@ -424,7 +466,8 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         yield Finding("gradient", "warning", message, advice, "size")
 
     then, now = _shift(history, "entropy")
-    if now <= REMAINING_ENTROPY * then and not _has_short_answers(history):
+    may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
+    if now <= REMAINING_ENTROPY * then and not may_be_certain:
         message = f"The entropy is {now:.3g}, from {then:.3g} {end}"
         advice = "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise epsilon_high through extra."
         yield Finding("collapse", "warning", message, advice, "entropy")
@@ -460,8 +503,8 @@ def _has_new_gain(history: RunHistory, trend: RewardTrend) -> bool:
     rows_since_best = history.reward_rows - history.best_row
     if trend.is_above_start and rows_since_best <= history.rows_in(LONG_WINDOW):
         return True
-    last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
-    return mann_whitney_z(history.gain_block, last) >= LIKELY_Z
+    last = history.last_values("reward", LONG_WINDOW, MIN_ROWS_OF_TEST)
+    return mann_whitney_z(history.gain_block, last) >= SIGN_OF_GAIN_Z
 
 
 # kl_drift ----------------------------------------------------------------------------------------
@@ -720,54 +763,96 @@ MEDIAN_DIFFERENCE = 0.954
 """Median difference of two normal values, relative to their standard deviation."""
 
 
-def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
-    """Report a held-out score that falls, or stays the same while the reward has risen.
+class HeldOut(NamedTuple):
+    """The held-out scores of one column, and what is known about their scale."""
 
-    The score is the accuracy that the kit measures, or else TRL's own `eval_reward`.
+    name: str
+    """Name of the score in messages."""
+    scores: list[float]
+    unit: str
+    """Format of a score."""
+    low: float
+    """Lowest possible score, or the lowest reward so far."""
+    span: float
+    """Width of the range of the score."""
+    noise: float
+    """Standard error of a score."""
+
+
+def held_out_scores(history: RunHistory) -> Iterator[HeldOut]:
+    """Yield the accuracy that the kit measures, or else each reward of TRL's own evaluations.
+
+    If single rewards were evaluated and no total, only the main reward is judged: the others may
+    fall while the model gets better.
     """
-    scores = history.holdout_scores or history.eval_rewards
-    low = 0.0
-    span = 1.0
-    is_accuracy = bool(history.holdout_scores)
-    if len(scores) < (MIN_ACCURACIES if is_accuracy else MIN_EVAL_REWARDS):
-        return
-    # A mean of two scores is less noisy than one.
-    means = [fmean(pair) for pair in pairwise(scores)]
-    best = max(means)
-    now = means[-1]
-    if is_accuracy:
-        name = "accuracy"
-        unit = ".0%"
+    accuracies = history.holdout_scores
+    if len(accuracies) >= MIN_ACCURACIES:
         questions = DEFAULT_HOLDOUT_QUESTIONS
         if history.settings is not None:
             questions = history.settings.holdout_questions
+        best = max(fmean(pair) for pair in pairwise(accuracies))
         noise = math.sqrt(max(0.0, best * (1 - best)) / questions)
-    else:
-        name = "reward (eval_reward)"
-        unit = ".3g"
-        ends = total_range(history) or (history.lowest["reward"], history.highest["reward"])
-        low = ends[0]
-        span = ends[1] - ends[0]
-        noise = median(abs(after - before) for before, after in pairwise(scores))
-        noise /= MEDIAN_DIFFERENCE
-
-    if best - now >= max(HOLDOUT_DROP * span, HOLDOUT_STANDARD_ERRORS * noise) > 0:
-        message = f"The held-out {name} has fallen from {best:{unit}} to {now:{unit}} (means of two measurements)."
-        advice = 'Stop, and use the best adapter (keep="best"). With more varied prompts the model generalises longer.'
-        yield Finding("holdout", "warning", message, advice, "falling")
+        yield HeldOut("accuracy", accuracies, ".0%", 0.0, 1.0, noise)
+    if accuracies:
         return
-    has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-    has_room = scores[0] <= low + HOLDOUT_GOAL * span
-    if has_trained and has_room and now - scores[0] < HOLDOUT_GAIN * span:
-        message = (
-            f"The held-out {name} is {now:{unit}}, from {scores[0]:{unit}} at first, although the "
-            "training reward has risen."
-        )
-        advice = (
-            "Read the completions with the highest reward: does the model repeat answers by heart, "
-            "or exploit the reward?"
-        )
-        yield Finding("holdout", "warning", message, advice, "flat")
+    main = main_reward(history)
+    for column, scores in history.eval_rewards.items():
+        reward = _reward_of_column(column, history)
+        if len(scores) < MIN_EVAL_REWARDS or reward not in (None, main):
+            continue
+        metric = f"rewards/{reward}" if reward else "reward"
+        ends = reward_range(history, reward) if reward else total_range(history)
+        low, high = ends or (history.lowest[metric], history.highest[metric])
+        differences = [abs(after - before) for before, after in pairwise(scores)]
+        noise = median(differences) / MEDIAN_DIFFERENCE
+        yield HeldOut(f"reward ({column})", scores, ".3g", low, high - low, noise)
+
+
+def _reward_of_column(column: str, history: RunHistory) -> str | None:
+    """Return the single reward that an evaluation column measures, None for a total."""
+    name = column.removeprefix("eval_").removeprefix("rewards/")
+    for reward in (name, name.removesuffix("_reward")):
+        if reward in history.rewards:
+            return reward
+    return None
+
+
+def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
+    """Report a held-out score that falls, or stays the same while the reward has risen."""
+    for held_out in held_out_scores(history):
+        scores = held_out.scores
+        unit = held_out.unit
+        # A mean of two scores is less noisy than one.
+        means = [fmean(pair) for pair in pairwise(scores)]
+        best = max(means)
+        now = means[-1]
+        smallest_drop = max(HOLDOUT_DROP * held_out.span, HOLDOUT_STANDARD_ERRORS * held_out.noise)
+        if best - now >= smallest_drop > 0:
+            message = (
+                f"The held-out {held_out.name} has fallen from {best:{unit}} to {now:{unit}} (means "
+                "of two measurements)."
+            )
+            advice = 'Stop, and use the best adapter (keep="best"). With more varied prompts the model generalises longer.'
+            yield Finding("holdout", "warning", message, advice, _subject("falling", held_out))
+            continue
+        has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
+        has_room = scores[0] <= held_out.low + HOLDOUT_GOAL * held_out.span
+        if has_trained and has_room and now - scores[0] < HOLDOUT_GAIN * held_out.span:
+            message = (
+                f"The held-out {held_out.name} is {now:{unit}}, from {scores[0]:{unit}} at first, "
+                "although the training reward has risen."
+            )
+            advice = (
+                "Read the completions with the highest reward: does the model repeat answers by heart, "
+                "or exploit the reward?"
+            )
+            yield Finding("holdout", "warning", message, advice, _subject("flat", held_out))
+
+
+def _subject(kind: str, held_out: HeldOut) -> str:
+    """Return the subject of a finding, with the column if a log may have several."""
+    is_only = held_out.name in ("accuracy", "reward (eval_reward)")
+    return kind if is_only else f"{kind} {held_out.name}"
 
 
 EARLY_RULES = (check_not_finite, check_no_reward)

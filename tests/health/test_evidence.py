@@ -1,0 +1,139 @@
+"""What an alert needs: answers of every length, gradients beside rewards, and held-out columns."""
+
+import math
+import random
+
+import pytest
+
+from grpo_nb.health.history import RunHistory, read_eval_rewards
+from grpo_nb.health.monitor import HealthMonitor, check_health
+from tests.support.health_logs import (
+    NAN,
+    RANGES,
+    WEIGHTS,
+    Rows,
+    changed,
+    flat,
+    healthy_log,
+    of,
+    severest,
+)
+
+
+def answered(tokens: float | None, share: float, steps: int = 80, duplicates: float = 1.0) -> Rows:
+    """Return a flat run whose answers have this length, and this share of equal ones."""
+    return flat(
+        steps,
+        completions__mean_length=lambda i, r: tokens,
+        completions__same_answer=lambda i, r: share,
+        completions__duplicates=lambda i, r: duplicates,
+    )
+
+
+def test_collapse_to_one_word_for_all_questions_is_critical() -> None:
+    assert severest(check_health(answered(2.0, 1.0)), "collapse") == "critical"
+
+
+@pytest.mark.parametrize("share", [0.9, 0.98])
+def test_collapse_of_one_word_needs_nearly_all_answers(share: float) -> None:
+    assert not of(check_health(answered(2.0, share)), "collapse")
+
+
+def test_collapse_of_one_word_needs_50_steps() -> None:
+    assert not of(check_health(answered(2.0, 1.0, steps=49)), "collapse")
+    assert of(check_health(answered(2.0, 1.0, steps=50)), "collapse")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_collapse_of_two_uneven_labels_is_silent(seed: int) -> None:
+    """Two prompts a step, all answers right, nine of ten gold answers alike."""
+    chance = random.Random(seed)
+    equal = lambda i, r: 0.5 if chance.random() < 2 * 0.9 * 0.1 else 1.0  # noqa: E731
+    rows = flat(300, completions__mean_length=lambda i, r: 2.0, completions__same_answer=equal)
+    assert not of(check_health(rows), "collapse")
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(16.0, 0), (17.0, 1), (None, 0)])
+def test_collapse_in_groups_needs_more_than_16_tokens(tokens: float | None, count: int) -> None:
+    assert len(of(check_health(answered(tokens, 0.3)), "collapse")) == count
+
+
+def test_collapse_of_answers_that_became_right_is_silent() -> None:
+    """JSON answers of 40 tokens: once all are right, all completions of a group are alike."""
+    rows = healthy_log(200, 1, right=lambda at: min(1.0, 0.2 + 3 * at), form=lambda at: 1.0)
+    for row in rows:
+        row["completions/mean_length"] = 40.0
+        row["completions/duplicates"] = row["rewards/right/mean"]
+        row["entropy"] = 1.05 - row["rewards/right/mean"]
+    assert check_health(rows, weights=WEIGHTS, ranges=RANGES).ok
+
+
+def test_gradient_zero_without_share_or_std_is_silent() -> None:
+    rows = flat(
+        60,
+        grad_norm=lambda i, r: 0.0,
+        frac_reward_zero_std=lambda i, r: None,
+        reward_std=lambda i, r: None,
+    )
+    assert not of(check_health(rows), "gradient")
+
+
+def test_gradient_zero_of_two_steps_resumed_early_is_silent() -> None:
+    """A resumed run logs 50 of its rows again, which must not look like one step per row."""
+    rows = flat(100, grad_norm=lambda i, r: 0.0, frac_reward_zero_std=lambda i, r: 0.9)
+    rows = [row | {"step": 2 * row["step"]} for row in rows]
+    resumed = rows[:60] + rows[:30]
+    history = RunHistory()
+    for row in resumed:
+        history.add(row)
+    assert history.steps_per_row == 2
+    assert not history.is_one_step_per_row
+    assert not of(check_health([*rows[:60], *rows[:12]]), "gradient")
+
+
+def test_not_finite_single_skipped_steps_do_not_stop() -> None:
+    monitor = HealthMonitor(stop_on="critical")
+    for row in changed(200, grad_norm=lambda i, r: NAN if i % 30 == 9 else 1.0):
+        monitor.update(row)
+    assert not monitor.should_stop
+
+
+FALL = (0.6, 1.0, 1.5, 2.0, 2.2, 2.1, 1.6, 1.0, 0.8, 0.7)
+
+
+def evaluated(column: str, scores: tuple[float, ...], **more: float) -> Rows:
+    rows = []
+    for i, row in enumerate(healthy_log(20 * len(scores), 6)):
+        rows.append(row)
+        if i % 20 == 19:
+            rows.append({"step": row["step"], column: scores[i // 20], **more})
+    return rows
+
+
+@pytest.mark.parametrize("column", ["eval_reward", "eval_math_reward"])
+def test_holdout_total_that_falls_is_a_warning(column: str) -> None:
+    (alert,) = of(check_health(evaluated(column, FALL)), "holdout")
+    assert alert.severity == "warning"
+    assert column in alert.message
+
+
+def test_holdout_main_reward_that_falls_is_a_warning() -> None:
+    scores = tuple(score / 2.4 for score in FALL)
+    weights = {"right": 2.0, "form": 1.0}
+    main = check_health(evaluated("eval_rewards/right/mean", scores), weights=weights)
+    other = check_health(evaluated("eval_rewards/form/mean", scores), weights=weights)
+    assert severest(main, "holdout") == "warning"
+    assert not of(other, "holdout")
+
+
+def test_eval_rewards_of_two_data_sets_are_apart() -> None:
+    history = RunHistory()
+    for name, score in (("math", 0.9), ("code", 0.1), ("math", 0.8)):
+        history.add({"step": 5, f"eval_{name}_runtime": 1.0, "eval_reward": score})
+    assert history.eval_rewards == {"eval_math_reward": [0.9, 0.8], "eval_code_reward": [0.1]}
+
+
+def test_eval_rewards_total_takes_precedence() -> None:
+    row = {"eval_reward": 1.0, "eval_form_reward": 0.5, "eval_rewards/form/mean": 0.5}
+    assert read_eval_rewards(row) == {"eval_reward": 1.0}
+    assert math.isclose(read_eval_rewards({"eval_form_reward": 0.5})["eval_form_reward"], 0.5)
