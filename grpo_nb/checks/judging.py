@@ -215,6 +215,9 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     findings = []
     probes_by_kind = _comparable_probes(reward)
     is_length_rewarded = any(map(reward.is_rewarded, probes_by_kind.get("length pays", ())))
+    if _depends_on_words(reward):
+        # The harmless changes also change the length, so they show nothing about the format.
+        probes_by_kind.pop("format refused", None)
     for kind, probes in probes_by_kind.items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
         if is_length_rewarded and kind != "length pays":
@@ -226,6 +229,17 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
                 what = f"rewarded: {what}"
             findings.append(reward.finding(kind, what, unexpected))
     return findings
+
+
+def _depends_on_words(reward: TriedReward) -> bool:
+    """Return whether more words of reasoning change the score by as much as the format does."""
+    shares_by_row = defaultdict(list)
+    for probe in reward.of_kind("more pays"):
+        share = reward.share(probe)
+        if probe.variant == "words" and math.isfinite(share):
+            shares_by_row[probe.row].append(share)
+    changes = [max(shares) - min(shares) for shares in shares_by_row.values()]
+    return max(changes, default=0.0) > REWARDED_SHARE
 
 
 def _is_long(reward: TriedReward, probe: Probe) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from grpo_nb.checks import classifying
 from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
-from grpo_nb.checks.judging import TriedReward
+from grpo_nb.checks.judging import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.probes import NO_ANSWER, Probe
 from grpo_nb.checks.rows import CheckRows
 
 Weights = Mapping[str, float]
@@ -52,11 +52,14 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
         )
         return make_finding("right answer unknown", lone.name if lone else WHOLE_SET, what)
     if lone is not None and not is_answer_dependent and lone.behaviour.role != ANSWER:
-        if lone.behaviour.role == FORM:
-            what = "the only reward is for the format, whatever the answer"
-            return make_finding("no reward for answers", WHOLE_SET, what)
-        if classifying.is_length_dependent(lone.scores):
-            what = "the only reward follows the length or the wording, whatever the answer"
+        if _wants_certain_answers(lone):
+            what = (
+                "the only reward scores wrong answers like right ones, but refuses other texts in "
+                "the same format"
+            )
+            return make_finding("ignores the gold answer", lone.name, what)
+        if lone.behaviour.role == FORM or classifying.is_length_dependent(lone.scores):
+            what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
         if not lone.reads_gold:
             what = "the only reward follows neither right answers nor the format, in all we tried"
@@ -65,6 +68,16 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     look_at = ", ".join(suspects) or "the weights and their signs"
     what = f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
+
+
+def _wants_certain_answers(reward: TriedReward) -> bool:
+    """Return whether a reward for well-formed completions refuses "I do not know" in the slot.
+
+    A reward for the format alone scores it like any other answer.
+    """
+    probes = [probe for probe in reward.of_kind("paid for nothing") if probe.variant == NO_ANSWER]
+    refused = [probe for probe in probes if reward.share(probe) < REWARDED_SHARE]
+    return reward.layout.has_slot and 2 * len(refused) > len(probes)
 
 
 def _other_columns(rewards: Sequence[TriedReward], rows: CheckRows) -> list[str]:

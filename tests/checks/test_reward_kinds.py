@@ -424,6 +424,94 @@ def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:
     assert "would take" in cost
 
 
+# ---- Lone rewards that look at the answer and not at the gold answer ----
+
+
+def score_slots(wanted):
+    def score(completions, answer, **_):
+        return [float(wanted(slot(c), gold)) for c, gold in zip(completions, answer, strict=True)]
+
+    return score
+
+
+TOPICS = make_rows(
+    [(f"Topic {i}?", ("sports", "politics", "science", "culture")[i % 4]) for i in range(12)]
+)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        lambda given, gold: given == "sports",
+        lambda given, gold: given in ("sports", "politics", "science", "culture"),
+    ],
+    ids=["the shortest label", "any label"],
+)
+def test_lone_reward_for_certain_answers_is_no_format_reward(wanted) -> None:
+    report = check_rewards(score_slots(wanted), TOPICS)
+    assert not kinds(report).isdisjoint(
+        {"nothing tells right from wrong", "ignores the gold answer"}
+    )
+
+
+def test_lone_format_reward_gets_a_note_only() -> None:
+    report = check_rewards(formed, TOPICS)
+    assert report.ok
+    assert [finding.kind for finding in report.findings] == ["no reward for answers"]
+
+
+# ---- Near misses ----
+
+
+def test_reward_by_distance_is_not_accused_of_searching_the_gold() -> None:
+    def near(completions, answer, **_):
+        numbers = [slot(c) or "" for c in completions]
+        numbers = [float(n) if re.fullmatch(r"-?\d+(\.\d+)?", n) else 1e6 for n in numbers]
+        return [-min(10.0, abs(n - float(a))) for n, a in zip(numbers, answer, strict=True)]
+
+    assert kinds(check_rewards(near, SUMS)) == {"near miss"}
+
+
+def test_pattern_with_an_open_point_is_found() -> None:
+    prices = make_rows([(f"Price {i}?", price) for i, price in enumerate(("3.75", "0.85", "7.2"))])
+    reward = score_slots(lambda given, gold: bool(re.fullmatch(gold, given or "")))
+    assert kinds(check_rewards(reward, prices)) == {"near miss"}
+
+
+def test_expression_of_other_numbers_is_found() -> None:
+    def makes_target(completions, target, **_):
+        scores = []
+        for completion, wanted in zip(completions, target, strict=True):
+            given = re.fullmatch(r"[\d+ -]{5,40}", slot(completion) or "")
+            terms = re.findall(r"[+-]?\d+", given[0].replace(" ", "")) if given else []
+            scores.append(float(sum(map(int, terms)) == wanted))
+        return scores
+
+    report = check_rewards(makes_target, GAMES, answer=lambda row: SOLUTIONS[row["target"]])
+    assert "other numbers" in next(f.what for f in report.findings if f.kind == "near miss")
+
+
+def test_length_target_is_not_a_format_that_is_refused() -> None:
+    def near_length(completions, words, **_):
+        lengths = [len(completion_text(c).split()) for c in completions]
+        return [max(-1.0, -abs(n - w) / w) for n, w in zip(lengths, words, strict=True)]
+
+    rows = [{**row, "words": words} for row, words in zip(SUMS, (40, 80, 120, 60), strict=True)]
+    assert check_rewards([right, near_length], rows).ok
+
+
+def test_right_by_a_function_may_hold_for_any_text() -> None:
+    def without_e(completions, **_):
+        texts = [completion_text(c).strip() for c in completions]
+        return [float(bool(text) and "e" not in text) for text in texts]
+
+    rows = make_rows([(f"Write {i} without that letter.", "any") for i in range(4)])
+    report = check_rewards(
+        without_e, rows, answer=lambda row: "Rain and sun fill a day.", format=formats.bare()
+    )
+    assert "paid for nothing" not in kinds(report)
+
+
 # ---- Rewards for a task ----
 
 
