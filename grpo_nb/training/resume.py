@@ -153,9 +153,8 @@ def starting(
     """
     root.mkdir(parents=True, exist_ok=True)
     with locked(root, _SECONDS_TO_START):
-        if name is None:
-            is_begun = next_sequence(root) != sequence
-        else:
+        is_begun = next_sequence(root) != sequence
+        if name is not None:
             is_begun = (root / name / "run.json").is_file()
         if resume == "auto" and is_begun:
             raise ValueError(
