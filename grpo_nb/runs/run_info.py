@@ -92,6 +92,8 @@ def check_comparison(saved: Any) -> None:
     check_fields("comparison.json", saved, {"sentence": _TEXT, "before": _OBJECT, "after": _OBJECT})
     for side in ("before", "after"):
         check_fields(side, saved[side], _EVALUATION)
+    if saved.get("base") is not None:
+        check_fields("base", saved["base"], _EVALUATION)
 
 
 def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
@@ -226,7 +228,21 @@ _ROW = {
     "max_steps": Field(is_whole, "a whole number", is_required=False),
     "alerts": Field(lambda value: isinstance(value, list), "a list", is_required=False),
 }
+_SHARE_OR_NONE = Field(
+    lambda value: value is None or (is_number(value) and 0 <= value <= 1),
+    "a share from 0 to 1",
+    is_required=False,
+)
+_INTERVAL = Field(_is_range, "two numbers", is_required=False)
+_LENGTH = Field(lambda value: value is None or is_number(value), "a number", is_required=False)
 _EVALUATION = {
-    "accuracy": Field(lambda value: is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
+    "accuracy": Field(lambda value: is_number(value) and 0 <= value <= 1, "a share from 0 to 1"),
+    "interval": _INTERVAL,
+    "format_share": _SHARE_OR_NONE,
+    "format_interval": _INTERVAL,
+    "anywhere_share": _SHARE_OR_NONE,
+    "anywhere_interval": _INTERVAL,
+    "cut_share": _SHARE_OR_NONE,
+    "mean_length": _LENGTH,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}
