@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _MOST_BYTES = 4096
+_SECONDS_BETWEEN_TRIES = 0.02
 # Descriptors of the locks that this process holds.
 _held: set[int] = set()
 
@@ -45,21 +46,36 @@ class FolderLockedError(ValueError):
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock of a folder as long as the block lasts.
 
     A folder that cannot be written to needs no lock, and one on a drive without locks gets none: a log message says so.
+
+    Args:
+        folder: The folder.
+        wait_seconds: How long to wait for another holder to release the lock.
 
     Raises:
         FolderLockedError: Another process, or another thread of this one, holds the lock.
     """
     file = folder / LOCK_FILE
-    descriptor = _acquire(file)
+    descriptor = _acquire_within(file, wait_seconds)
     try:
         yield
     finally:
         if descriptor in _held:
             _release(file, descriptor)
+
+
+def _acquire_within(file: Path, wait_seconds: float) -> int | None:
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            return _acquire(file)
+        except FolderLockedError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _acquire(file: Path) -> int | None:

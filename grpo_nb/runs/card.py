@@ -135,7 +135,7 @@ def heldout_table(comparison: Any) -> str:
     ]
     for name, (share, interval) in rows.items():
         cells = [
-            _share_in_words(getattr(side, share), getattr(side, interval))
+            _share_in_words(getattr(side, share, None), getattr(side, interval, None))
             for side in columns.values()
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -94,6 +94,8 @@ class RunInfo:
     """Model that the KL is measured to, in words."""
     effective: dict[str, Any] | None = None
     """`EffectiveSettings.to_dict()`."""
+    heldout_judge: str | None = None
+    """What decides whether a held-out answer is correct, in words."""
     seconds: float | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
     resumed: list[dict[str, Any]] | None = None
@@ -333,6 +335,7 @@ _OPTIONAL_SHARE = Field(
     lambda value: value is None or _is_share(value), "a share from 0 to 1", is_required=False
 )
 _INTERVAL = Field(_is_range, "two numbers", is_required=False)
+_LENGTH = Field(lambda value: value is None or is_number(value), "a number", is_required=False)
 _EVALUATION = {
     "accuracy": _SHARE,
     "interval": _INTERVAL,
@@ -342,5 +345,7 @@ _EVALUATION = {
     "anywhere_interval": _INTERVAL,
     "anywhere_note": _OPTIONAL_TEXT,
     "model_id": _OPTIONAL_TEXT,
+    "cut_share": _OPTIONAL_SHARE,
+    "mean_length": _LENGTH,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

@@ -8,9 +8,13 @@ hold is not the same in two processes. Global variables are not looked at.
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
 import datetime
+import decimal
 import enum
+import fractions
 import functools
 import hashlib
 import inspect
@@ -18,18 +22,34 @@ import json
 import pathlib
 import re
 import types
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy
 
-SCHEME = 1
+SCHEME = 2
 """Version of what the hash covers. Only hashes of one scheme can be compared."""
 # A reward of these packages may stand inside one of the user's own.
 _REWARD_PACKAGES = ("grpo_nb", "trl")
 _KIT = "grpo_nb"
 _MOST_LEVELS = 20
+# Python writes no whole number of more than 4,300 digits in decimal form.
+_LARGE = 10**1000
+# Values whose `repr` holds everything in them, and no address.
+_SHOWN_WHOLE = (
+    float,
+    complex,
+    range,
+    slice,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+)
 # They have a record of their own, or say nothing about the scores.
 _NOT_STATE = (
     "weight",
@@ -91,19 +111,21 @@ class _Describer:
 
         name = _name_of(type(value))
         is_plain = isinstance(value, (bool, int, str)) and not isinstance(value, enum.Enum)
+        if isinstance(value, int) and is_plain and abs(value) >= _LARGE:
+            return [name, hex(value)]
         if value is None or is_plain:
             # An int subclass or str subclass of the user's is written as the value that it is.
             return [name, json.loads(json.dumps(value))]
         if isinstance(value, numpy.generic):
             return [name, repr(value.item())]
-        if isinstance(
-            value, (float, complex, range, slice, datetime.date, datetime.time, datetime.timedelta)
-        ):
+        if isinstance(value, _SHOWN_WHOLE):
             return [name, repr(value)]
         if isinstance(value, enum.Enum):
             return [name, value.name]
-        if isinstance(value, (bytes, bytearray)):
+        if isinstance(value, (bytes, bytearray, array.array)):
             return [name, hashlib.sha256(value).hexdigest()]
+        if isinstance(value, memoryview):
+            return [name, hashlib.sha256(value.tobytes()).hexdigest()]
         if isinstance(value, pathlib.PurePath):
             return [name, str(value)]
         if isinstance(value, re.Pattern):
@@ -115,12 +137,22 @@ class _Describer:
         inner = (*holders, id(value))
         if isinstance(value, numpy.ndarray):
             return [name, self._array(value, inner)]
-        if isinstance(value, (list, tuple)):
+        if name == "torch.Tensor" and value.device.type != "meta" and not value.is_sparse:
+            # As 64-bit floats: numpy has no bfloat16.
+            numbers = value.detach().cpu()
+            numbers = numbers if numbers.is_complex() else numbers.double()
+            return [name, str(value.dtype), self._array(numbers.numpy(), inner)]
+        if _package_of(type(value)) == "pandas" and hasattr(value, "to_dict"):
+            frame = value if hasattr(value, "columns") else value.to_frame()
+            return [name, self.describe(frame.to_dict("split"), inner)]
+        if isinstance(value, (list, tuple, collections.deque)):
             return [name, [self.describe(item, inner) for item in value]]
         if isinstance(value, (set, frozenset)):
             return [name, sorted(json.dumps(self.describe(item, inner)) for item in value)]
         if isinstance(value, Mapping):
             return [name, self._mapping(value, inner)]
+        if isinstance(value, types.SimpleNamespace):
+            return [name, self._mapping(vars(value), inner)]
         if isinstance(value, functools.partial):
             return [
                 name,

@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ Tool = Callable[..., Any]
 _CONSTANTS = (str, bool, int, float, tuple, list, dict, type(None))
 _NO_IMAGES = "gives an image: tools of this kit give text. Have it describe what is to be seen."
 _HOW = "Write types for its arguments, and a docstring that says what it does and, below 'Args:', what each argument is."
+# How `repr` ends for an object without one of its own.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class _Refused(BaseException):
@@ -222,9 +225,10 @@ def _function_of_partial(partial: functools.partial) -> Tool:
     function = partial.func
     while isinstance(function, functools.partial):
         function = function.func
+    signature = _signature_of(partial)
     free = [
         parameter
-        for name, parameter in inspect.signature(partial).parameters.items()
+        for name, parameter in signature.parameters.items()
         if name not in partial.keywords
     ]
 
@@ -236,14 +240,28 @@ def _function_of_partial(partial: functools.partial) -> Tool:
     tool.__name__ = own.get("__name__", function.__name__)
     tool.__doc__ = own.get("__doc__", function.__doc__)
     names = {parameter.name for parameter in free} | {"return"}
-    tool.__annotations__ = {
-        name: kind for name, kind in function.__annotations__.items() if name in names
-    }
-    tool.__signature__ = inspect.signature(partial).replace(parameters=free)
-    tool.arguments_set = (
-        f"{partial.args} {partial.keywords}"  # a tool with other arguments is another one
-    )
+    # Built-in functions have none.
+    annotations = getattr(function, "__annotations__", {})
+    tool.__annotations__ = {name: kind for name, kind in annotations.items() if name in names}
+    tool.__signature__ = signature.replace(parameters=free)
+    # A tool with other arguments is another one. An address is not the same in two processes.
+    tool.arguments_set = _ADDRESS.sub("", f"{partial.args} {partial.keywords}")
     return tool
+
+
+def _signature_of(tool: Tool) -> inspect.Signature:
+    """Return the signature of a tool.
+
+    Raises:
+        TypeError: Python knows none, as for `max` and other built-in functions.
+    """
+    try:
+        return inspect.signature(tool)
+    except ValueError:
+        raise TypeError(
+            f"the tool {in_line(tool)} has no signature that Python can read, so the model cannot be told its arguments: "
+            f"write a function that calls it. {_HOW}"
+        ) from None
 
 
 def _limited(tool: Tool, seconds: float) -> Tool:
@@ -270,7 +288,7 @@ def _undescribed(tool: Tool) -> str:
     """What is missing of what the model is told of a tool; empty if nothing is."""
     if not (told := inspect.getdoc(tool)):
         return "docstring"
-    taken = [p for name, p in inspect.signature(tool).parameters.items() if name != "self"]
+    taken = [p for name, p in _signature_of(tool).parameters.items() if name != "self"]
     untyped = next((f"type for {p.name}" for p in taken if p.annotation is p.empty), "")
     return untyped or next(
         (f"line for {p.name} below 'Args:'" for p in taken if f"{p.name}:" not in told), ""

@@ -1,11 +1,12 @@
 """Which run to go on with or to give back, whether it is the same training, and going back to its newest checkpoint."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +16,22 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
 from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
-from grpo_nb.runs.run_folder import Run, completions_step, open_run, seconds_since_written
+from grpo_nb.runs.run_folder import (
+    Run,
+    completions_step,
+    next_sequence,
+    open_run,
+    seconds_since_written,
+)
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 
 # What the next step does not depend on, or only in how long there are next steps.
 MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
               "run_root", "gpu_memory_utilization")  # fmt: skip
+
+# A run gets its folder and run.json in milliseconds; a busy network drive takes longer.
+_SECONDS_TO_START = 30.0
 
 
 class Resumption(NamedTuple):
@@ -126,6 +136,37 @@ def hold(folder: Path, locks: ExitStack) -> None:
         raise ValueError(_being_trained(folder.name, error.holder_sentence)) from None
 
 
+@contextlib.contextmanager
+def starting(
+    root: Path, name: str | None, resume: str | Path | None, sequence: int
+) -> Iterator[None]:
+    """Hold the lock of the folder of all runs while a new run gets its folder and its `run.json`.
+
+    Between `find_run` and this moment the trainer is built, which takes seconds. With `resume="auto"` two processes could
+    both find no run in them, and both begin one.
+
+    Args:
+        root: Folder of all runs.
+        name, resume: Given to `train`.
+        sequence: From `next_sequence`, before `find_run` looked.
+
+    Raises:
+        ValueError: With `resume="auto"`, another process has begun a run since then that this call would have found.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root, _SECONDS_TO_START):
+        is_begun = next_sequence(root) != sequence
+        if name is not None:
+            is_begun = (root / name / "run.json").is_file()
+        if resume == "auto" and is_begun:
+            raise ValueError(
+                f"another process has begun {'a run' if name is None else f'the run {name!r}'} in {str(root)!r} while this "
+                "one was getting ready. Two processes would train the same. Run this cell again when that one has ended; "
+                "resume=None begins another run beside it."
+            )
+        yield
+
+
 def _being_trained(name: str, holder: str) -> str:
     return (
         f"the run {name!r} is being trained right now by {holder}. Two processes would write over each other's steps. Wait "
@@ -152,6 +193,7 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
     if name is not None and folder.is_dir() and all(map(_is_first_file, folder.iterdir())):
         # It was killed before it had written its first file, and nothing else is there; or it begins at this moment.
         with ExitStack() as locks:
+            locks.enter_context(locked(root, _SECONDS_TO_START))
             hold(folder, locks)
             shutil.rmtree(folder)
     return None

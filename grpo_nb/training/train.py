@@ -37,7 +37,7 @@ from grpo_nb.training.errors import explained
 from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
-from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold
+from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
 from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def train(
     info.base = base_identity(model, settings.model)
     record = record_of_model(model)
     info.loader = {} if record is None else record.loader
+    # Before `find_run` looks, so that a run that another process begins meanwhile is noticed.
+    sequence = next_sequence(Path(settings.run_root))
     with ExitStack() as locks:
         before = find_run(settings, name, resume, info, locks)
         if before is not None and before.is_over:
@@ -130,8 +132,14 @@ def train(
             ).to_dict()
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
             if scores:
-                info["heldout_judge"] = scores[0].judged_by
-            folder = _begin(prepared, name, info, locks) if before is None else go_back(before)
+                info.heldout_judge = scores[0].judged_by
+            if before is None:
+                with starting(Path(settings.run_root), name, resume, sequence):
+                    run = _make_run(prepared, name, info, locks)
+                _keep_inputs(run, prepared, info)
+                folder = run.path
+            else:
+                folder = go_back(before)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
                 run.write_info(info)
@@ -160,19 +168,23 @@ def _given_back(found: Resumption, prepared: Prepared) -> Run:
     return run
 
 
-def _begin(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
-    """Make the folder of a new run, locked until `locks` is closed."""
+def _make_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Run:
+    """Make the folder of a new run with its `run.json`, locked until `locks` is closed."""
     root = Path(prepared.settings.run_root)
     info.sequence = next_sequence(root)
     run = Run(new_run_folder(root, name))
     hold(run.path, locks)
     run.write_info(info)  # first of all: it is what makes the folder a run
+    return run
+
+
+def _keep_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
+    """Keep what a new run starts from: its reference adapter, its questions, its first state, its template."""
     if info.reference == START_ADAPTER:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     keep_beginning(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
-    return run.path
 
 
 def _train_and_close(recorder: Recorder, info: RunInfo, before: Resumption | None) -> None:

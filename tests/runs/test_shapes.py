@@ -109,6 +109,18 @@ FILES: dict[str, tuple[str, str, str]] = {
     "comparison.json, a text as accuracy": (
         "comparison/comparison.json", json.dumps(COMPARISON | {"after": {"accuracy": "x"}}), "accuracy = 'x'",
     ),
+    "comparison.json, an interval of objects": (
+        "comparison/comparison.json",
+        json.dumps(COMPARISON | {"before": {"accuracy": 0.5, "interval": [{}, 1]}}),
+        r"interval = \[\{\}, 1\] must be two numbers",
+    ),
+    "comparison.json, a base of another shape": (
+        "comparison/comparison.json", json.dumps(COMPARISON | {"base": {}}), "base has no field 'accuracy'",
+    ),
+    "comparison.json, a list as share": (
+        "comparison/comparison.json",
+        json.dumps(COMPARISON | {"after": {"accuracy": 0.5, "format_share": []}}), r"format_share = \[\] must be a share",
+    ),
     "exports.json, an object": ("exports.json", '{"a": 1}', "an export = 'a' must be an object"),
     "exports.json, no path": ("exports.json", "[{}]", "an export has no field 'path'"),
 }  # fmt: skip
@@ -191,3 +203,9 @@ def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
     ):
         (run.path / "completions" / name).write_bytes(b"")
     assert run.steps == [7]
+
+
+def test_card_shows_what_a_comparison_did_not_measure(run: gn.runs.Run) -> None:
+    sides = {"before": {"accuracy": 0.5}, "after": {"accuracy": 0.5}}
+    (run.path / "comparison" / "comparison.json").write_text(json.dumps(COMPARISON | sides))
+    assert "| in the format | not measured | not measured |" in model_card(run)

@@ -1,5 +1,9 @@
 """A run can tell whether its rewards are still the same, and make the kit's again from its record."""
 
+import array
+import collections
+import decimal
+import fractions
 import functools
 import json
 import linecache
@@ -8,10 +12,14 @@ import re
 import subprocess
 import sys
 import threading
+import types
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pandas
 import pytest
+import torch
 from trl.rewards import get_soft_overlong_punishment
 
 import grpo_nb as gn
@@ -100,6 +108,20 @@ def circle() -> Callable:
 
 
 KIT = gn.rewards.correctness
+# Values of the standard library and of the usual packages, each with another one of its type.
+VALUES = [
+    (decimal.Decimal("0.1"), decimal.Decimal("0.2")),
+    (fractions.Fraction(1, 2), fractions.Fraction(1, 3)),
+    (uuid.UUID(int=1), uuid.UUID(int=2)),
+    (collections.deque([1]), collections.deque([2])),
+    (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+    (array.array("i", [1]), array.array("i", [2])),
+    (memoryview(b"a"), memoryview(b"b")),
+    (10**5000, 10**5000 + 1),
+    (torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([2.0], dtype=torch.bfloat16)),
+    (pandas.DataFrame({"a": [1]}), pandas.DataFrame({"a": [2]})),
+    (pandas.Series([1]), pandas.Series([2])),
+]
 PAIRS = {
     "a parameter": (KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", True),
     "the format": (KIT(), KIT(format=gn.tasks.boxed()), "format was", True),
@@ -121,6 +143,10 @@ PAIRS = {
     "trl's own": (
         get_soft_overlong_punishment(512, 128), get_soft_overlong_punishment(64, 8), "it holds other values now", True,
     ),
+    **{
+        f"a {type(one).__name__}": (make(one), make(other), "it holds other values now", True)
+        for one, other in VALUES
+    },
     # A lock, a client or a model is not the same in two processes, and counts by its type.
     "no data": (make(threading.Lock()), make(threading.Lock()), "", False),
     "what state_dict holds": (Counting(0), Counting(7), "", False),
@@ -162,7 +188,7 @@ def test_state_is_the_same_in_every_process() -> None:
         )
         states.add(done.stdout.strip())
     (state,) = states
-    assert re.fullmatch(r"1:[0-9a-f]{16}", state)
+    assert re.fullmatch(r"2:[0-9a-f]{16}", state)
 
 
 @pytest.mark.parametrize("state", [None, "0:0123456789abcdef"])

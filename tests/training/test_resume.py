@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, continued_info, go_back
+from grpo_nb.training.resume import Resumption, continued_info, go_back, starting
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -319,6 +320,28 @@ def test_auto_leaves_a_folder_that_another_process_begins(
     assert (root / "a").is_dir()
     assert find_run(settings, "a", "auto") is None
     assert not (root / "a").exists()
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+def test_starting_refuses_when_another_process_was_faster(root: Path, name: str | None) -> None:
+    """Both processes looked before either had a run, and both were getting ready."""
+    sequence = next_sequence(root)
+    with starting(root, name, "auto", sequence):
+        make_run(root / "other", sequence=1)
+    with pytest.raises(ValueError, match="another process has begun"):
+        starting(root, name, "auto", sequence).__enter__()
+    with starting(root, name, None, sequence):
+        assert next_sequence(root) == 2, "who asks for a new run gets one, with its own number"
+
+
+def test_starting_waits_for_another_start(root: Path) -> None:
+    first = starting(root, None, None, 1)
+    first.__enter__()
+    threading.Timer(0.3, first.__exit__, (None, None, None)).start()
+    began = time.monotonic()
+    with starting(root, None, None, 1):
+        assert time.monotonic() - began > 0.2
+    assert list(root.iterdir()) == []
 
 
 def test_a_lock_does_not_look_like_a_run_just_written(root: Path, settings: gn.Settings) -> None:
