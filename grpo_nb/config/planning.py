@@ -24,8 +24,9 @@ from grpo_nb.config.presets import find_machine
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.config.vllm_obstacle import vllm_obstacle
 from grpo_nb.core.argument_types import require
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.core.words import EnvironmentProblem, prompt_lengths
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
 

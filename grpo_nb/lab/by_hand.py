@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from grpo_nb.core.chat import transcript
 from grpo_nb.core.tables import Part, Shown, as_written, bold
-from grpo_nb.core.words import transcript
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.task import Task

@@ -3,7 +3,7 @@
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.words import require_tokenizer
+from grpo_nb.core.chat import require_tokenizer
 
 # What an adapter decides that a training goes on from, and what else a loaded model cannot change.
 SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.chat import transcript
 from grpo_nb.core.pages import render, style
-from grpo_nb.core.words import as_score, shorten, transcript
+from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.words import require_tokenizer
+from grpo_nb.core.chat import require_tokenizer
 
 # What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"

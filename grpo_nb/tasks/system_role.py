@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_nb.core.words import require_tokenizer
+from grpo_nb.core.chat import require_tokenizer
 
 _MARK = "system-role-check"
 NO_SYSTEM_ROLE = "the model's chat template has no system role, so the system prompt stands at the start of the first user message"

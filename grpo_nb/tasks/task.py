@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
-from grpo_nb.core.words import prompt_lengths, shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.cleaning import as_dataset
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates

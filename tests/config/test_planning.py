@@ -17,8 +17,8 @@ from grpo_nb.config import counting, memory, planning, presets
 from grpo_nb.config.memory import PUBLISHED, sizes_of
 from grpo_nb.config.out_of_memory import memory_advice
 from grpo_nb.config.presets import GPUS
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.core.processes import ChildError
-from grpo_nb.core.words import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
 # As their repositories publish it: family, hidden and inner width, layers, heads, heads of keys, words, and the weights in

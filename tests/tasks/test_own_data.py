@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading

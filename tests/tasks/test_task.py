@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.tasks.contamination import normalized_question
 from tests.tasks.test_answers import KINDS
 

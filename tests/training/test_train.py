@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.words import prompt_lengths
+from grpo_nb.core.chat import prompt_lengths
 from grpo_nb.scoring.calls import RewardError
 from grpo_nb.training import prepare
 from tests.conftest import brevity
