@@ -62,10 +62,8 @@ def read_gpu() -> GpuState:
         # The variable lists numbers or UUIDs.
         first = (visible or "0").split(",")[0].strip()
         if first.isdecimal():
-            card = nv.nvmlDeviceGetHandleByIndex(int(first))
-        else:
-            card = nv.nvmlDeviceGetHandleByUUID(first)
-        return _state_of(nv, card)
+            return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
+        return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))
     except nv.NVMLError as error:
         if isinstance(error, nv.NVMLError_LibraryNotFound):
             raise NoGpu("") from None

@@ -33,10 +33,9 @@ def usable_cores() -> int:
     A container can limit it below the number of cores that the process is bound to (Linux,
     Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
     """
+    bound_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         bound_cores = len(os.sched_getaffinity(0))
-    else:
-        bound_cores = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         limit = round(int(quota) / int(period))
