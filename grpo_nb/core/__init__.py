@@ -1,5 +1,5 @@
-"""What every room needs and no user calls: text, folders that appear whole, processes, random state, deadlines,
-and how objects, views and widgets show themselves.
+"""Helpers that every subpackage needs and no user calls.
 
-Nothing here knows of models, data or runs; a helper that serves one room stands in that room.
+They cover text, files and folders, processes, random state, statistics, argument checks, and how
+objects and widgets show themselves. A helper that only one subpackage needs is in that subpackage.
 """

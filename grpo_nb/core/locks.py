@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.files import process_identity
+from grpo_nb.core.writers import process_identity
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)

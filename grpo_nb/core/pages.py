@@ -1,6 +1,7 @@
-"""What the views with a layout of their own share, first of all templates that escape everything for HTML.
+"""HTML and Markdown from templates in which every value is escaped.
 
-Needs no ipywidgets: a view is HTML that a saved page holds too. The widgets around such views are in `grpo_nb.core.panels`.
+These views need no ipywidgets, so a saved notebook page shows them too. The widgets that show them
+in a live notebook are in `grpo_nb.core.panels`.
 """
 
 import functools
@@ -12,51 +13,75 @@ from typing import Any
 from grpo_nb.core.markdown import fence, plain, span
 from grpo_nb.core.words import displayable, shorten
 
+_PARTS_TEMPLATE = "core/templates/parts.jinja"
+_MESSAGE_CHARACTERS = 600
+
+# What makes a value safe, by the kind of template. Jinja's autoescape covers HTML. It leaves lone
+# surrogates and NUL, which a model can write and no notebook can hold, so `displayable` runs first.
+_MAKE_SAFE = {"jinja": displayable, "md": plain}
+
 
 @functools.cache
 def _environment(kind: str = "jinja") -> Any:
     import jinja2
     from markupsafe import Markup
 
-    escaped = {"jinja": displayable, "md": plain}.get(kind, str)
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("grpo_nb", "."), autoescape=kind == "jinja", keep_trailing_newline=escaped is str,
-        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        # Autoescape makes text safe for HTML; a lone surrogate or NUL, which a model may write, no notebook can hold.
-        finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
-    )  # fmt: skip
-    made.filters["span"] = lambda text: Markup(span(text))
-    made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
-    return made
+    make_safe = _MAKE_SAFE.get(kind, str)
+
+    def finalize(value: Any) -> Any:
+        return value if isinstance(value, Markup) else make_safe(str(value))
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("grpo_nb", "."),
+        autoescape=kind == "jinja",
+        # A program or a file of settings ends with a newline.
+        keep_trailing_newline=kind not in _MAKE_SAFE,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=finalize,
+    )
+    # Markup keeps `finalize` from escaping the result of these filters again.
+    environment.filters["span"] = lambda text: Markup(span(text))
+    environment.filters["fence"] = lambda text, language="": Markup(fence(text, language))
+    return environment
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template of a room filled in. Everything is escaped, but what the template itself marks as `safe`.
+    """Return a template filled in with values.
+
+    The template's name decides how values are escaped:
+
+    - `*.jinja`: HTML. Everything is escaped except what the template marks as `safe`. Headings and
+      lines of code come from the macros in `core/templates/parts.jinja`.
+    - `*.md.jinja`: Markdown. Values become plain text, or code with the filters `span` and `fence`.
+      Do not use macros there: what they return would be escaped again.
+    - `*.py.jinja`, `*.sh.jinja`, `*.yaml.jinja`: values are not escaped. The caller quotes them.
 
     Args:
-        template: As `lab/templates/scores.jinja`, under the package's folder. A template takes headings and lines of code
-            from `core/templates/parts.jinja`. In one whose name ends in `.md.jinja`, values are made plain Markdown, or with
-            the filters `span` and `fence` code; what macros of it return would be escaped again. In a template of a program
-            or of settings (`.py.jinja`, `.sh.jinja`, `.yaml.jinja`) values stand as they are: whoever fills it in quotes them.
-        values: Every name the template uses; one that is missing raises.
+        template: Path below the package's folder, such as `lab/templates/scores.jinja`.
+        values: Every name that the template uses; a missing one raises.
     """
-    kind = template.split(".")[1]  # `md`, `py`; `jinja` of a view, which has no other ending
+    # The part after the first dot: `md`, `py`, or `jinja` for HTML.
+    kind = template.split(".")[1]
     return _environment(kind).get_template(template).render(values)
 
 
 def part(name: str, *values: Any, **more: Any) -> str:
-    """Return a macro of `core/templates/parts.jinja` filled in."""
-    return str(
-        getattr(_environment().get_template("core/templates/parts.jinja").module, name)(
-            *values, **more
-        )
-    )
+    """Return the result of a macro of `core/templates/parts.jinja`."""
+    macros = _environment().get_template(_PARTS_TEMPLATE).module
+    macro = getattr(macros, name)
+    return str(macro(*values, **more))
 
 
 def style(*sheets: str) -> str:
-    """Return the panels' style sheet, with those of a room (as `runs/viewer.css`) behind it."""
-    files = [resources.files("grpo_nb") / sheet for sheet in ("core/panels.css", *sheets)]
-    return "\n".join(["<style>", *(file.read_text("utf-8").strip() for file in files), "</style>"])
+    """Return the panels' style sheet, followed by others, such as `runs/viewer.css`."""
+    lines = ["<style>"]
+    for sheet in ("core/panels.css", *sheets):
+        file = resources.files("grpo_nb") / sheet
+        lines.append(file.read_text("utf-8").strip())
+    lines.append("</style>")
+    return "\n".join(lines)
 
 
 def title(text: str) -> str:
@@ -65,33 +90,32 @@ def title(text: str) -> str:
 
 
 def code_line(line: str, label: str = "the same in code") -> str:
-    """Return the line of code that stands under a view."""
+    """Return the line of code that is shown below a view."""
     return part("code_line", line, label)
 
 
 def last_lines(error: BaseException, limit: int = 12) -> str:
-    """Return the end of an error's traceback."""
-    return displayable("\n".join("".join(traceback.format_exception(error)).splitlines()[-limit:]))
+    """Return the last lines of an error's traceback."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return displayable("\n".join(lines[-limit:]))
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
-    """Return what failed, with the end of its traceback. Empty without errors."""
-    return "".join(
-        part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors
-    )
+    """Return each error with the end of its traceback; empty without errors."""
+    views = []
+    for error in errors:
+        message = shorten(str(error), _MESSAGE_CHARACTERS)
+        views.append(part("error", type(error).__name__, message, last_lines(error)))
+    return "".join(views)
 
 
 def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) -> str:
-    """Return a panel that can only be read, for pages that show no widgets.
+    """Return a read-only panel for pages that show no widgets.
 
     Args:
-        name: Its title.
-        parts: Headings, and the views (HTML) under each; what has no view is left out.
-        sheets: Style sheets as for `style`.
+        name: Title of the panel.
+        parts: Headings, each with the views (HTML) below it. A heading without views is left out.
+        sheets: Style sheets, as for `style`.
     """
-    return part(
-        "page",
-        style(*sheets),
-        name,
-        [(heading, "".join(views)) for heading, views in parts if any(views)],
-    )
+    sections = [(heading, "".join(views)) for heading, views in parts if any(views)]
+    return part("page", style(*sheets), name, sections)

@@ -1,6 +1,6 @@
-"""What the kit's widgets share: a base class, and controls with their labels in words.
+"""Base class and controls of the kit's widgets.
 
-Core ipywidgets that 7.7 and 8 share.
+They use only core ipywidgets that versions 7.7 and 8 share.
 """
 
 import contextlib
@@ -15,14 +15,15 @@ from grpo_nb.core.words import displayable
 
 
 class Panel(widgets.VBox):
-    """A widget of the kit: says in words what its callbacks raise, and can be read on a page without a kernel.
+    """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
 
-    A subclass sets `_pictured`, the views that a page without widgets shows under their headings.
+    A subclass sets `_pictured`: headings, each with the views that a page without widgets shows.
     """
 
     panel_title: str = ""
+    """Title above the panel."""
     panel_sheets: ClassVar[tuple[str, ...]] = ()
-    """Style sheets of its room, as `runs/viewer.css`."""
+    """Style sheets that the panel needs as well, such as `runs/viewer.css`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,11 +36,13 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
-        """Show in the panel what is raised inside: a notebook loses what a callback raises, or writes it into a log.
+        """Show in the panel the errors that the block raises; they do not leave the block.
 
-        Used inside itself, what was raised before stays: only the outermost begins anew.
+        Without this, a notebook loses a callback's error or hides it in a log. Blocks can be
+        nested. The outermost one clears the errors shown before.
         """
-        if not self._depth:
+        is_outermost = self._depth == 0
+        if is_outermost:
             self._failures = []
         self._depth += 1
         try:
@@ -55,34 +58,44 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Change several controls without an answer to each."""
-        before, self._is_quiet = self._is_quiet, True
+        """Let the block change controls without a call of their callbacks."""
+        was_quiet = self._is_quiet
+        self._is_quiet = True
         try:
             yield
         finally:
-            self._is_quiet = before
+            self._is_quiet = was_quiet
 
-    # ipywidgets 7 shows a widget through this method, 8 through the other one: the other one will do for both.
+    # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
+    # Without the former, both use the latter.
     _ipython_display_ = None
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return the widget, and for pages that cannot show one, as on GitHub, its views as they are now."""
-        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
-        shown = {"text/plain": repr(self), "text/html": self._snapshot()}
-        return shown | {"application/vnd.jupyter.widget-view+json": view_of_widget}
+        """Return the widget and, for pages that cannot show it, its present views as HTML."""
+        return {
+            "text/plain": repr(self),
+            "text/html": self._snapshot(),
+            "application/vnd.jupyter.widget-view+json": {
+                "version_major": 2,
+                "version_minor": 0,
+                "model_id": self.model_id,
+            },
+        }
 
     def _snapshot(self) -> str:
-        """Return what the panel shows, as HTML that needs no kernel."""
-        parts = [(name, [shown.value for shown in views]) for name, views in self._pictured]
+        """Return the panel's present views as HTML that needs no kernel."""
+        parts = []
+        for heading, views in self._pictured:
+            parts.append((heading, [html_view.value for html_view in views]))
         return pages.page(self.panel_title, parts, *self.panel_sheets)
 
     def _header(self) -> widgets.HTML:
-        """The title, and the style sheets that the views need."""
+        """Return the title together with the style sheets of the views."""
         return widgets.HTML(pages.style(*self.panel_sheets) + pages.title(self.panel_title))
 
 
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
-    """Make a method a callback, which takes no event, and whose errors the panel shows (`showing_errors`)."""
+    """Decorate a panel's method as a callback: events are ignored, errors shown in the panel."""
 
     def run(self: Any, *_: Any) -> None:
         with self.showing_errors():
@@ -92,18 +105,19 @@ def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
 
 
 def label(text: str) -> str:
-    """Return a text of the user's that can be a control's description."""
-    # ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped for 8 too, they would show twice escaped.
-    return escaped(text) if widgets.__version__.startswith("7.") else displayable(text)
+    """Return a user's text in the form that a control's description needs."""
+    # ipywidgets 7 inserts descriptions as HTML, 8 as text, where `&lt;` would be visible.
+    is_html = widgets.__version__.startswith("7.")
+    return escaped(text) if is_html else displayable(text)
 
 
 def view() -> widgets.HTML:
-    """Return an empty view over the full width."""
+    """Return an empty view as wide as the panel."""
     return widgets.HTML(layout={"width": "auto", "max_width": "100%"})
 
 
 def above(control: Any, width: str) -> Any:
-    """Return the control with its label above it."""
+    """Put a control's label above it, and return the control."""
     control.layout = widgets.Layout(width=width, max_width="100%")
     control.style.description_width = "initial"
     control.add_class("gn-above")
@@ -111,24 +125,24 @@ def above(control: Any, width: str) -> Any:
 
 
 def line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
-    """Return controls side by side, on more lines where the page is narrow."""
+    """Return controls side by side, wrapped to further lines on a narrow page."""
     return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
 
 
 def section(
     name: str, explanation: str, *children: widgets.Widget, flex: str = "0 0 auto"
 ) -> widgets.VBox:
-    """Return a framed part of a panel under its heading."""
-    head = widgets.HTML(pages.part("heading", name, explanation))
-    framed = widgets.VBox(
-        [head, *children], layout={"margin": "4px 2px", "flex": flex, "min_width": "0"}
-    )
-    framed.add_class("gn-panel")
-    return framed
+    """Return a framed part of a panel with a heading."""
+    heading = widgets.HTML(pages.part("heading", name, explanation))
+    # Without the minimum width of 0, a wide table inside would widen the whole panel.
+    layout = {"margin": "4px 2px", "flex": flex, "min_width": "0"}
+    box = widgets.VBox([heading, *children], layout=layout)
+    box.add_class("gn-panel")
+    return box
 
 
 def button(text: str, style: str = "", tooltip: str = "") -> widgets.Button:
-    """Return a button as wide as its words."""
+    """Return a button as wide as its text."""
     return widgets.Button(
         description=text, button_style=style, tooltip=tooltip, layout={"width": "auto"}
     )

@@ -1,6 +1,7 @@
-"""Programs run as children of this process: ended with it, limited in time, and what they said when they failed.
+"""Run programs and scripts as child processes, with a time limit and their output in the error.
 
-Not here: the sandbox's workers, which are written by enemies and have their own walls.
+A child never outlives the call. The sandbox's workers, which run untrusted code, are started in
+`grpo_nb.sandbox` with more protection.
 """
 
 import contextlib
@@ -16,29 +17,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# How long torch's threads spin while they wait for each other (libgomp), and the other variable with
-# which a user chooses how they wait. grpo_nb.machine.spinning has the reason, and
-# benchmarks/results/busy_step.md what was measured beside libgomp's own 300,000.
+# Spin count for torch's OpenMP threads (libgomp), and the other variable with which a user can
+# choose how these threads wait. `grpo_nb.machine.spinning` explains why it is set, and
+# benchmarks/results/busy_step.md compares the value with libgomp's own 300,000.
 SPIN_VARIABLE = "GOMP_SPINCOUNT"
 SPIN_COUNT = "20000"
 WAIT_POLICY = "OMP_WAIT_POLICY"
 
+_LINES_IN_ERROR = 12
+
 
 class ChildError(RuntimeError):
-    """A child ended without success; the message says how, and has its last lines.
+    """A child process failed or took too long; the message ends with its last lines.
 
     Attributes:
-        status: Its exit status, negative for a signal; None if it was ended because it took too long.
-        lines: What it said, errors among it.
+        status: Exit status, negative for a signal; None if the child was ended for taking too long.
+        lines: Non-empty lines of its output, stderr included.
     """
 
-    def __init__(self, how: str, status: int | None, lines: Sequence[str]) -> None:
+    def __init__(self, reason: str, status: int | None, lines: Sequence[str]) -> None:
         self.status = status
         self.lines = [line.rstrip() for line in lines if line.strip()]
-        super().__init__(f"{how}. It said last:\n{self.last(12)}")
+        super().__init__(f"{reason}. It said last:\n{self.last(_LINES_IN_ERROR)}")
 
     def last(self, count: int) -> str:
-        """Its last lines."""
+        """Return the last lines of the output."""
         return "\n".join(self.lines[-count:]) or "(nothing)"
 
 
@@ -49,54 +52,66 @@ def run_command(
     seconds: float = threading.TIMEOUT_MAX,
     environment: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Run a program to its end, without input, and return the lines that it said, errors among them.
+    """Run a program without input until it ends, and return its lines, stderr included.
 
     Args:
         command: The program and its arguments.
-        on_line: Called with each line.
-        seconds: How long it may take.
-        environment: Variables besides those of this process. How torch's threads wait is set, unless
-            one of both says it.
+        on_line: Function called with each line.
+        seconds: Time limit.
+        environment: Variables added to those of this process. The spin count of torch's threads is
+            added as well, unless it is set already.
 
     Raises:
-        ChildError: It failed, or took too long and was ended.
+        ChildError: The program failed, or took too long and was ended.
         OSError: There is no such program.
     """
     lines: list[str] = []
-    begun = time.monotonic()
+    start = time.monotonic()
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        # Or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
-        env={**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-    )  # fmt: skip
-    clock = threading.Timer(seconds, _end, [child])
-    clock.start()
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # The child leads a process group of its own, so that `_end` can end its children too.
+        start_new_session=True,
+        env=_child_environment(environment or {}),
+    )
+    timer = threading.Timer(seconds, _end, [child])
+    timer.start()
     try:
-        with child.stdout as said:
-            for line in said:
-                lines.append(line.decode(errors="replace").rstrip("\r\n"))
+        with child.stdout as output:
+            for raw_line in output:
+                line = raw_line.decode(errors="replace").rstrip("\r\n")
+                lines.append(line)
                 if on_line is not None:
-                    on_line(lines[-1])
+                    on_line(line)
         status = child.wait()
-    finally:  # whatever ends the waiting ends the child
-        clock.cancel()
+    finally:
+        # Also after an interrupt of this process, or an error in `on_line`.
+        timer.cancel()
         _end(child)
-    if status != 0 and time.monotonic() - begun >= seconds:
+    if status == 0:
+        return lines
+    if time.monotonic() - start >= seconds:
         raise ChildError(f"took longer than {seconds:g} s and was ended", None, lines)
-    if status != 0:
-        raise ChildError(f"ended with {status}", status, lines)
-    return lines
+    raise ChildError(f"ended with {status}", status, lines)
 
 
 def spin_default() -> dict[str, str]:
-    """Return the variable that sets how torch's threads wait, unless the user has set it."""
+    """Return the variable with the spin count; empty if the user has chosen a wait policy."""
     return {} if WAIT_POLICY in os.environ else {SPIN_VARIABLE: SPIN_COUNT}
 
 
+def _child_environment(added: Mapping[str, str]) -> dict[str, str]:
+    # Without PYTHONUNBUFFERED, stdout and stderr of a Python program would be out of order, and its
+    # last lines would be lost when it is ended.
+    return {**spin_default(), **os.environ, "PYTHONUNBUFFERED": "1", **added}
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a child that still runs, with what it started."""
+    """Kill a child that still runs, and the processes that it started."""
     if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
@@ -104,20 +119,22 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def run_script(
     script: Path, request: Any, *, on_line: Callable[[str], object] | None = None
 ) -> Any:
-    """Return a script's `answer(request)`, from a process of its own that does not see the kit.
+    """Return the result of a script's `answer(request)`, run in a child that cannot import the kit.
 
     Args:
-        script: Its path.
-        request: Fit for JSON, as what it answers.
-        on_line: Called with each line that it says.
+        script: Path of a Python file that defines `answer`.
+        request: Any value that JSON can hold; the same is true of the answer.
+        on_line: Function called with each line that the script prints.
 
     Raises:
-        ChildError: It failed.
+        ChildError: The script failed.
     """
+    runner = Path(__file__).with_name("child.py")
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
-        asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
-        asked.write_text(json.dumps(request))
-        # -I: neither the kit's folder nor the working directory is on the path of a process that must not see the kit.
-        child = Path(__file__).with_name("child.py")
-        run_command([sys.executable, "-I", "-u", child, script, asked, answered], on_line=on_line)
-        return json.loads(answered.read_text())
+        request_file = Path(folder, "request.json")
+        answer_file = Path(folder, "answer.json")
+        request_file.write_text(json.dumps(request))
+        # -I keeps the kit's folder and the working directory off the child's import path.
+        python = [sys.executable, "-I", "-u"]
+        run_command([*python, runner, script, request_file, answer_file], on_line=on_line)
+        return json.loads(answer_file.read_text())

@@ -1,41 +1,50 @@
-"""A bar for what takes a while: tqdm's, and in a notebook as text in place, so that a saved page keeps its last state."""
+"""Progress bars of tqdm that stay readable in a saved notebook."""
 
 import io
 from typing import Any
 
+# `ZMQInteractiveShell` is Jupyter's shell, `Shell` is Google Colab's.
+_NOTEBOOK_SHELLS = ("ZMQInteractiveShell", "Shell")
+_NOTEBOOK_COLUMNS = 100
+
 
 def is_notebook() -> bool:
-    """Whether this code runs in a Jupyter kernel, where a figure can be shown."""
+    """Return True in a Jupyter kernel, where a figure can be shown."""
     from IPython import get_ipython
 
-    return type(get_ipython()).__name__ in ("ZMQInteractiveShell", "Shell")  # Shell: Google Colab
+    return type(get_ipython()).__name__ in _NOTEBOOK_SHELLS
 
 
 def progress_bar(total: int | None = None, **options: Any) -> Any:
-    """Return a tqdm bar that goes away when it is done, unless `leave=True`.
+    """Return a tqdm bar that disappears when it is done, unless `leave=True`.
 
-    tqdm's own bar for notebooks is a widget, whose state is not saved with the page: it stands at 0 % for ever.
+    tqdm's own bar for notebooks is a widget. A saved page does not have its state, and shows 0 % for
+    ever. This bar is text, updated in place.
 
     Args:
-        total: What it counts up to; None if that is not known.
-        options: Further ones of tqdm: `desc`, `unit`, `unit_scale`.
+        total: Number of steps; None if it is not known.
+        options: Further options of tqdm, such as `desc`, `unit` and `unit_scale`.
     """
     from tqdm import tqdm
 
-    place = {"file": CellOutput(), "ncols": 100} if is_notebook() else {}
-    return tqdm(total=total, **{"leave": False, **place, **options})
+    kwargs: dict[str, Any] = {"leave": False}
+    if is_notebook():
+        kwargs["file"] = CellOutput()
+        kwargs["ncols"] = _NOTEBOOK_COLUMNS
+    return tqdm(total=total, **(kwargs | options))
 
 
 class CellOutput(io.TextIOBase):
-    """One output of a notebook's cell: shown by the cell that is running, and then updated in place.
+    """An output of the running notebook cell that is updated in place.
 
-    Written to, as by a bar, it shows the last line; what is cleared becomes an empty one.
+    As the file of a bar, it shows the last line written. When tqdm clears the bar, the output becomes
+    an empty line.
     """
 
     _handle: Any = None
 
     def show(self, data: dict[str, Any], **options: Any) -> None:
-        """Show a bundle of MIME types in place of what was shown before."""
+        """Show a bundle of MIME types in place of the one shown before."""
         if self._handle is None:
             from IPython.display import display
 
@@ -45,5 +54,6 @@ class CellOutput(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if text.strip("\n"):
+            # tqdm starts each state with a carriage return, which an output in place does not need.
             self.show({"text/plain": text.replace("\r", "").rstrip()})
         return len(text)

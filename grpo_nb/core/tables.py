@@ -1,7 +1,7 @@
-"""Tables and short reports as plain text and as HTML, and `escaped`, which makes anybody's text safe for HTML.
+"""Reports that show themselves as plain text and as HTML, made of sentences and tables.
 
-An object that shows itself inherits `Shown` and gives its parts once, in order: sentences, tables, and what is more than words.
-Views with a layout of their own are templates (jinja2) in their room.
+A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of their
+own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
 """
 
 import html
@@ -12,88 +12,100 @@ from typing import Any
 from grpo_nb.core.words import displayable
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 0.7em"
+_PREFORMATTED = "margin:0;white-space:pre-wrap"
 
 
 @dataclass(frozen=True)
 class Html:
-    """A sentence, a cell or a picture that is more than plain text."""
+    """A sentence, table cell or picture with an HTML form of its own."""
 
     words: str
-    """As plain text shows it; what has none is shown by HTML alone."""
+    """Plain-text form; empty for a part that only HTML shows."""
     markup: str = ""
-    """As HTML shows it, with everything escaped already; by default the words, escaped."""
+    """HTML form, already escaped; if empty, the escaped words are used."""
 
 
 def escaped(text: Any) -> str:
-    """Return a text as HTML that every notebook can hold, whatever a model or a user wrote."""
+    """Return a text from any source as HTML that every notebook can show."""
     return html.escape(displayable(str(text)))
 
 
 def bold(text: Any) -> Html:
-    """A cell or sentence in bold letters."""
+    """Return a cell or sentence in bold."""
     return Html(str(text), f"<b>{escaped(text)}</b>")
 
 
 def code(text: Any) -> Html:
-    """A cell or sentence that is code."""
+    """Return a cell or sentence in code font."""
     return Html(str(text), f"<code>{escaped(text)}</code>")
 
 
 def verdict(is_good: bool, text: Any) -> Html:
-    """A cell or sentence that is a result in words, and on a panel in its colours for good and bad."""
-    return Html(
-        str(text), f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>'
-    )
+    """Return a result in words, which panels show in the color for good or bad."""
+    css_class = "gn-pass" if is_good else "gn-fail"
+    return Html(str(text), f'<span class="{css_class}">{escaped(text)}</span>')
 
 
 def as_written(text: str) -> Html:
-    """A cell that shows a text of somebody else's with its line breaks; as plain text on one line, as Python writes it."""
-    return Html(repr(text), f"<pre style='margin:0;white-space:pre-wrap'>{escaped(text)}</pre>")
+    """Return a cell with a text's own line breaks; in plain text, the text's Python literal."""
+    return Html(repr(text), f"<pre style='{_PREFORMATTED}'>{escaped(text)}</pre>")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under an optional head. In HTML a column may be right-aligned (numbers), on one line, or wide and broken anywhere.
-
-    Plain text does not pad what is wide: after one long sentence, every row would be as long.
-    """
+    """Rows of cells below an optional head."""
 
     rows: Sequence[Sequence[Any]]
     head: Sequence[str] = ()
     right: Sequence[int] = ()
+    """Columns aligned to the right in HTML, for numbers."""
     narrow: Sequence[int] = ()
+    """Columns that HTML never wraps."""
     wide: Sequence[int] = ()
+    """Columns that HTML wraps anywhere, and that plain text does not pad with spaces.
+
+    With padding, one long sentence would make every row as long.
+    """
 
     def text(self) -> str:
-        """The table as lines with aligned columns."""
-        lines = [
-            [_words(cell) for cell in row]
-            for row in ([self.head] if self.head else []) + list(self.rows)
-        ]
-        widths = [
-            0 if i in self.wide else max(map(len, column))
-            for i, column in enumerate(zip(*lines, strict=True))
-        ]
-        padded = (
-            [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
-        )
-        return "\n".join("  ".join(line).rstrip() for line in padded)
+        """Return the table as lines with aligned columns."""
+        lines = [[_words(cell) for cell in row] for row in self._all_rows()]
+        widths = []
+        for index, column in enumerate(zip(*lines, strict=True)):
+            width = 0 if index in self.wide else max(len(cell) for cell in column)
+            widths.append(width)
+        return "\n".join(_padded_line(line, widths) for line in lines)
 
     def html(self) -> str:
-        """The table as HTML, with styles that notebooks do not overrule."""
-        head = "".join(
-            f"<th style='{self._style(i)}'>{escaped(title)}</th>"
-            for i, title in enumerate(self.head)
-        )
-        rows = (
-            "".join(f"<td style='{self._style(i)}'>{_markup(c)}</td>" for i, c in enumerate(r))
-            for r in self.rows
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+        """Return the table as HTML, with inline styles that override those of notebooks."""
+        body = "".join(self._html_row(row) for row in self.rows)
+        return f"<table>{self._html_head()}<tbody>{body}</tbody></table>"
+
+    def _all_rows(self) -> list[Sequence[Any]]:
+        if not self.head:
+            return list(self.rows)
+        return [self.head, *self.rows]
+
+    def _html_head(self) -> str:
+        if not self.head:
+            return ""
+        cells = [
+            f"<th style='{self._style(index)}'>{escaped(title)}</th>"
+            for index, title in enumerate(self.head)
+        ]
+        return f"<thead><tr>{''.join(cells)}</tr></thead>"
+
+    def _html_row(self, row: Sequence[Any]) -> str:
+        cells = [
+            f"<td style='{self._style(index)}'>{_markup(cell)}</td>"
+            for index, cell in enumerate(row)
+        ]
+        return f"<tr>{''.join(cells)}</tr>"
 
     def _style(self, column: int) -> str:
-        style = _CELL.replace("left", "right", 1) if column in self.right else _CELL
+        style = _CELL
+        if column in self.right:
+            style = style.replace("left", "right", 1)
         if column in self.narrow:
             style += ";white-space:nowrap"
         if column in self.wide:
@@ -105,10 +117,10 @@ Part = str | Html | Table
 
 
 class Shown:
-    """Base of what shows itself: gives `_parts`, and has `repr` and a notebook's HTML from them."""
+    """Base class of objects that show themselves as text and, in a notebook, as HTML."""
 
     def _parts(self) -> Iterable[Part]:
-        """What is shown, in order."""
+        """Return the parts to show, in order; each subclass defines it."""
 
     def __repr__(self) -> str:
         return text_of(self._parts())
@@ -118,25 +130,33 @@ class Shown:
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """Return parts as plain text, one below the other."""
-    return "\n".join(text for text in map(_words, parts) if text)
+    """Return parts as plain text, one below the other; empty ones are left out."""
+    texts = [_words(part) for part in parts]
+    return "\n".join(text for text in texts if text)
 
 
 def html_of(parts: Iterable[Part]) -> str:
-    """Return parts as HTML, one below the other."""
-    # No paragraphs: they may not hold the tables and pictures that a part can be.
-    return "".join(
-        f"<div style='margin:0.6em 0'>{shown}</div>" for shown in map(_markup, parts) if shown
-    )
+    """Return parts as HTML, one below the other; empty ones are left out."""
+    markups = [_markup(part) for part in parts]
+    # A paragraph cannot contain a table or a picture, so each part is a `div`.
+    return "".join(f"<div style='margin:0.6em 0'>{markup}</div>" for markup in markups if markup)
+
+
+def _padded_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+    return "  ".join(padded).rstrip()
 
 
 def _words(part: Any) -> str:
     if isinstance(part, Table):
         return part.text()
-    return displayable(part.words if isinstance(part, Html) else str(part))
+    words = part.words if isinstance(part, Html) else str(part)
+    return displayable(words)
 
 
 def _markup(part: Any) -> str:
     if isinstance(part, Table):
         return part.html()
-    return (part.markup or escaped(part.words)) if isinstance(part, Html) else escaped(part)
+    if isinstance(part, Html):
+        return part.markup or escaped(part.words)
+    return escaped(part)

@@ -1,4 +1,4 @@
-"""What is said to a user: texts shortened and made fit for a notebook, arguments refused in one line that names the value."""
+"""Texts for users: shortened, safe to display, and errors that name a wrong argument's value."""
 
 import difflib
 import math
@@ -7,39 +7,49 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# Control characters but for tabs and the ends of lines; a return alone writes over what stands in its line.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+# Control characters other than tab and newline. A carriage return is one of them unless a newline
+# follows: alone, it makes a terminal write over the line.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 class EnvironmentProblem(RuntimeError):
-    """This machine or its installation is in the way: what, why, and what to type next."""
+    """A problem of this machine or its installation: what is wrong, why, and what to type next."""
 
 
 def excerpt(text: str, limit: int = 160) -> str:
-    """Return a text as a literal that can be shown anywhere: control characters and lone surrogates escaped, shortened."""
-    return shorten(repr(text).encode("utf-8", "backslashreplace").decode(), limit)
+    """Return a text as a shortened Python literal, with control characters escaped."""
+    return shorten(_with_surrogates_escaped(repr(text)), limit)
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text up to a limit, and how long it is where it is longer."""
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+    """Return a text, cut at `limit` characters; a longer one ends with its full length."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}... ({len(text):,} characters)"
 
 
 def as_score(value: float) -> str:
-    """Return a score as tables show it; `none` where there is no score."""
+    """Return a score as tables show it; `none` for NaN, which stands for no score."""
     return "none" if math.isnan(value) else f"{value:.4g}"
 
 
 def displayable(text: str) -> str:
-    """Return a text that every notebook can hold and every renderer shows to its end."""
-    # A lone surrogate cannot be encoded, so a notebook that holds one cannot be saved; NUL ends some renderers' strings, and a
-    # terminal obeys what begins with ESC.
-    shown = text.encode("utf-8", "backslashreplace").decode()
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
+    """Return a text with the characters escaped that a notebook or terminal cannot show.
+
+    A notebook with a lone surrogate cannot be saved. NUL ends the string in some renderers, and a
+    terminal executes what follows ESC.
+    """
+    return _CONTROL_CHARACTERS.sub(
+        lambda match: f"\\x{ord(match[0]):02x}", _with_surrogates_escaped(text)
+    )
+
+
+def _with_surrogates_escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def in_line(value: Any, limit: int = 60) -> str:
-    """Return a value as one short line, whatever it is.
+    """Return any value as one short line.
 
     >>> in_line("two\\nlines"), in_line([1] * 100, 10)
     ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')
@@ -56,40 +66,39 @@ def require_number(
     is_whole: bool = True,
     why: str = "",
 ) -> None:
-    """Refuse what is no finite number between two bounds, both included.
+    """Check that an argument is a finite number between two bounds, both included.
 
     Args:
-        name: Of the argument.
-        value: What was given for it.
-        least, most: The bounds.
-        is_whole: Whether only whole numbers will do.
-        why: Said behind it, such as what another value would mean.
+        name: Name of the argument.
+        value: Its value.
+        least: Smallest value allowed.
+        most: Largest value allowed.
+        is_whole: If True, only whole numbers are allowed.
+        why: Text added to the message, such as the reason for the bounds.
 
     Raises:
-        TypeError: No number, or none that is whole.
-        ValueError: Not finite, or outside of the bounds.
+        TypeError: The value is not a number, or not a whole one.
+        ValueError: The value is not finite, or out of bounds.
 
     >>> require_number("steps", 0, 1)
     Traceback (most recent call last):
     ValueError: steps = 0 must be at least 1.
     """
-    if isinstance(value, bool) or not isinstance(
-        value, numbers.Integral if is_whole else numbers.Real
-    ):
-        raise TypeError(
-            f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}."
-        )
-    if not (least <= value <= most and value < math.inf):
+    allowed_type = numbers.Integral if is_whole else numbers.Real
+    # bool is a subclass of int, but True is no count.
+    if isinstance(value, bool) or not isinstance(value, allowed_type):
+        kind = "whole number" if is_whole else "number"
+        raise TypeError(f"{name} = {in_line(value)} must be a {kind}{why}.")
+    is_within = least <= value <= most and value < math.inf
+    if not is_within:
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
         raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or as many of them as can be read."""
-    known = sorted(map(str, known))
-    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return (
-        f"; did you mean {nearest[0]!r}?"
-        if nearest
-        else f"; known: {shorten(', '.join(known), 600)}"
-    )
+    """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names."""
+    names = sorted(str(known_name) for known_name in known)
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    if matches:
+        return f"; did you mean {matches[0]!r}?"
+    return f"; known: {shorten(', '.join(names), 600)}"

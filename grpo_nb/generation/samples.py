@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.tasks.episodes import last_word, transcript
+from grpo_nb.tasks.episodes import final_text, transcript
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Completion:
         is_cut = (
             not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
         )
-        return cls(last_word(turns), len(written), is_cut, tuple(written), tuple(turns), columns)
+        return cls(final_text(turns), len(written), is_cut, tuple(written), tuple(turns), columns)
 
     @property
     def shown(self) -> str:

@@ -1,6 +1,8 @@
-"""What this computer is and can do, and making it ready: preflight, GPU, packages, installation, faults in plain words.
+"""This computer: what it can do, and how to prepare it for a training.
 
-Standard library only, so that it works before anything is installed. What is asked of the machine stands in `settings`.
+It checks the environment, finds the GPU and the installed packages, installs what is missing, and
+explains errors of the GPU. Only the standard library is imported, so that all of it works before
+anything is installed. The settings of a run are in `grpo_nb.config`.
 """
 
 from grpo_nb.core.words import EnvironmentProblem

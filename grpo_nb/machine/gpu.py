@@ -1,15 +1,20 @@
-"""The NVIDIA card that torch would use, asked of its driver. Loads no CUDA library.
+"""The NVIDIA GPU that torch would use, as its driver reports it. Loads no CUDA library.
 
-One plain card: of several, the first that `CUDA_VISIBLE_DEVICES` leaves, in the order of their slots, which
-`models/import_unsloth.py` makes CUDA's own too. Nothing is remembered, so that a driver that failed once is asked again.
+If there are several, it is the first one that `CUDA_VISIBLE_DEVICES` leaves, counted in the order of
+their PCI slots. `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached:
+after a failure the driver is asked again.
 """
 
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine.packages import read_torch_build
+
+# nvidia-smi hangs while a GPU is being lost ("fallen off the bus").
+_NVIDIA_SMI_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -18,72 +23,76 @@ class Gpu:
 
     name: str
     memory_gib: float
-    """What CUDA can use: the card's memory less what the driver keeps for itself."""
+    """Memory that CUDA can use: the card's memory without the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU and what changes about it, with its driver."""
+    """A GPU with its current free memory and its driver."""
 
     gpu: Gpu
     free_gib: float
     driver: str
-    """Its version."""
+    """Version of the driver."""
     cuda: tuple[int, int]
-    """The newest that the driver runs."""
+    """Newest CUDA version that the driver can run."""
 
 
 class NoGpu(LookupError):
-    """There is no GPU for torch. The message says why; it is empty where there simply is none."""
+    """Torch has no GPU. The message gives the reason; it is empty on a machine without one."""
 
 
 def read_gpu() -> GpuState:
-    """Return the GPU that torch would use and its state now, whatever torch was built for.
+    """Return the GPU that torch would use and its state now, also if torch was built for a CPU.
 
     Raises:
-        NoGpu: None is there, it is hidden, or the driver does not answer.
+        NoGpu: There is no GPU, it is hidden, or the driver does not answer.
     """
     try:
         import pynvml as nv
-    except ImportError:  # before anything is installed
+    except ImportError:
+        # Before the installation. The installer uses `driver_cuda` instead.
         raise NoGpu("") from None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    first = (visible or "0").split(",")[0].strip()
     try:
         nv.nvmlInit()
         if visible in ("", "-1"):
             raise NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
-        card = (
-            nv.nvmlDeviceGetHandleByIndex(int(first))
-            if first.isdecimal()
-            else nv.nvmlDeviceGetHandleByUUID(first)
-        )
-        # The older version of this call counts what the driver keeps as used.
-        memory = nv.nvmlDeviceGetMemoryInfo(card, version=nv.nvmlMemory_v2)
-        usable, capability = (
-            (memory.total - memory.reserved) / 2**30,
-            nv.nvmlDeviceGetCudaComputeCapability(card),
-        )
-        gpu, cuda = (
-            Gpu(nv.nvmlDeviceGetName(card), usable, capability),
-            nv.nvmlSystemGetCudaDriverVersion_v2(),
-        )
-        return GpuState(
-            gpu,
-            memory.free / 2**30,
-            nv.nvmlSystemGetDriverVersion(),
-            (cuda // 1000, cuda % 1000 // 10),
-        )
+        # The variable lists numbers or UUIDs.
+        first = (visible or "0").split(",")[0].strip()
+        if first.isdecimal():
+            return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
+        return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))
     except nv.NVMLError as error:
-        is_none = isinstance(error, nv.NVMLError_LibraryNotFound)
-        raise NoGpu("" if is_none else f"the NVIDIA driver says: {error}") from None
+        if isinstance(error, nv.NVMLError_LibraryNotFound):
+            raise NoGpu("") from None
+        raise NoGpu(f"the NVIDIA driver says: {error}") from None
+
+
+def _state_of(nv: Any, card: object) -> GpuState:
+    # Version 1 of this call counts the memory that the driver reserves as used.
+    memory = nv.nvmlDeviceGetMemoryInfo(card, version=nv.nvmlMemory_v2)
+    gpu = Gpu(
+        name=nv.nvmlDeviceGetName(card),
+        memory_gib=(memory.total - memory.reserved) / 2**30,
+        compute_capability=nv.nvmlDeviceGetCudaComputeCapability(card),
+    )
+    # As 1000 * major + 10 * minor: 12080 is CUDA 12.8.
+    cuda = nv.nvmlSystemGetCudaDriverVersion_v2()
+    return GpuState(
+        gpu=gpu,
+        free_gib=memory.free / 2**30,
+        driver=nv.nvmlSystemGetDriverVersion(),
+        cuda=(cuda // 1000, cuda % 1000 // 10),
+    )
 
 
 def find_gpu() -> Gpu | None:
-    """Return the NVIDIA GPU that torch would use, or None: none is there, it is hidden, or torch was built for a CPU.
+    """Return the NVIDIA GPU that torch would use; None if there is none or torch cannot use it.
 
-    Where torch is not installed yet, the GPU that is there.
+    A GPU is also not used if it is hidden or torch was built for a CPU. Before torch is installed,
+    the GPU of the machine is returned.
     """
     build = read_torch_build()
     if build is not None and build.cuda is None:
@@ -95,17 +104,15 @@ def find_gpu() -> Gpu | None:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA that the driver runs; None without a card, hidden or not. Needs nothing installed, unlike `read_gpu`.
+    """Return the newest CUDA version that the driver can run, or None without a working GPU.
 
-    From the header of `nvidia-smi`, which it leaves out where no card answers.
+    It is read from the header of `nvidia-smi`, so that, unlike `read_gpu`, it works before anything
+    is installed. A GPU that `CUDA_VISIBLE_DEVICES` hides counts as well.
     """
     try:
-        header = "\n".join(run_command(["nvidia-smi"], seconds=20))
-    except (
-        OSError,
-        ChildError,
-    ):  # there is none, it fails, or hangs, as it does while a GPU falls off the bus
+        header = "\n".join(run_command(["nvidia-smi"], seconds=_NVIDIA_SMI_SECONDS))
+    except (OSError, ChildError):
         return None
     # Drivers from 590 on write "CUDA UMD Version".
-    found = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", header)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", header)
+    return (int(match[1]), int(match[2])) if match else None

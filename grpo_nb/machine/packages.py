@@ -1,6 +1,7 @@
-"""What is installed and what this kernel has loaded, read from metadata and files; imports none of it.
+"""Versions of the packages that are installed and of those that this kernel has loaded.
 
-Whether vLLM loads is found out in a process of its own: a vLLM for another CUDA takes the kernel down with it.
+They are read from metadata and files, without an import. Only vLLM is imported, in a process of its
+own: one that was built for another CUDA version would crash the kernel.
 """
 
 import functools
@@ -14,14 +15,27 @@ from pathlib import Path
 
 from grpo_nb.core.processes import ChildError, run_command
 
+# Command that installs what the kit needs, as shown in messages.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
-# The oldest Python that the kit supports, and the one where unsloth 2026.10.9 stops.
+# Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
 PYTHONS = ((3, 11), (3, 15))
-# Packages that unsloth patches while they load, so that it must come before them.
+# Packages that unsloth patches while they are imported, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
-NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo",
-          "psutil", "nvidia-ml-py")  # fmt: skip
-# Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
+# Packages without which a training does not start.
+NEEDED = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "bitsandbytes",
+    "unsloth",
+    "unsloth_zoo",
+    "psutil",
+    "nvidia-ml-py",
+)
+# Packages that break a kernel which has loaded another version than the installed one.
 _WATCHED = (
     *NEEDED,
     "vllm",
@@ -39,7 +53,7 @@ _VLLM_SECONDS = 300
 
 
 def installed_version(package: str) -> str | None:
-    """The version in the package's metadata on disk, or None if it is not installed."""
+    """Return the version in a package's metadata on disk, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -47,54 +61,61 @@ def installed_version(package: str) -> str | None:
 
 
 def is_python_supported() -> bool:
-    """Whether the kit runs on this Python."""
+    """Return True if the kit supports this Python."""
     return PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]
 
 
 def package_versions() -> dict[str, str]:
-    """The installed versions of the packages a run depends on; a run records them."""
-    return {name: version for name in (*NEEDED, "vllm") if (version := installed_version(name))}
+    """Return the installed packages that a run depends on, with the versions that it records."""
+    versions = {name: installed_version(name) for name in (*NEEDED, "vllm")}
+    return {name: version for name, version in versions.items() if version}
 
 
 def stale_versions() -> dict[str, tuple[str, str]]:
-    """What this kernel has in memory in another version than is installed: name to (loaded, installed or `removed`)."""
-    found = {}
+    """Return the packages that this kernel has loaded in another version than the installed one.
+
+    Returns:
+        Name to (loaded version, installed version). The latter is `removed` if there is none.
+    """
+    stale = {}
     for name in _WATCHED:
-        # Read from the module's own dictionary: asking a lazy module for an attribute would import half of it.
-        loaded = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
-        there = installed_version(name) or "removed"
-        # torch says 2.13.0+cpu of itself where its metadata says 2.13.0, and the other way round.
-        if loaded is not None and not is_same_release(str(loaded), there):
-            found[name] = (str(loaded), there)
-    return found
+        if name not in sys.modules:
+            continue
+        # `getattr` on a lazy module would import half of the package; its dictionary does not.
+        loaded = vars(sys.modules[name]).get("__version__")
+        installed = installed_version(name) or "removed"
+        # The build is ignored: torch's own version can be 2.13.0+cpu and its metadata's 2.13.0.
+        if loaded is not None and not is_same_release(str(loaded), installed):
+            stale[name] = (str(loaded), installed)
+    return stale
 
 
 def import_order_problem() -> str | None:
-    """Say which packages were imported before unsloth, which patches them, and by which line; None if the order is right."""
-    early = [
-        name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules
-    ]
+    """Return which packages were imported before unsloth, and where; None if the order is right."""
+    if "unsloth" in sys.modules:
+        return None
+    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
     if not early:
         return None
+    verb = "was" if len(early) == 1 else "were"
     line = _importing_line()
-    by = f" ({line})" if line else ""
-    return (
-        f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth{by}"
-    )
+    place = f" ({line})" if line else ""
+    return f"{' and '.join(early)} {verb} imported before unsloth{place}"
 
 
 def _importing_line() -> str | None:
-    """Return the first line of this notebook's cells, or of the script, that imports what unsloth patches."""
-    importing = re.compile(rf"(?:^|;)\s*(?:from|import)\s+(?:{'|'.join(_PATCHED_BY_UNSLOTH)})\b")
-    for place, text in _own_code():
+    """Return the first line of the user's code that imports a package which unsloth patches."""
+    names = "|".join(_PATCHED_BY_UNSLOTH)
+    import_statement = re.compile(rf"(?:^|;)\s*(?:from|import)\s+(?:{names})\b")
+    for place, text in _user_code():
         for number, line in enumerate(text.splitlines(), 1):
-            if importing.search(line):
+            if import_statement.search(line):
                 return f"{place}, line {number}: {line.strip():.100}"
     return None
 
 
-def _own_code() -> Iterator[tuple[str, str]]:
-    """Yield the cells that this notebook has run, or the script of this process, each with its name."""
+def _user_code() -> Iterator[tuple[str, str]]:
+    """Yield name and text of each cell that this notebook has run, or of this process's script."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None:
@@ -108,7 +129,7 @@ def _own_code() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
-    """What torch was built for, from its own `version.py`."""
+    """Version of torch and the CUDA that it was built for."""
 
     version: str
     cuda: tuple[int, int] | None
@@ -116,12 +137,13 @@ class TorchBuild:
 
 
 def read_torch_build() -> TorchBuild | None:
-    """Read the version and the CUDA of the installed torch without importing it; None if there is none to read."""
+    """Return version and CUDA of the installed torch without importing it; None if there is none."""
     spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     if file is None or not file.is_file():
         return None
-    # One assignment a line: __version__ = '2.13.0+cu130', and cuda: Optional[str] = '13.0', or None.
+    # torch/version.py has an assignment in each line, such as __version__ = '2.13.0+cu130' and
+    # cuda: Optional[str] = '13.0'. The latter is None in a build for the CPU, which does not match.
     source = file.read_text("utf-8", errors="replace")
     values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
     return TorchBuild(
@@ -131,41 +153,55 @@ def read_torch_build() -> TorchBuild | None:
 
 
 def is_same_release(wanted: str, version: str) -> bool:
-    """Whether two versions are the same but for the build after the plus sign: `2.11.0` and `2.11.0+cu128` are."""
+    """Return True for versions that differ only in the build: `2.11.0` and `2.11.0+cu128`."""
     return wanted.partition("+")[0] == version.partition("+")[0]
 
 
 def minor_release(version: str) -> tuple[int, int]:
-    """The first two numbers of a version; of one without numbers those of the newest, which nothing is held against."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, sys.maxsize)
+    """Return the first two numbers of a version.
+
+    A version without numbers counts as the newest, so that no lower bound excludes it.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        return (sys.maxsize, sys.maxsize)
+    return (int(match[1]), int(match[2]))
 
 
 def misfits() -> dict[str, str]:
-    """What breaks the others though nothing here needs it, and why: a torchvision for another torch, an old torchao."""
-    torch, vision, torchao = (
-        installed_version(name) for name in ("torch", "torchvision", "torchao")
-    )
-    found = {}
-    # 0.28 for 2.13 (pytorch/vision README).
-    if torch and vision and minor_release(vision)[1] != minor_release(torch)[1] + 15:
-        why = f"{vision} was not built for torch {torch}, and transformers fails on it (operator torchvision::nms)"
-        found["torchvision"] = why
-    # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
+    """Return packages that the kit does not need and that break others, each with the reason.
+
+    They are a torchvision that was built for another torch, and a torchao that is too old for peft.
+    """
+    torch = installed_version("torch")
+    torchvision = installed_version("torchvision")
+    torchao = installed_version("torchao")
+    reasons = {}
+    # torchvision 0.28 belongs to torch 2.13, and so on (table in the README of pytorch/vision).
+    if torch and torchvision and minor_release(torchvision)[1] != minor_release(torch)[1] + 15:
+        reasons["torchvision"] = (
+            f"{torchvision} was not built for torch {torch}, and transformers fails on it "
+            "(operator torchvision::nms)"
+        )
+    # peft 0.21 raises ImportError when it adds a LoRA and torchao is older. Colab has torchao 0.10.
     if torchao and minor_release(torchao) < (0, 16):
-        found["torchao"] = (
+        reasons["torchao"] = (
             f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
         )
-    return found
+    return reasons
 
 
 def pinned() -> dict[str, str]:
-    """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
-    files = (
-        Path(__file__).resolve().parents[2] / name
-        for name in ("requirements.txt", "requirements-no-deps.txt")
-    )
-    text = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    """Return name and version of each package that the repository's requirements files pin.
+
+    The result is empty if the kit was installed without these files.
+    """
+    root = Path(__file__).resolve().parents[2]
+    text = ""
+    for name in ("requirements.txt", "requirements-no-deps.txt"):
+        file = root / name
+        if file.is_file():
+            text += file.read_text("utf-8")
     return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
 
 
@@ -186,12 +222,10 @@ def vllm_problem() -> str | None:
         if error.status is None:
             raise TimeoutError(f"its import took longer than {_VLLM_SECONDS:g} s") from None
         return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
-    # A compiled part that does not load is a line of its log (vllm/platforms/cuda.py,
-    # import_kernels), and vLLM fails on it later. Its older parts for a CPU are libraries that
-    # lack a module's entry, and load.
-    failed = (
-        line
-        for line in lines
-        if "Failed to import from vllm._C" in line and "not define module export" not in line
-    )
-    return next(failed, None)
+    # If a compiled part does not load, vLLM only logs it (vllm/platforms/cuda.py, import_kernels)
+    # and fails later. "Not define module export" is harmless: older CPU builds have a library that
+    # is no Python module, and it is loaded all the same.
+    for line in lines:
+        if "Failed to import from vllm._C" in line and "not define module export" not in line:
+            return line
+    return None

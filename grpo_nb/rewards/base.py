@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.tasks.episodes import last_word
+from grpo_nb.tasks.episodes import final_text
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -22,7 +22,7 @@ def completion_text(completion: Completion) -> str:
     >>> completion_text([{"role": "assistant", "content": "7"}])
     '7'
     """
-    return completion if isinstance(completion, str) else last_word(completion)
+    return completion if isinstance(completion, str) else final_text(completion)
 
 
 def with_last_word(completion: Completion) -> Completion:

@@ -36,7 +36,6 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import (
     free_path,
     inside,
-    liveness,
     refuse_links,
     require_writable,
     shown_path,
@@ -47,6 +46,7 @@ from grpo_nb.core.files import (
 )  # fmt: skip
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
+from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups

@@ -1,29 +1,41 @@
-"""An episode as data: the messages of a model and of its tools."""
+"""An episode as data: the messages of a model and the results of its tools.
+
+A message is a dict with `role` and `content`, as in transformers.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def last_word(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last message of an episode, or an empty text if a tool wrote it: its result is no answer."""
-    last = turns[-1] if turns else {}
-    return ("" if last.get("role") == "tool" else last.get("content")) or ""
+def final_text(turns: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of an episode's last message; empty if that is a tool result."""
+    if not turns or turns[-1].get("role") == "tool":
+        return ""
+    return turns[-1].get("content") or ""
 
 
 def transcript(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return an episode as text: what the model said, its calls, and behind an arrow what came back.
+    """Return an episode as text: the model's texts and calls, and tool results after an arrow.
 
-    >>> called = {"function": {"name": "read", "arguments": {"place": "mill"}}}
-    >>> transcript([{"role": "assistant", "content": "", "tool_calls": [called]}, {"role": "tool", "content": "7"}])
+    >>> call = {"function": {"name": "read", "arguments": {"place": "mill"}}}
+    >>> turns = [{"role": "assistant", "content": "", "tool_calls": [call]},
+    ...          {"role": "tool", "content": "7"}]
+    >>> transcript(turns)
     'read(place=mill)\\n→ 7'
     """
     lines = []
     for turn in turns:
-        said = str(turn.get("content") or "")
-        lines += [f"→ {said}"] if turn.get("role") == "tool" else [said] * bool(said)
-        for call in (one["function"] for one in turn.get("tool_calls") or ()):
-            given = call["arguments"]
-            if isinstance(given, Mapping):  # else the model wrote no names, and TRL has told it so
-                given = ", ".join(f"{name}={value}" for name, value in given.items())
-            lines.append(f"{call['name']}({given})")
+        content = str(turn.get("content") or "")
+        if turn.get("role") == "tool":
+            lines.append(f"→ {content}")
+        elif content:
+            lines.append(content)
+        for tool_call in turn.get("tool_calls") or ():
+            function = tool_call["function"]
+            arguments = function["arguments"]
+            # A model can write arguments without names. They are no dict then, and TRL has already
+            # answered the model that the call failed.
+            if isinstance(arguments, Mapping):
+                arguments = ", ".join(f"{name}={value}" for name, value in arguments.items())
+            lines.append(f"{function['name']}({arguments})")
     return "\n".join(lines)

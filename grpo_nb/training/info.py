@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.core.files import process_identity
+from grpo_nb.core.writers import process_identity
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions

@@ -14,8 +14,9 @@ from grpo_nb.config.number_types import number_type_of
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.files import put_in_place, require_writable, staged_folder, writing_here
+from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.progress import is_notebook
+from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template

@@ -1,9 +1,8 @@
-"""Whatever ends an export, nothing looks finished that is not, and nothing is lost; and whether a run's writer is there."""
+"""Files and folders appear completely or not at all, and nothing is lost on the way."""
 
 import itertools
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,9 @@ import pytest
 from grpo_nb.core import files
 from tests.support.forks import in_child
 
+OLD = {"mine": "old"}
+NEW = {"a": "new"}
+
 
 def content(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in folder.iterdir()}
@@ -19,18 +21,26 @@ def content(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A folder that is there, with a file of its own."""
+    """An existing folder with a file in it."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("old")
     return tmp_path / "out"
 
 
-def make_until(out: Path, event: str, times: int) -> None:
-    """Make the folder, and die just before something happens for so many times, as Python's audit hooks tell it."""
-    seen = itertools.count(1)
+@pytest.fixture
+def empty(out: Path) -> Path:
+    """An empty folder next to `out`."""
+    folder = out.parent / "empty"
+    folder.mkdir()
+    return folder
+
+
+def replace_until_killed(out: Path, event: str, times: int) -> None:
+    """Replace the folder, and be killed just before Python's audit event occurs for the nth time."""
+    occurrences = itertools.count(1)
 
     def watch(name: str, _: object) -> None:
-        if name == event and next(seen) == times:
+        if name == event and next(occurrences) == times:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
@@ -39,132 +49,181 @@ def make_until(out: Path, event: str, times: int) -> None:
         files.put_in_place(staged, out)
 
 
-OLD, NEW = {"mine": "old"}, {"a": "new"}
+def left_after_kill(out: Path, event: str, times: int) -> dict[str, dict[str, str]]:
+    """Return the folders left next to `out`, by name without random part; the staged one is new."""
+    assert in_child(lambda: replace_until_killed(out, event, times)), "it was not killed"
+    left = {path.name.split("-")[0]: content(path) for path in out.parent.iterdir()}
+    assert left.pop(".out.partial", NEW) == NEW
+    return left
 
 
 @pytest.mark.parametrize(
-    ("event", "times", "old_is_there", "found"),
+    ("event", "times", "left"),
     [
-        ("os.rename", 1, False, {}),
-        ("shutil.rmtree", 1, False, {"out": NEW}),
-        ("os.rename", 1, True, {"out": OLD}),
-        ("os.rename", 2, True, {".out.replaced": OLD}),  # the only moment at which the name is free
-        ("shutil.rmtree", 1, True, {"out": NEW, ".out.replaced": OLD}),
+        pytest.param("os.rename", 1, {"out": OLD}, id="before first rename"),
+        # The only moment at which the name is free.
+        pytest.param("os.rename", 2, {".out.replaced": OLD}, id="between the renames"),
+        pytest.param("shutil.rmtree", 1, {"out": NEW, ".out.replaced": OLD}, id="before removal"),
     ],
 )
-def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
-    event, times, old_is_there, found, out: Path
-) -> None:
-    if not old_is_there:
-        (out / "mine").unlink()
-        out.rmdir()
-    assert in_child(lambda: make_until(out, event, times)), "it was not killed"
-    left = {path.name.split("-")[0]: content(path) for path in out.parent.iterdir()}
-    assert left.pop(".out.partial", NEW) == NEW and left == found
+def test_killed_replacement_leaves_old_or_new(event, times, left, out: Path) -> None:
+    assert left_after_kill(out, event, times) == left
+
+
+@pytest.mark.parametrize(
+    ("event", "left"),
+    [
+        pytest.param("os.rename", {}, id="before rename"),
+        pytest.param("shutil.rmtree", {"out": NEW}, id="after rename"),
+    ],
+)
+def test_killed_creation_leaves_nothing_or_new(event, left, tmp_path: Path) -> None:
+    assert left_after_kill(tmp_path / "out", event, 1) == left
+
+
+def test_leftovers_of_killed_process_are_not_in_the_way(out: Path) -> None:
+    left_after_kill(out, "os.rename", 2)
     with files.staged_folder(out) as staged:
         files.put_in_place(staged, out)
-    assert content(out) == {}, "what a killed one left hinders nobody"
+    assert content(out) == {}
 
 
-def test_an_error_leaves_nothing_and_what_came_meanwhile_is_kept(out: Path) -> None:
+def test_staged_folder_after_error_leaves_target_as_it_was(out: Path) -> None:
     with pytest.raises(KeyboardInterrupt), files.staged_folder(out) as staged:
         (staged / "half").touch()
         raise KeyboardInterrupt
-    assert list(out.parent.iterdir()) == [out] and content(out) == OLD
+    assert list(out.parent.iterdir()) == [out]
+    assert content(out) == OLD
+
+
+def test_put_in_place_without_overwrite_keeps_target(out: Path) -> None:
+    with (
+        files.staged_folder(out) as staged,
+        pytest.raises(FileExistsError, match="exists, and is kept"),
+    ):
+        files.put_in_place(staged, out, overwrite=False)
+    assert content(out) == OLD
+
+
+def test_put_in_place_leaves_only_the_target(out: Path) -> None:
     with files.staged_folder(out) as staged, files.staged_folder(out) as another:
         assert staged != another
-        with pytest.raises(FileExistsError, match="exists, and is kept"):
-            files.put_in_place(staged, out, overwrite=False)
-        assert content(out) == OLD
         files.put_in_place(staged, out)
-    assert content(out) == {} and list(out.parent.iterdir()) == [out]
+    assert content(out) == {}
+    assert list(out.parent.iterdir()) == [out]
 
 
-def test_what_may_be_written_to_and_what_would_go_with_it(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = out.parent
-    (here / "empty").mkdir()
-    for taken in (out, out / "mine"):
-        with pytest.raises(FileExistsError, match="overwrite=True"):
-            files.check_target(taken, overwrite=False)
-    for free, overwrite in ((out, True), (here / "empty", False), (here / "new" / "deep", False)):
-        files.check_target(free, overwrite)
+@pytest.mark.parametrize("name", ["out", "out/mine"])
+def test_target_that_exists_is_refused(name: str, out: Path) -> None:
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        files.check_target(out.parent / name, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "overwrite"),
+    [
+        pytest.param("out", True, id="may be overwritten"),
+        pytest.param("empty", False, id="empty folder"),
+        pytest.param("new/deep", False, id="new folder"),
+    ],
+)
+def test_target_that_is_free_is_accepted(name, overwrite, out: Path, empty: Path) -> None:
+    files.check_target(out.parent / name, overwrite)
+
+
+def test_target_inside_needed_folder_is_accepted(out: Path) -> None:
     files.check_target(out / "export", overwrite=True, needed=[out])
-    monkeypatch.chdir(here / "empty")
-    for target, needed in (
-        (here, [out]),
-        (out, [out]),
-        (out / ".." / "out", [out]),
-        (here, []),
-        (here / "empty", []),
-    ):
-        with pytest.raises(FileExistsError, match="which would be gone with it"):
-            files.check_target(target, overwrite=True, needed=needed)
-    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
-        files.check_target(here / "new", overwrite="no")
 
 
-def test_paths_as_people_write_them_and_names_that_are_free(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", [".", "out", "out/../out"])
+def test_target_that_holds_needed_folder_is_refused(name: str, out: Path) -> None:
+    with pytest.raises(FileExistsError, match="which would be gone with it"):
+        files.check_target(out.parent / name, overwrite=True, needed=[out])
+
+
+@pytest.mark.parametrize("name", [".", "empty"])
+def test_target_that_holds_working_directory_is_refused(
+    name: str, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = out.parent
-    monkeypatch.setenv("HOME", str(here))
-    assert files.target_of("~/a b") == here / "a b" and files.target_of("relative") == Path(
-        "relative"
-    )
-    (here / "link").symlink_to(here / "disk" / "new")
-    assert files.target_of(here / "link") == here / "disk" / "new"
-    (here / "out-2").mkdir()
-    assert (
-        files.free_path(out).name == "out-3"
-        and files.free_path(out, ".part-", 1).name == "out.part-1"
-    )
+    monkeypatch.chdir(empty)
+    with pytest.raises(FileExistsError, match="which would be gone with it"):
+        files.check_target(empty.parent / name, overwrite=True)
 
 
-def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_overwrite_as_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
+        files.check_target(tmp_path / "new", overwrite="no")
+
+
+def test_target_with_tilde_is_in_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.target_of("~/a b") == tmp_path / "a b"
+
+
+def test_target_that_is_relative_stays_so() -> None:
+    assert files.target_of("relative") == Path("relative")
+
+
+def test_target_that_is_a_link_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "new")
+    assert files.target_of(tmp_path / "link") == tmp_path / "disk" / "new"
+
+
+def test_free_path_skips_numbers_in_use(out: Path) -> None:
+    (out.parent / "out-2").mkdir()
+    assert files.free_path(out).name == "out-3"
+
+
+def test_free_path_takes_mark_and_first_number(out: Path) -> None:
+    assert files.free_path(out, ".part-", 1).name == "out.part-1"
+
+
+def test_written_json_has_strings_for_unknown_objects(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     files.write_json(file, {"path": Path("a"), "name": "\u00e9"})
+    assert file.read_text() == '{\n  "path": "a",\n  "name": "\\u00e9"\n}\n'
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_written_text_has_lone_surrogates_escaped(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "a", "\ud800\u00e9")
+    assert (tmp_path / "a").read_bytes() == b"\\ud800\xc3\xa9"
+
+
+def test_staged_file_after_error_leaves_target_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("old")
     with pytest.raises(KeyboardInterrupt), files.staged_file(file) as staged:
         staged.write_text("half")
         raise KeyboardInterrupt
-    assert file.read_text() == '{\n  "path": "a",\n  "name": "\\u00e9"\n}\n' and list(
-        tmp_path.iterdir()
-    ) == [file]
-    files.write_text(file, "\ud800\u00e9")
-    assert file.read_bytes() == b"\\ud800\xc3\xa9" and list(tmp_path.iterdir()) == [file]
+    assert content(tmp_path) == {"a": "old"}
 
 
-def test_a_cache_is_filled_once(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
 
-    def fill(folder: Path) -> None:
-        (folder / "proof").write_text("mine")
 
+def fill(folder: Path) -> None:
+    (folder / "proof").write_text("first")
+
+
+def test_cache_after_failed_fill_is_not_there(cache: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        files.made_once(cache, "proof", lambda folder: 1 / 0)
+    assert list(cache.parent.iterdir()) == []
+
+
+def test_cache_that_is_filled_is_not_filled_again(cache: Path) -> None:
+    files.made_once(cache, "proof", fill)
+    files.made_once(cache, "proof", lambda folder: pytest.fail("filled twice"))
+    assert content(cache) == {"proof": "first"}
+
+
+def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
     def fill_too_late(folder: Path) -> None:
         files.made_once(cache, "proof", fill)
         (folder / "proof").write_text("later")
 
-    with pytest.raises(ZeroDivisionError):
-        files.made_once(cache, "proof", lambda folder: 1 / 0)
-    assert list(tmp_path.iterdir()) == []
-    for _ in range(2):
-        assert content(files.made_once(cache, "proof", fill_too_late)) == {"proof": "mine"}
-    assert list(tmp_path.iterdir()) == [cache]
-
-
-def test_a_writer_is_told_from_a_dead_one_another_one_and_one_elsewhere(tmp_path: Path) -> None:
-    mine = files.process_identity()
-    with subprocess.Popen(["sleep", "600"]) as writer:
-        theirs = {**mine, "pid": writer.pid, "process_start": files._start_of(writer.pid)}
-        assert files.liveness(theirs, tmp_path) == "running"
-        another = {**theirs, "process_start": theirs["process_start"] - 60}
-        assert files.liveness(another, tmp_path) == "crashed", "the number is another process's now"
-        assert files.liveness({**another, "host": "elsewhere"}, tmp_path) == "unknown"
-        writer.kill()
-    assert files.liveness(theirs, tmp_path) == "crashed"
-    assert mine["pid"] == os.getpid() and files.liveness(mine, tmp_path) == "crashed", (
-        "a kernel outlives its runs"
-    )
-    with files.writing_here(tmp_path):
-        assert files.liveness(mine, tmp_path) == "running"
+    assert content(files.made_once(cache, "proof", fill_too_late)) == {"proof": "first"}
+    assert list(cache.parent.iterdir()) == [cache]

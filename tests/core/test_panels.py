@@ -1,49 +1,77 @@
-"""What the panels share: errors in words, and a page without a kernel."""
+"""Panels show the errors of their callbacks, and can be read on a page without widgets."""
+
+import pytest
 
 from grpo_nb.core.panels import Panel, in_panel, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 
 
-class Small(Panel):
+class SmallPanel(Panel):
     panel_title = "Small & low"
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown, self.seen = view(), 0
-        self._pictured = [("Found", [self.shown]), ("Empty", [view()])]
+        self.content = view()
+        self.outer_calls = 0
+        self._pictured = [("Found", [self.content]), ("Empty", [view()])]
 
     @in_panel
     def outer(self) -> None:
         self.inner()
-        self.seen += 1
+        self.outer_calls += 1
 
     @in_panel
     def inner(self) -> None:
         raise KeyError(HOSTILE)
 
+    @property
+    def shown_errors(self) -> str:
+        return self._errors.value
 
-def test_a_callback_says_what_failed_and_the_one_around_it_goes_on() -> None:
-    panel = Small()
+
+@pytest.fixture
+def failed_panel() -> SmallPanel:
+    panel = SmallPanel()
     panel.outer({"name": "value"})
-    assert (
-        panel.seen == 1 and "KeyError" in panel._errors.value and "<img" not in panel._errors.value
-    )
-    assert "raise KeyError" in panel._errors.value, "the end of the traceback"
-    with panel.showing_errors():
+    return panel
+
+
+def test_callback_around_failed_callback_goes_on(failed_panel: SmallPanel) -> None:
+    assert failed_panel.outer_calls == 1
+
+
+def test_failed_callback_shows_error_with_traceback(failed_panel: SmallPanel) -> None:
+    assert "KeyError" in failed_panel.shown_errors
+    assert "raise KeyError" in failed_panel.shown_errors
+
+
+def test_failed_callback_shows_escaped_message(failed_panel: SmallPanel) -> None:
+    assert "<img" not in failed_panel.shown_errors
+
+
+def test_next_callback_clears_errors(failed_panel: SmallPanel) -> None:
+    with failed_panel.showing_errors():
         pass
-    assert not panel._errors.value
+    assert failed_panel.shown_errors == ""
 
 
-def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
-    panel = Small()
-    panel.shown.value = "<b>seen</b>"
-    bundle = panel._repr_mimebundle_()
-    html = bundle["text/html"]
-    assert (
-        "<b>seen</b>" in html
-        and "Small &amp; low" in html
-        and ">Found<" in html
-        and ">Empty<" not in html
-    )
-    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
+@pytest.fixture
+def panel() -> SmallPanel:
+    panel = SmallPanel()
+    panel.content.value = "<b>seen</b>"
+    return panel
+
+
+@pytest.mark.parametrize("text", ["<b>seen</b>", "Small &amp; low", ">Found<"])
+def test_page_without_widgets_shows_title_and_views(text: str, panel: SmallPanel) -> None:
+    assert text in panel._repr_mimebundle_()["text/html"]
+
+
+def test_page_without_widgets_leaves_out_empty_views(panel: SmallPanel) -> None:
+    assert ">Empty<" not in panel._repr_mimebundle_()["text/html"]
+
+
+def test_page_with_widgets_gets_the_widget(panel: SmallPanel) -> None:
+    widget = panel._repr_mimebundle_()["application/vnd.jupyter.widget-view+json"]
+    assert widget["model_id"] == panel.model_id

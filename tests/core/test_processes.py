@@ -1,4 +1,4 @@
-"""Children end in time, with what they started, and their failures say how."""
+"""Child processes end in time, with what they started, and their failures say why."""
 
 import sys
 import time
@@ -9,11 +9,11 @@ import pytest
 
 from grpo_nb.core.processes import ChildError, run_command, run_script
 
-# Says the number of what it started, and waits.
+# Prints the process id of a child of its own, and waits.
 STARTS_ANOTHER = ["sh", "-c", "sleep 600 & echo $!; wait"]
 
 
-def is_gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     for _ in range(500):
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             return True
@@ -21,49 +21,88 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_command_is_heard_and_its_failure_says_how() -> None:
-    heard: list[str] = []
-    says = ["sh", "-c", "echo 1; echo 2 >&2; printf $MORE"]
-    assert (
-        run_command(says, on_line=heard.append, environment={"MORE": "x"})
-        == heard
-        == ["1", "2", "x"]
-    )
-    with pytest.raises(ChildError, match=r"ended with 7\. It said last:\nb\nc") as failed:
-        run_command(["sh", "-c", "echo b; echo; echo c; exit 7"])
-    assert (
-        failed.value.status == 7
-        and failed.value.lines == ["b", "c"]
-        and failed.value.last(1) == "c"
-    )
-    with pytest.raises(ChildError, match=r"ended with -9. It said last:\n\(nothing\)"):
-        run_command(["sh", "-c", "kill -9 $$"])
+def test_command_returns_its_lines_with_errors() -> None:
+    assert run_command(["sh", "-c", "echo 1; echo 2 >&2"]) == ["1", "2"]
+
+
+def test_command_reports_each_line() -> None:
+    lines: list[str] = []
+    run_command(["sh", "-c", "echo 1; echo 2"], on_line=lines.append)
+    assert lines == ["1", "2"]
+
+
+def test_command_gets_added_variables() -> None:
+    assert run_command(["sh", "-c", "printf $MORE"], environment={"MORE": "x"}) == ["x"]
+
+
+def test_command_has_no_input() -> None:
     with pytest.raises(ChildError, match="EOFError"):
         run_command([sys.executable, "-c", "input()"])
 
 
-def test_what_is_late_or_interrupted_is_ended_with_what_it_started() -> None:
-    with pytest.raises(
-        ChildError, match=r"took longer than 1 s and was ended\. It said last:\n\d+"
-    ) as late:
+@pytest.fixture
+def failure() -> ChildError:
+    with pytest.raises(ChildError) as caught:
+        run_command(["sh", "-c", "echo b; echo; echo c; exit 7"])
+    return caught.value
+
+
+def test_failed_command_says_status_and_last_lines(failure: ChildError) -> None:
+    assert str(failure) == "ended with 7. It said last:\nb\nc"
+
+
+def test_failed_command_keeps_status_and_lines(failure: ChildError) -> None:
+    assert failure.status == 7
+    assert failure.lines == ["b", "c"]
+    assert failure.last(1) == "c"
+
+
+def test_command_ended_by_signal_says_its_number() -> None:
+    with pytest.raises(ChildError, match=r"ended with -9. It said last:\n\(nothing\)"):
+        run_command(["sh", "-c", "kill -9 $$"])
+
+
+def test_command_over_its_time_is_ended_with_its_children() -> None:
+    with pytest.raises(ChildError, match=r"took longer than 1 s and was ended\.") as caught:
         run_command(STARTS_ANOTHER, seconds=1)
-    assert late.value.status is None and is_gone(int(late.value.lines[0]))
-    heard: list[int] = []
+    assert caught.value.status is None
+    assert has_ended(int(caught.value.lines[0]))
+
+
+def test_interrupted_command_is_ended_with_its_children() -> None:
+    pids: list[int] = []
 
     def interrupt(line: str) -> None:
-        heard.append(int(line))
+        pids.append(int(line))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_command(STARTS_ANOTHER, on_line=interrupt)
-    assert is_gone(heard[0])
+    assert has_ended(pids[0])
 
 
-def test_a_script_answers_without_the_kit_and_its_error_is_told(tmp_path: Path) -> None:
-    script, heard = tmp_path / "script.py", []
-    script.write_text(
-        "import sys\ndef answer(asked):\n print('line')\n return [1 / asked, 'grpo_nb' in sys.modules]"
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "script.py"
+    file.write_text(
+        "import sys\n"
+        "def answer(request):\n"
+        "    print('line')\n"
+        "    return [1 / request, 'grpo_nb' in sys.modules]\n"
     )
-    assert run_script(script, 0.1, on_line=heard.append) == [10, False] and heard == ["line"]
+    return file
+
+
+def test_script_answers_without_the_kit(script: Path) -> None:
+    assert run_script(script, 0.1) == [10, False]
+
+
+def test_script_reports_each_line(script: Path) -> None:
+    lines: list[str] = []
+    run_script(script, 0.1, on_line=lines.append)
+    assert lines == ["line"]
+
+
+def test_failed_script_says_its_error(script: Path) -> None:
     with pytest.raises(ChildError, match=r"(?s)ended with 1.*division by zero"):
         run_script(script, 0)

@@ -1,4 +1,6 @@
-"""One list of parts, shown as text and as HTML, whatever stands in it."""
+"""Parts of a report as plain text and as HTML, whatever text is in them."""
+
+import pytest
 
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 
@@ -10,21 +12,62 @@ class Report(Shown):
         yield bold("Two rows")
         rows = [("a", 1.5, code("x = 1")), ("long name", "22", HOSTILE)]
         yield Table(rows, ("name", "value", "line"), right=(1,), wide=(2,))
-        yield from ("", HOSTILE, Html("a bar", "<svg></svg>"), Html("", "<i>seen alone</i>"))
+        yield ""
+        yield HOSTILE
+        yield Html("a bar", "<svg></svg>")
+        yield Html("", "<i>only in HTML</i>")
 
 
-def test_text_has_aligned_columns_and_html_escapes_what_was_written_by_others() -> None:
-    lines, page = repr(Report()).splitlines(), Report()._repr_html_()
+@pytest.fixture
+def lines() -> list[str]:
+    return repr(Report()).splitlines()
+
+
+@pytest.fixture
+def page() -> str:
+    return Report()._repr_html_()
+
+
+def test_text_has_aligned_columns(lines: list[str]) -> None:
     assert lines[:3] == ["Two rows", "name       value  line", "a          1.5    x = 1"]
-    assert (
-        lines[3].startswith("long name  22     <script>")
-        and "\x00" not in lines[3]
-        and "\\ud800" in lines[3]
-    )
-    assert lines[-1] == "a bar" and len(lines) == 6
+
+
+def test_text_does_not_pad_wide_columns(lines: list[str]) -> None:
+    assert lines[3].startswith("long name  22     <script>")
+    assert lines[2].endswith("x = 1")
+
+
+def test_text_has_control_characters_escaped(lines: list[str]) -> None:
+    assert "\\x00\\ud800" in lines[3]
+    assert "\x00" not in lines[3]
+
+
+def test_text_leaves_out_empty_parts(lines: list[str]) -> None:
+    assert len(lines) == 6
+    assert lines[-1] == "a bar"
+
+
+def test_html_escapes_texts(page: str) -> None:
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt;") == 2
+
+
+def test_html_can_be_saved(page: str) -> None:
+    assert "\x00" not in page
     page.encode("utf-8")
-    assert "<script>" not in page and page.count("&lt;script&gt;") == 2 and "\x00" not in page
-    assert (
-        "<b>Two rows</b></div>" in page and "<code>x = 1</code>" in page and "<svg></svg>" in page
-    )
-    assert "<i>seen alone</i>" in page and page.count("<div") == 5 and page.count("<tr>") == 3
+
+
+@pytest.mark.parametrize(
+    "markup",
+    ["<b>Two rows</b></div>", "<code>x = 1</code>", "<svg></svg>", "<i>only in HTML</i>"],
+)
+def test_html_keeps_markup_of_parts(markup: str, page: str) -> None:
+    assert markup in page
+
+
+def test_html_leaves_out_empty_parts(page: str) -> None:
+    assert page.count("<div") == 5
+
+
+def test_html_has_head_and_rows(page: str) -> None:
+    assert page.count("<tr>") == 3

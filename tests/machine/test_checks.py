@@ -9,13 +9,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
-import pynvml
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.config import vllm_obstacle
 from grpo_nb.core.words import EnvironmentProblem
-from grpo_nb.machine import checks, gpu, host, packages
+from grpo_nb.machine import checks, host, packages
 from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
 from grpo_nb.machine.packages import TorchBuild
 
@@ -260,62 +259,3 @@ def test_a_token_is_never_shown_and_colabs_secrets_are_not_opened(
         [status] if status else []
     )
     assert asked == [] and (not token or token.strip() not in repr(report) + report._repr_html_())
-
-
-def test_the_gpu_is_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pynvml tells it on a machine with two cards."""
-    cards, begin = {0: "Tesla T4", "GPU-b": "NVIDIA L4"}, Mock()
-
-    def memory(card: object, version: object) -> SimpleNamespace:
-        if card not in cards:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        assert version == pynvml.nvmlMemory_v2, "the older one hides what the driver keeps"
-        return SimpleNamespace(total=16 * 2**30, reserved=2**30, free=3 * 2**29)
-
-    answers = {
-        "Init": begin, "DeviceGetHandleByIndex": int, "DeviceGetHandleByUUID": str, "DeviceGetName": cards.get,
-        "DeviceGetMemoryInfo": memory, "DeviceGetCudaComputeCapability": lambda card: (7, 5),
-        "SystemGetCudaDriverVersion_v2": lambda: 12080, "SystemGetDriverVersion": lambda: "570.1",
-    }  # fmt: skip
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, f"nvml{name}", answer)
-    monkeypatch.setattr(gpu, "read_torch_build", lambda: CUDA12)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu.read_gpu() == GpuState(Gpu("Tesla T4", 15.0, (7, 5)), 1.5, "570.1", (12, 8))
-    for visible, name in (
-        ("GPU-b", "NVIDIA L4"),
-        ("7", None),
-        ("", None),
-        ("-1", None),
-        ("0", "Tesla T4"),
-    ):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        found = gpu.find_gpu()
-        assert (found and found.name) == name, visible
-    # A driver that failed once is asked again; that there is none is no fault.
-    for failure, said in (
-        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, r"^$"),
-    ):
-        begin.side_effect = pynvml.NVMLError(failure)
-        with pytest.raises(NoGpu, match=said):
-            gpu.read_gpu()
-    begin.side_effect = None
-    assert gpu.find_gpu() is not None
-    monkeypatch.setattr(gpu, "read_torch_build", lambda: CPU)
-    assert gpu.find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
-
-
-def test_the_installer_reads_the_header_of_nvidia_smi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for script, cuda in {
-        "echo '| NVIDIA-SMI 580.82.07   Driver Version: 580.82.07   CUDA Version: 13.0 |'": (13, 0),
-        "echo '| NVIDIA-SMI 595.1  KMD Version: 595.1  CUDA UMD Version: 13.3 |'": (13, 3),
-        "echo 'NVIDIA-SMI has failed'; exit 9": None,
-    }.items():
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
-        assert gpu.driver_cuda() == cuda

@@ -6,7 +6,7 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.files import writing_here
+from grpo_nb.core.writers import writing_here
 from grpo_nb.runs import run_folder as run_file
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder

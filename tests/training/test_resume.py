@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core import files
+from grpo_nb.core import files, writers
 from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
@@ -40,7 +40,7 @@ REWARD = {
 
 def make_info(**changes: object) -> dict:
     return {
-        "status": "running", "pid": GONE, "process_start": 1.0, "host": files.process_identity()["host"],
+        "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
         "started": "2026-01-01", "settings": SETTINGS.to_dict(), "task": TASK, "rewards": [REWARD],
         "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts", "machine": {"gpu": None},
         "reference": "the base model", **changes,
@@ -273,7 +273,11 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
 def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Settings) -> None:
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
-        make_run(root / "a", pid=sleeper.pid, process_start=files._start_of(sleeper.pid))
+        make_run(
+            root / "a",
+            pid=sleeper.pid,
+            process_start=writers.process_identity(sleeper.pid)["process_start"],
+        )
         for resume in ("auto", "a"):
             with pytest.raises(ValueError, match="being trained right now"):
                 find_run(settings, None, resume)

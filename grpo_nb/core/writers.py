@@ -1,0 +1,69 @@
+"""The process that writes a folder: noted when it starts, and looked up later to see if it is alive.
+
+A process id alone is no proof: days later, another process can have the same one. So the start time
+and the host are noted as well.
+"""
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+# Start times are rounded on their way through JSON and psutil.
+_SAME_START_SECONDS = 0.1
+
+# Folders that this process is writing now. A notebook kernel lives on after its runs, so its process
+# id does not show that a run goes on.
+_folders_being_written: set[Path] = set()
+
+
+def process_identity(pid: int | None = None) -> dict[str, Any]:
+    """Return id, start time and host of a process, by default this one, as `run.json` stores them."""
+    if pid is None:
+        pid = os.getpid()
+    return {"pid": pid, "process_start": _start_time(pid), "host": platform.node()}
+
+
+@contextlib.contextmanager
+def writing_here(path: Path) -> Iterator[None]:
+    """Note for the length of the block that this process is writing the folder at `path`."""
+    folder = path.absolute()
+    _folders_being_written.add(folder)
+    try:
+        yield
+    finally:
+        _folders_being_written.discard(folder)
+
+
+def liveness(info: Mapping[str, Any], path: Path) -> str:
+    """Return the state of the process that was writing a folder.
+
+    Args:
+        info: What `process_identity` returned for that process.
+        path: The folder.
+
+    Returns:
+        `running`, `crashed`, or `unknown` if the process is on another machine.
+    """
+    start = _start_time(info["pid"])
+    noted_start = info.get("process_start", start)
+    is_same_process = start is not None and abs(start - noted_start) < _SAME_START_SECONDS
+    if not is_same_process:
+        return "crashed" if info["host"] == platform.node() else "unknown"
+    if info["pid"] == os.getpid() and path.absolute() not in _folders_being_written:
+        return "crashed"
+    return "running"
+
+
+def _start_time(pid: int) -> float | None:
+    """Return the start of a process in seconds after the boot, or None if there is no such process.
+
+    Counted from the boot, the time stays the same when the clock is set.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).create_time() - psutil.boot_time()
+    return None

@@ -1,0 +1,115 @@
+"""The GPU is read from the driver, through pynvml and through nvidia-smi."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pynvml
+import pytest
+
+from grpo_nb.machine import gpu
+from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
+from grpo_nb.machine.packages import TorchBuild
+
+CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
+CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
+GIB = 2**30
+
+
+@pytest.fixture
+def nvml_init(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """pynvml on a machine with two cards, of which the second has the UUID `GPU-b`."""
+    names = {0: "Tesla T4", "GPU-b": "NVIDIA L4"}
+
+    def memory(card: object, version: object) -> SimpleNamespace:
+        if card not in names:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        assert version == pynvml.nvmlMemory_v2, "version 1 hides what the driver reserves"
+        return SimpleNamespace(total=16 * GIB, reserved=GIB, free=1.5 * GIB)
+
+    init = Mock()
+    functions = {
+        "nvmlInit": init,
+        "nvmlDeviceGetHandleByIndex": int,
+        "nvmlDeviceGetHandleByUUID": str,
+        "nvmlDeviceGetName": names.get,
+        "nvmlDeviceGetMemoryInfo": memory,
+        "nvmlDeviceGetCudaComputeCapability": lambda card: (7, 5),
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
+        "nvmlSystemGetDriverVersion": lambda: "570.1",
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(pynvml, name, function)
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: CUDA12)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return init
+
+
+def test_read_gpu_returns_card_and_driver(nvml_init: Mock) -> None:
+    assert gpu.read_gpu() == GpuState(
+        gpu=Gpu(name="Tesla T4", memory_gib=15.0, compute_capability=(7, 5)),
+        free_gib=1.5,
+        driver="570.1",
+        cuda=(12, 8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "name"), [("0", "Tesla T4"), ("GPU-b", "NVIDIA L4"), ("GPU-b,0", "NVIDIA L4")]
+)
+def test_find_gpu_takes_the_first_visible(visible, name, nvml_init, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.find_gpu().name == name
+
+
+@pytest.mark.parametrize("visible", ["7", "", "-1"])
+def test_find_gpu_that_is_hidden_is_none(visible, nvml_init, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu.find_gpu() is None
+
+
+def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: CPU)
+    assert gpu.find_gpu() is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        pytest.param(pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost", id="driver fails"),
+        pytest.param(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, r"^$", id="no driver"),
+    ],
+)
+def test_read_gpu_after_failure_gives_the_reason(failure, message, nvml_init: Mock) -> None:
+    nvml_init.side_effect = pynvml.NVMLError(failure)
+    with pytest.raises(NoGpu, match=message):
+        gpu.read_gpu()
+
+
+def test_find_gpu_after_failure_asks_again(nvml_init: Mock) -> None:
+    nvml_init.side_effect = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    assert gpu.find_gpu() is None
+    nvml_init.side_effect = None
+    assert gpu.find_gpu() is not None
+
+
+HEADER_580 = "| NVIDIA-SMI 580.82.07   Driver Version: 580.82.07   CUDA Version: 13.0 |"
+HEADER_595 = "| NVIDIA-SMI 595.1  KMD Version: 595.1  CUDA UMD Version: 13.3 |"
+
+
+@pytest.mark.parametrize(
+    ("script", "cuda"),
+    [
+        pytest.param(f"echo '{HEADER_580}'", (13, 0), id="driver 580"),
+        pytest.param(f"echo '{HEADER_595}'", (13, 3), id="driver 595"),
+        pytest.param("echo 'NVIDIA-SMI has failed'; exit 9", None, id="no working GPU"),
+    ],
+)
+def test_driver_cuda_is_read_from_nvidia_smi(script, cuda, tmp_path: Path, monkeypatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert gpu.driver_cuda() == cuda
