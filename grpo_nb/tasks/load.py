@@ -14,8 +14,9 @@ from typing import Any, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import did_you_mean, in_line, prompt_lengths, require_number
+from grpo_nb.core.words import did_you_mean, in_line, require_number
 from grpo_nb.tasks.answers import Answers, Kind, alike_labels, answers_of, as_percentages
+from grpo_nb.tasks.chat_template import prompt_lengths
 from grpo_nb.tasks.cleaning import (
     ACCEPTED,
     INSTRUCTS,
