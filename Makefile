@@ -83,7 +83,7 @@ publish: notebooks  ## Execute the notebooks and keep what they show in notebook
 lab: bootstrap  ## Open the notebooks in JupyterLab.
 	$(VENV_PYTHON) -m jupyterlab notebooks
 
-lint: bootstrap  ## Check style, the rooms' order, and that the notebooks are what their sources give.
+lint: bootstrap  ## Check style, the order of imports, and that the notebooks are what their sources give.
 	$(VENV_PYTHON) -m ruff check $(LINTED)
 	$(VENV_PYTHON) -m ruff format --check $(LINTED)
 	$(VENV_PYTHON) -c "from importlinter.cli import lint_imports_command as main; main()" --no-cache --no-logo
