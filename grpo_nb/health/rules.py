@@ -406,7 +406,7 @@ GRADIENT_FACTOR = 10.0
 REMAINING_ENTROPY = 0.2
 """Entropy after a collapse, relative to the start. In healthy runs a third may remain."""
 
-LONGER_FACTOR = 1.5
+LONGER_FACTOR = 2.0
 """Growth of the mean completion length, since the reward last rose, that triggers a warning. The
 usual GRPO loss favours long wrong answers, because it averages over the tokens of each answer
 (arXiv:2503.20783)."""
@@ -415,7 +415,7 @@ SIGN_OF_GAIN_Z = 1.4
 """z-score of a gain of the reward that may have paid for longer completions. It is below `LIKELY_Z`,
 because growing completions alone are no fault."""
 
-LONGER_MIN_STEPS = 2 * LONG_WINDOW
+LONGER_MIN_STEPS = 4 * LONG_WINDOW
 """Steps before longer completions are reported. The reward may follow only later."""
 
 SHORTER_FACTOR = 1 / 3

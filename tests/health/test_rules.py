@@ -29,10 +29,11 @@ from tests.support.health_logs import (
 ORDER = [None, "info", "warning", "critical"]
 
 
-def late(times: float, column: str, usual: float = 1.0) -> Rows:
+def late(times: float, column: str, usual: float = 1.0, steps: int = 120) -> Rows:
     """A log in which nothing rises, and a column is so many times as large from the middle on."""
     return flat(
-        120, **{column: lambda i, r: usual * (1 + 0.01 * (i % 5)) * (times if i >= 60 else 1)}
+        steps,
+        **{column: lambda i, r: usual * (1 + 0.01 * (i % 5)) * (times if i >= steps // 2 else 1)},
     )
 
 
@@ -95,7 +96,7 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
     "gradient NaN": ("not_finite", "critical", 2, 3, lambda x: flat(60, grad_norm=lambda i, r: NAN if i < x else 1.0)),
     "a reward NaN": ("not_finite", "warning", 9, 10, lambda x: flat(60, rewards__a__mean=lambda i, r: NAN if i < x else 1.0)),
     "another metric infinite": ("not_finite", "warning", 1.0, INFINITE, lambda x: flat(9, tools__calls=lambda i, r: x)),
-    "longer": ("length", "warning", 1.4, 1.6, lambda x: late(x, "completions__mean_length", 100)),
+    "longer": ("length", "warning", 1.9, 2.1, lambda x: late(x, "completions__mean_length", 100, steps=240)),
     "shorter": ("length", "warning", 0.4, 0.3, lambda x: late(x, "completions__mean_length", 100)),
     "flat": ("reward_flat", "info", 99, 101, lambda x: flat(int(x))),
     "flat by half": ("reward_flat", "info", 29, 31, lambda x: flat(int(x), max_steps=lambda i, r: 60)),
