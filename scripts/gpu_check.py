@@ -332,7 +332,9 @@ def done(
 
 def exporting(request: Request) -> Found:
     """The run that was trained, merged, as an adapter and as GGUF; each is verified where it is made."""
-    run, folder = gn.open_run(request.runs / "whole"), Path(request.folder, "exports")
+    # With its rewards, since the main one decides what is correct.
+    run = gn.runs.Run(request.runs / "whole", rewards=rewards())
+    folder = Path(request.folder, "exports")
     merged = yield from done(
         "merged model verifies", lambda: gn.export_merged(run, folder / "merged")
     )

@@ -57,6 +57,7 @@ def choose_engine(
         longest_row: Tokens of the longest prompt and completion together; by default the most that
             the settings allow.
 
+    >>> from grpo_nb.config.settings import Settings
     >>> choose_engine(None, Settings(fast_inference=True)).why_not_vllm  # without a GPU
     'vLLM needs a GPU (fast_inference=False says that you want it so)'
     """

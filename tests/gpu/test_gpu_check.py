@@ -108,7 +108,7 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
     }
     # notebooks/05_export makes one.
     assert exported["GGUF verifies through llama.cpp"].ok is None
-    assert [name for name, row in exported.items() if row.ok is False] == []
+    assert [(name, row.found) for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}
     ends, learns = report["quickstart notebook"][:2]
     run = quickstart[1]

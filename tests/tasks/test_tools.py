@@ -269,4 +269,4 @@ def test_identity_of_partial_tool_has_no_address(task: gn.tasks.Task) -> None:
         return f"{place} {book}"
 
     one, other = (task.with_tools(functools.partial(noted, book=object())) for _ in range(2))
-    assert one.play.identity == other.play.identity
+    assert one.tools.identity == other.tools.identity
