@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 # flock(2) and the drivers of network drives answer with these where they have no locks.
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+# open(2) answers with ELOOP for a symbolic link, because of O_NOFOLLOW.
+_NOT_A_FILE = (errno.ELOOP, errno.EISDIR)
 _MOST_BYTES = 4096
 _SECONDS_BETWEEN_TRIES = 0.02
 # Descriptors of the locks that this process holds.
@@ -85,6 +87,8 @@ def _acquire(file: Path) -> int | None:
         except OSError as error:
             if error.errno in _READ_ONLY:
                 return None
+            if error.errno in _NOT_A_FILE:
+                raise ValueError(_not_a_file_message(file)) from None
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,6 +115,14 @@ def _acquire(file: Path) -> int | None:
     return descriptor
 
 
+def _not_a_file_message(file: Path) -> str:
+    kind = "a symbolic link" if file.is_symlink() else "a folder"
+    return (
+        f"{str(file)!r} is {kind}. grpo_nb writes a file of this name there while a process works "
+        "in the folder, and follows no links. Delete or rename it."
+    )
+
+
 def _release(file: Path, descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
@@ -131,7 +143,7 @@ def _holder_of(descriptor: int) -> dict[str, Any]:
     """Return what the holder of a lock wrote about itself; empty if it has not written yet."""
     try:
         holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}
 

@@ -177,25 +177,7 @@ def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
 def drop_leftovers(model: Any) -> None:
     """Remove what an interrupted sampling left in the model's engine, if it has one."""
     if has_engine(model):
-        drop_requests(model.vllm_engine, _forget_computed)
-
-
-def _forget_computed(worker: Any) -> None:
-    """Clear what an interrupted step left in a worker, as vLLM does before it goes on after a fault.
-
-    vLLM 0.31: v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`. Model Runner V2 (on
-    a GPU) keeps a slot for each request until a step reports that the request has finished. If the
-    interrupt takes away the step that would have reported it, the slot is taken for ever, and with
-    all slots taken every call ends in "No free indices" (v1/worker/gpu/states.py). Model Runner V1
-    has no `req_states`; it drops requests that are not scheduled by itself
-    (v1/worker/gpu_model_runner.py, `_update_states`).
-    """
-    runner = worker.model_runner
-    runner.execute_model_state = None
-    request_states = getattr(runner, "req_states", None)
-    if request_states is not None:
-        for request_id in list(request_states.req_id_to_index):
-            runner._remove_request(request_id)
+        drop_requests(model.vllm_engine)
 
 
 @contextlib.contextmanager

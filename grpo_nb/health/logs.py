@@ -20,6 +20,9 @@ LOG_KEYS = frozenset({"reward", "loss", "epoch", "step", "eval_reward", "eval_lo
 
 _DICT = re.compile(r"\{[^{}]*\}")
 _NOT_A_NUMBER = re.compile(r"(?<=[:\s])(-?(?:nan|inf|NaN|Infinity))(?=\s*[,}])")
+_WHAT_TO_PASS = (
+    "Pass trainer.state.log_history, a DataFrame, the printed log as text, or the path of a log."
+)
 
 
 def read_log(log: Any) -> list[Mapping[str, Any]]:
@@ -40,13 +43,14 @@ def read_log(log: Any) -> list[Mapping[str, Any]]:
         return _read_file(Path(log))
     if hasattr(log, "to_dict") and hasattr(log, "columns"):
         return _read_table(log)
+    if not isinstance(log, Iterable):
+        raise TypeError(f"the log is a {type(log).__name__}, which has no rows. {_WHAT_TO_PASS}")
     rows = [log] if isinstance(log, Mapping) else list(log)
     for row in rows:
         if not isinstance(row, Mapping):
             raise TypeError(
                 f"a row of the log is a {type(row).__name__}, but the metrics of a step are a "
-                "mapping from names to numbers. Pass trainer.state.log_history, a DataFrame, the "
-                "printed log as text, or the path of a log."
+                f"mapping from names to numbers. {_WHAT_TO_PASS}"
             )
     return rows
 

@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 from grpo_nb.core.files import inside, put_in_place, sha256_of, staged_folder
 from grpo_nb.machine.faults import error_chain
+from grpo_nb.runs.rows import parse_json
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _NOTHING_LEFT = 2**20  # bytes
+# The errors of a path that leads to no file, in contrast to a drive that fails.
+_NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class NewestCheckpoint(NamedTuple):
@@ -74,19 +77,23 @@ def newest_checkpoint(root: Path) -> NewestCheckpoint:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is complete."""
+    """Say what is wrong with a checkpoint, or None if it is complete.
+
+    Raises:
+        OSError: The drive cannot be read at the moment. The checkpoint may be complete.
+    """
     try:
-        files = json.loads((folder / MANIFEST).read_text())["files"]
-        for name, expected in files.items():
+        # A checkpoint that was not finished has no manifest.
+        manifest = parse_json((folder / MANIFEST).read_bytes())
+        for name, expected in manifest["files"].items():
             file = inside(folder, name)
             if not file.is_file() or sha256_of(file) != expected["sha256"]:
                 return f"{name} is not what was written"
-    except (
-        FileNotFoundError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ) as error:  # not there: it was not finished
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its manifest cannot be read ({error})"
+    except OSError as error:
+        if error.errno not in _NO_SUCH_FILE:
+            raise
         return f"its manifest cannot be read ({error})"
     return None
 

@@ -6,7 +6,6 @@ An *engine* is the `vllm.LLM` that Unsloth hands out as `model.vllm_engine`. It 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
@@ -55,7 +54,7 @@ def _runner_class(worker: Any) -> str:
     return f"{runner.__module__}.{runner.__qualname__}"
 
 
-def drop_requests(engine: Any, clean_worker: Callable[[Any], None]) -> None:
+def drop_requests(engine: Any) -> None:
     """Remove the requests that an interrupted sampling left in an engine.
 
     An interrupt ends `LLM.generate` without a word to the engine (vllm/entrypoints/offline_utils.py,
@@ -68,7 +67,6 @@ def drop_requests(engine: Any, clean_worker: Callable[[Any], None]) -> None:
 
     Args:
         engine: The engine.
-        clean_worker: Clears what the interrupted step left in a worker.
     """
     inner = _part(engine, "llm_engine")
     left = list(_part(inner, "output_processor", "request_states"))
@@ -88,7 +86,29 @@ def drop_requests(engine: Any, clean_worker: Callable[[Any], None]) -> None:
         inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
     )
     abort(left, internal=True)
-    _part(inner, "collective_rpc")(clean_worker)
+    _part(inner, "collective_rpc")(_forget_computed)
+
+
+def _forget_computed(worker: Any) -> None:
+    """Clear what an interrupted step left in a worker, as vLLM does before it goes on after a fault.
+
+    vLLM 0.31: v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`. Model Runner V2 (on
+    a GPU) keeps a slot for each request until a step reports that the request has finished. If the
+    interrupt takes away the step that would have reported it, the slot is taken for ever, and with
+    all slots taken every call ends in "No free indices" (v1/worker/gpu/states.py). Model Runner V1
+    has no `req_states`; it drops requests that are not scheduled by itself
+    (v1/worker/gpu_model_runner.py, `_update_states`).
+    """
+    runner = _part(worker, "model_runner")
+    runner.execute_model_state = None
+    if not hasattr(runner, "req_states"):
+        return
+    request_ids = list(_part(runner, "req_states", "req_id_to_index"))
+    remove_request = require_symbol(
+        runner, "_remove_request", written_for=WRITTEN_FOR, parameters=("req_id",)
+    )
+    for request_id in request_ids:
+        remove_request(request_id)
 
 
 def _part(owner: Any, *names: str) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from grpo_nb.config.presets import preset
 from grpo_nb.health.logs import read_log, read_printed_log
 from grpo_nb.health.monitor import check_health
 from tests.support.health_logs import NAN, Rows, cut, healthy_log, severest
@@ -72,3 +73,9 @@ def test_read_printed_log_without_rows_is_refused() -> None:
 def test_read_log_other_rows_are_refused(log: list) -> None:
     with pytest.raises(TypeError, match=r"Pass trainer\.state\.log_history"):
         read_log(log)
+
+
+@pytest.mark.parametrize("log", [None, 7, preset("cpu")], ids=["None", "number", "Settings"])
+def test_log_without_rows_says_what_to_pass(log: object) -> None:
+    with pytest.raises(TypeError, match=rf"the log is a {type(log).__name__}, which has no rows"):
+        check_health(log)

@@ -527,3 +527,33 @@ def test_a_drive_that_cannot_sync_folders_is_no_obstacle(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "fsync", fsync)
     write(tmp_path, 1)
     assert checkpoints.newest_checkpoint(tmp_path).step == 1
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["[" * 200_000, '{"files": []}', '{"files": null}', '{"files": {"' + "a" * 300 + '": {}}}'],
+    ids=["deep", "list", "null", "long name"],
+)
+def test_damaged_manifest_is_passed_over(tmp_path: Path, manifest: str) -> None:
+    complete = write(tmp_path, 2)
+    write(tmp_path, 4)
+    (tmp_path / "checkpoint-4" / "manifest.json").write_text(manifest)
+    newest = checkpoints.newest_checkpoint(tmp_path)
+    assert newest.path == complete
+    assert newest.passed_over[0].startswith("checkpoint-4: its manifest cannot be read")
+
+
+def test_manifest_that_is_a_folder_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-4" / "manifest.json").mkdir(parents=True)
+    assert "cannot be read" in checkpoints.find_damage(tmp_path / "checkpoint-4")
+
+
+def test_manifest_on_a_failing_drive_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoints.find_damage(tmp_path)

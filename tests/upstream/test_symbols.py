@@ -189,6 +189,7 @@ class Engine:
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.requests: dict[str, object] = {}
+        self.execute_model_state = "computed"  # of the model runner, which is this stand-in too
         core = SimpleNamespace(batch_queue=None)
         self.llm_engine = SimpleNamespace(
             vllm_config=SimpleNamespace(model_config=SimpleNamespace(max_model_len=64)),
@@ -237,13 +238,31 @@ def test_vllm_engine_reports_length_sleep_and_runner() -> None:
 
 def test_drop_requests_aborts_by_the_engines_own_names() -> None:
     engine = Engine()
-    cleaned: list[object] = []
-    vllm.drop_requests(engine, cleaned.append)
+    vllm.drop_requests(engine)
     assert engine.calls == []
     engine.requests["7-own"] = object()
-    vllm.drop_requests(engine, cleaned.append)
+    vllm.drop_requests(engine)
     assert engine.calls == [(["7-own"], True)]
-    assert len(cleaned) == 1
+    assert engine.execute_model_state is None
+
+
+def test_drop_requests_frees_every_slot_of_runner_v2() -> None:
+    engine = Engine()
+    engine.requests["7-own"] = object()
+    # The output processor no longer knows request 6, and the runner still holds its slot.
+    slots = {"6-own": 0, "7-own": 1}
+    engine.req_states = SimpleNamespace(req_id_to_index=slots)
+    engine._remove_request = lambda req_id: slots.pop(req_id)
+    vllm.drop_requests(engine)
+    assert slots == {}
+
+
+def test_drop_requests_refuses_runner_v2_without_removal() -> None:
+    engine = Engine()
+    engine.requests["7-own"] = object()
+    engine.req_states = SimpleNamespace(req_id_to_index={"7-own": 1})
+    with pytest.raises(EnvironmentProblem, match="_remove_request is missing in vllm"):
+        vllm.drop_requests(engine)
 
 
 @pytest.mark.parametrize(
@@ -252,9 +271,9 @@ def test_drop_requests_aborts_by_the_engines_own_names() -> None:
         ("vllm_config", vllm.longest_row),
         ("is_sleeping", vllm.is_sleeping),
         ("collective_rpc", vllm.model_runner_class),
-        ("output_processor", lambda engine: vllm.drop_requests(engine, print)),
-        ("engine_core", lambda engine: vllm.drop_requests(engine, print)),
-        ("abort_request", lambda engine: vllm.drop_requests(engine, print)),
+        ("output_processor", vllm.drop_requests),
+        ("engine_core", vllm.drop_requests),
+        ("abort_request", vllm.drop_requests),
     ],
 )
 def test_vllm_engine_without_a_part_is_refused(part: str, call: Callable[[Engine], object]) -> None:
