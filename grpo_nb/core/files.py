@@ -16,6 +16,9 @@ from typing import Any
 
 from grpo_nb.core.words import EnvironmentProblem, in_line
 
+#: Bytes of the longest file name that the usual file systems hold.
+LONGEST_NAME = 255
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, completely or not at all; objects unknown to JSON become strings."""
@@ -137,7 +140,7 @@ def inside(folder: Path, name: Any) -> Path:
 
     Raises:
         ValueError: `name` is not a path, leads out of the folder (as `/etc`, `..`, or over a
-            link), or a part of it is a symbolic link.
+            link), or a part of it is a symbolic link or longer than a file system allows.
 
     >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
@@ -147,6 +150,8 @@ def inside(folder: Path, name: Any) -> Path:
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
         raise ValueError(_leads_out_message(folder, name))
+    if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
+        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} is no name of a file.")
     real_path = Path(os.path.realpath(folder / name))
     if not real_path.is_relative_to(os.path.realpath(folder)):
         raise ValueError(_leads_out_message(folder, name))

@@ -227,3 +227,12 @@ def test_cache_filled_by_two_keeps_the_first_result(cache: Path) -> None:
 
     assert content(files.made_once(cache, "proof", fill_too_late)) == {"proof": "first"}
     assert list(cache.parent.iterdir()) == [cache]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("n" * 300, id="too long"), pytest.param("a\0b", id="NUL")],
+)
+def test_inside_refuses_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is no name of a file"):
+        files.inside(tmp_path, name)
