@@ -271,12 +271,14 @@ class Baseline(Shown):
         )
         tried = [
             (lacks_format and not self.has_example, "example turn",
-             f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the format {self.format.name!r} "
-             f"stands in {begun or 'none'} of {n}{inexact}. The prompts show no example; a small model needs to see one.",
+             f"an answer can be read in {read or 'none'} of {n} completions, and any mark of the "
+             f"format {self.format.name!r} stands in {begun or 'none'} of {n}{inexact}. "
+             "The prompts show no example; a small model needs to see one.",
              load.format('example=("a question", "short reasoning", "its answer")')),
             (lacks_format and self.has_example, "priming",
-             f"an answer can be read in {read or 'none'} of {n} completions{inexact}, although the prompts show an example. "
-             "A few supervised steps on right answers teach the format, and GRPO starts from there.",
+             f"an answer can be read in {read or 'none'} of {n} completions{inexact}, although "
+             "the prompts show an example. A few supervised steps on right answers teach the format, "
+             "and GRPO starts from there.",
              "gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: ...)"),
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else

@@ -97,7 +97,7 @@ class Evaluation(Shown):
     model_id: str | None = None
     """Hash of the adapter that was asked (`Run.model_id`); empty for other models, None if not kept."""
     remarks: Sequence[str] = ()
-    """What to know about the function that decides what is correct."""
+    """Remarks about the function that decides which answers are correct."""
     unproven_judge: str = ""
     """Name of the judge, if it is a function that did not score a gold answer above a wrong one."""
     majority_share: float | None = None

@@ -73,7 +73,7 @@ class RunInfo:
     number_type: str | None
     """Dtype that the model computed in."""
     rollout: str | None
-    """How completions were sampled: `shared prompts`, or `stock` with the reason."""
+    """Method of sampling completions: `shared prompts`, or `stock` with the reason."""
     format_version: int = FORMAT_VERSION
     """Version of this file's format."""
     pid: int | None = None
@@ -95,7 +95,7 @@ class RunInfo:
     effective: dict[str, Any] | None = None
     """`EffectiveSettings.to_dict()`."""
     heldout_judge: str | None = None
-    """What decides whether a held-out answer is correct, in words."""
+    """Description of the reward that decides which held-out answers are correct."""
     seconds: float | None = None
     """Duration of a training elsewhere (`grpo_nb.scaleout`)."""
     resumed: list[dict[str, Any]] | None = None

@@ -123,7 +123,7 @@ class _Reading:
     has_aliases: bool = False
     """A list of texts holds several answers, any of which is right."""
     is_list_in_text: bool = False
-    """Such lists are written in text cells, as a CSV file has them: `['Paris', 'City of Paris']`."""
+    """Lists of gold answers stand in cells as text, as in a CSV: `['Paris', 'City of Paris']`."""
     options: OptionReading | None = None
     """How an answer names one of the options."""
     is_after_hashes: bool = False

@@ -155,8 +155,8 @@ def test_chat_template_function_that_is_missing_is_refused(
         trl.chat_template_functions()
 
 
-def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
-    trainer = trl.tool_loop_trainer(
+def small_tool_loop_trainer() -> GRPOTrainer:
+    return trl.tool_loop_trainer(
         None,
         None,
         schemas=[],
@@ -165,6 +165,10 @@ def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
         chat_template=None,
         chat_template_kwargs={},
     )
+
+
+def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
+    trainer = small_tool_loop_trainer()
     assert isinstance(trainer, GRPOTrainer)
     assert trainer.max_tool_calling_iterations == 1
 
@@ -172,15 +176,7 @@ def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
 def test_tool_loop_trainer_without_its_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trl.GRPOTrainer", type("Changed", (), {}))
     with pytest.raises(EnvironmentProblem, match=r"Changed\._tool_call_loop is missing in trl"):
-        trl.tool_loop_trainer(
-            None,
-            None,
-            schemas=[],
-            rounds=1,
-            max_completion_length=8,
-            chat_template=None,
-            chat_template_kwargs={},
-        )
+        small_tool_loop_trainer()
 
 
 class Engine:
