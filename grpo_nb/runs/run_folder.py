@@ -9,7 +9,7 @@ runs/<name>/
   completions/        per logged step: prompt, completion, turns (with tools), each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
-  start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)
+  start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.run_start)
   adapter/            the LoRA of the newest checkpoint, or with settings.keep="best" that of best/
   figures/            PNG of the curves
   comparison/         held-out results before and after: numbers, table, figure, every answer

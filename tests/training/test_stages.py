@@ -97,7 +97,7 @@ def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
 ) -> None:
     shutil.copytree(whole[0].path, tmp_path / "form")
     monkeypatch.setenv("STOP_AT", "2")
-    with pytest.warns(UserWarning, match="'form' is finished: it is given back with its adapter"):
+    with pytest.warns(UserWarning, match="'form' is already finished; returning it"):
         stopped = train_both(tiny, tmp_path)
     assert "resumed" not in stopped[0].info and are_equal(
         adapter(stopped[1], "start"), adapter(whole[0])

@@ -112,7 +112,7 @@ class Deeper(Village):
 
 
 def test_other_tools_are_another_training(whole: tuple) -> None:
-    (model, tokenizer, task, rewards, settings), run = whole
+    (_, tokenizer, task, rewards, settings), run = whole
     for other in (
         task.with_tools(environment=Deeper),
         task.with_tools(environment=Village, rounds=2),
@@ -131,7 +131,7 @@ def test_other_tools_are_another_training(whole: tuple) -> None:
 def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
     whole: tuple, tmp_path: Path
 ) -> None:
-    (model, tokenizer, task, rewards, settings), run = whole
+    (_, tokenizer, task, rewards, settings), run = whole
     compared = gn.compare(run, task)
     assert (
         "read(place=" in compared.after.rows[0]["completion"] + compared.after.rows[1]["completion"]
@@ -148,8 +148,6 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
             ask()
     with pytest.raises(ValueError, match="has tools, which would not go along"):
         gn.scaleout.write(run, tmp_path / "away")
-    with pytest.raises(ValueError, match="priming shows answers"):
-        gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: "")
     (tmp_path / "m.gguf").write_bytes(b"")
     with pytest.raises(
         ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"
