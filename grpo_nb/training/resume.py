@@ -88,10 +88,6 @@ def find_run(
     run = _newest_run(root, name) if is_auto else _named_run(root, Path(resume))
     if run is None:
         return None
-    # Before the lock is taken, because its file makes the folder look as if it had just been
-    # written.
-    if is_auto:
-        _require_silence(run)
     hold(run.path, locks)
     before = run.info
     status = run.status
@@ -190,7 +186,11 @@ def _being_trained(name: str, holder: str) -> str:
 
 
 def _newest_run(root: Path, name: str | None) -> Run | None:
-    """Return the newest run in a folder, or the run called `name`; None if there is none."""
+    """Return the newest run in a folder, or the run called `name`; None if there is none.
+
+    Raises:
+        ValueError: Another machine may be training the run, or its run.json cannot be read.
+    """
     candidates = []
     for file in sorted(root.glob("*/run.json")):
         run = Run(file.parent)
@@ -204,7 +204,10 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
             warnings.warn(f"Run {run.name!r} cannot be resumed: {error}", stacklevel=4)
     if candidates:
         *_, newest = max(candidates, key=lambda candidate: candidate[:2])
-        return open_run(newest.path)
+        run = open_run(newest.path)
+        # Checked before the lock is taken, whose file makes the folder look freshly written.
+        _require_silence(run)
+        return run
     if name is not None:
         _remove_unstarted(root, root / name)
     return None

@@ -1,4 +1,4 @@
-"""Record what a run starts from: the `RunInfo` of its run.json, and the files of its `start/` folder.
+"""Record what a run starts from: the `RunInfo` of its run.json, and its `start/` folder.
 
 With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleout`):
 
@@ -101,8 +101,8 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
     """Return the model that the KL of a new run is measured against.
 
     A warning says if that is not the model asked for. On a GPU it is always the base model. Unsloth
-    removes the lines of TRL's trainer that make a frozen copy of the adapter (unsloth/models/rl.py),
-    and vLLM would receive the tensors of that copy among those of the trained adapter.
+    removes the lines of TRL's trainer that make a frozen copy of the adapter
+    (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the trained adapter.
 
     Args:
         model: The loaded model with its LoRA.

@@ -1,8 +1,8 @@
 """TRL's `GRPOTrainer` (1.15) with everything that the kit changes about it, in one class.
 
 1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler,
-   random state and its counters. The rest is added here: the adapter (transformers' loader mistakes
-   the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the order of the data
+   random state and its counters. The rest is added here: the adapter (transformers' loader
+   mistakes the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the order of the data
    in later passes, and what rewards and observers remember. A checkpoint is written right after a
    row was logged, between two generations, so that nothing in it is half done. Only a checkpoint
    that ends a training within a generation keeps the rest of that generation. Not covered: the

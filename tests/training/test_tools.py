@@ -112,7 +112,7 @@ class Deeper(Village):
 
 
 def test_other_tools_are_another_training(whole: tuple) -> None:
-    (_, tokenizer, task, rewards, settings), run = whole
+    (model, tokenizer, task, rewards, settings), run = whole
     for other in (
         task.with_tools(environment=Deeper),
         task.with_tools(environment=Village, rounds=2),
