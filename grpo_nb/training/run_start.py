@@ -102,7 +102,8 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
 
     A warning says if that is not the model asked for. On a GPU it is always the base model. Unsloth
     removes the lines of TRL's trainer that make a frozen copy of the adapter
-    (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the trained adapter.
+    (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the
+    trained adapter.
 
     Args:
         model: The loaded model with its LoRA.

@@ -2,11 +2,12 @@
 
 1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler,
    random state and its counters. The rest is added here: the adapter (transformers' loader
-   mistakes the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the order of the data
-   in later passes, and what rewards and observers remember. A checkpoint is written right after a
-   row was logged, between two generations, so that nothing in it is half done. Only a checkpoint
-   that ends a training within a generation keeps the rest of that generation. Not covered: the
-   random state inside vLLM, which cannot be read, and several processes.
+   mistakes the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the
+   order of the data in later passes, and what rewards and observers remember. A checkpoint is
+   written right after a row was logged, between two generations, so that nothing in it is half
+   done. Only a checkpoint that ends a training within a generation keeps the rest of that
+   generation. Not covered: the random state inside vLLM, which cannot be read, and several
+   processes.
 2. On a CPU a `CpuEngine` samples and computes log-probabilities. Rewards, advantages, losses and
    metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
    prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
