@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -374,13 +374,38 @@ class Run(Shown):
                     return f"{part} {hashlib.file_digest(stream, 'sha256').hexdigest()[:16]}"
         return f"{part} of {self.name}"
 
-    def plot(self) -> Figure:
-        """The training curves as a figure, the same as shown live."""
-        # Here, so that looking at a run's numbers loads no matplotlib.
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        """The lowest and highest total reward that is possible; None if a reward has no known range."""
+        ranges = self.ranges
+        weights = self.weights
+        if not weights or ranges.keys() != weights.keys():
+            return None
+        lowest = 0.0
+        highest = 0.0
+        for name, weight in weights.items():
+            ends = [weight * end for end in ranges[name]]
+            lowest += min(ends)
+            highest += max(ends)
+        return lowest, highest
+
+    def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
+        """Draw the training curves, as they are shown live.
+
+        Args:
+            panels: "main" draws total reward, each reward and held-out scores; "all" draws every
+                metric that was measured.
+        """
+        # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
         return training_figure(
-            self.rows, self.weights, self.settings.beta, self.reference, alerts=self.alerts
+            self.rows,
+            self.weights,
+            self.reference,
+            alerts=self.alerts,
+            reward_range=self.reward_range,
+            panels=panels,
         )
 
     # What it is asked about, and what came after its training.

@@ -128,7 +128,7 @@ class Recorder(TrainerCallback):
             state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
         )
         if is_notebook():
-            self._plot = LivePlot(self.weights, self.settings.beta, self.run.reference)
+            self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):

@@ -199,7 +199,7 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
     if resumption.checkpoint.path is not None:
         restore_state(stateful_holders(prepared.rewards), resumption.checkpoint.path)
     if is_notebook():
-        figure = LivePlot(run.weights, run.settings.beta, run.reference)
+        figure = LivePlot(run)
         figure.update(run.rows, alerts=run.alerts, is_last=True)
     warnings.warn(
         f"Run {run.name!r} is already finished; returning it without training. Pass resume=None to "
