@@ -408,7 +408,7 @@ def _mark_broken(axis: Axes, steps: Sequence[int]) -> None:
     plural = "" if len(steps) == 1 else "s"
     _mark(axis, steps[:3], height=0.0, colour=RED, marker="x")
     axis.set_title(
-        f"NaN at {len(steps)} step{plural}\n", loc="right", fontsize=8.5, color=RED, pad=4
+        f"NaN at {len(steps)} step{plural}\n", loc="right", fontsize=8.5, color=RED, pad=7
     )
 
 
