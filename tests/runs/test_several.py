@@ -66,7 +66,7 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
     monkeypatch.chdir(root.parent)
     assert gn.open_run("plain").path == Path("runs/plain")
     for path in ("runs", "/dev/null", "a\0b"):
-        with pytest.raises(FileNotFoundError, match="is no run") as caught:
+        with pytest.raises(FileNotFoundError, match="is not a run") as caught:
             gn.open_run(path)
         said = str(caught.value)
         assert (

@@ -216,7 +216,7 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpo_nb.training.train.build_trainer", without_copy)
-        with pytest.raises(ValueError, match="Unsloth on a GPU only to the base model"):
+        with pytest.raises(ValueError, match="on a GPU Unsloth measures it against the base model"):
             gn.train(*fresh, [brevity], settings.replace(max_steps=5), resume="second-4")
 
 
