@@ -1,7 +1,8 @@
 """Draw the curves of a run from its rows: live in a cell, once, or of several runs in one figure.
 
-By default a figure has three panels: the total reward, each reward, and the held-out scores. A panel
-of something that was not measured is left out. Background and ink work on light and dark pages.
+By default a figure has three panels: the total reward, each reward, and the held-out scores. A
+panel of something that was not measured is left out. Background and ink work on light and dark
+pages.
 """
 
 import base64
@@ -89,7 +90,8 @@ OTHER_PANELS = (
     Panel("Time per step", "step_time", "seconds", "no rule"),
     Panel("Tool calls", "tools/call_frequency", "per completion", "tools"),
 )
-#: The held-out measures: prefix of the keys, separator before `low` and `high`, label, colour, style.
+#: The held-out measures: prefix of the keys, separator before `low` and `high`, label, colour,
+#: style.
 HELDOUT_MEASURES = (
     ("holdout/anywhere", "_", "correct anywhere", COLOURS[4], ":"),
     ("holdout/in_format", "_", "in the format", COLOURS[2], "--"),
@@ -122,7 +124,7 @@ def thinned(values: pandas.Series) -> pandas.Series:
 
 
 def window_of(rows: Sequence[Row]) -> int:
-    """Return how many rows the trailing mean takes: few at the start, which a long mean would hide."""
+    """Return the number of rows of the trailing mean: few at the start, which it would hide."""
     return max(1, min(10, len(rows) // 4), len(rows) // 50)
 
 
@@ -143,8 +145,8 @@ def training_figure(
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
-    Thin pale lines are the logged values, strong lines their trailing mean. The figure's label is the
-    sentence, as the alternative text of the image.
+    Thin pale lines are the logged values, strong lines their trailing mean. The figure's label is
+    the sentence, as the alternative text of the image.
 
     Args:
         rows: Rows as in `Run.rows`. Any metric may be missing; its panel is then left out.
@@ -498,7 +500,7 @@ def png(figure: Figure, dpi: int = 100) -> bytes:
 
 
 def drawn(figure: Figure, words: str) -> Html:
-    """Return a figure as HTML, with its alternative text, and the text where no image can be shown."""
+    """Return a figure as HTML with alternative text, or the text where no image is shown."""
     picture = base64.b64encode(png(figure)).decode()
     return Html(words, f'<img alt="{escaped(words)}" src="data:image/png;base64,{picture}">')
 
@@ -545,7 +547,8 @@ class LivePlot:
         data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})
         seconds = time.perf_counter() - started
-        # The first figure also loads matplotlib's fonts. Waiting for that would leave the cell bare.
+        # The first figure also loads matplotlib's fonts. Waiting for that would leave the cell
+        # bare.
         pause = 200 * seconds if self._is_drawn else 0.0
         self._next_redraw = started + seconds + pause
         self._is_drawn = True

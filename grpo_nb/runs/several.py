@@ -80,7 +80,7 @@ class SideBySide(Shown, Sequence):
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Name, status, steps, mean reward , held-out measures, and differences."""
+        """Table of names, status, steps, mean reward, held-out measures, and differences."""
         import pandas
 
         differences = self.differences

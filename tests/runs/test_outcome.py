@@ -77,7 +77,7 @@ def test_run_outcome_of_an_old_comparison_uses_the_tasks_baseline(tmp_path: Path
     (run.path / "run.json").write_text(json.dumps(info))
     compare_by_hand(run)
     assert "majority" not in COMPARISON
-    assert "not clear of that floor" in run.outcome().sentence
+    assert "is not clearly above this majority-class baseline" in run.outcome().sentence
     assert not run.outcome().worked
 
 
