@@ -56,7 +56,7 @@ WHOLE_PATH = re.compile(
 
 @dataclass(frozen=True)
 class CardKind:
-    """How the Hub calls a kind of export.
+    """Names of a kind of export on the Hub.
 
     Attributes:
         relation: Relation to the base model. A merged LoRA is a fine-tuned model there, because

@@ -45,7 +45,7 @@ class Field(NamedTuple):
 
     is_valid: Callable[[Any], bool]
     words: str
-    """What a value must be, for the message."""
+    """Description of the allowed values, for the message."""
     is_required: bool = True
 
 
