@@ -173,7 +173,8 @@ def merge_it(folder: Path) -> str:
 def verify(folder: Path) -> str:
     """As an export does it, with as many prompts and tokens."""
     from grpo_nb.export.children.verify import verify_merged
-    from grpo_nb.export.merged import LIMITS, VERIFIED_PROMPTS, VERIFIED_TOKENS
+    from grpo_nb.export.export_folder import VERIFIED_PROMPTS, VERIFIED_TOKENS
+    from grpo_nb.export.merged import LIMITS
 
     asked: dict = {name: str(folder / name) for name in ("base", "adapter", "merged")}
     asked["prompts"] = [

@@ -173,7 +173,7 @@ def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> E
     from tests.support.checks import run_script_here
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpo_nb.export.merged.run_script", run_script_here)
+        patch.setattr("grpo_nb.export.export_folder.run_script", run_script_here)
         return gn.export_merged(tiny_run, tmp_path_factory.mktemp("it's an export") / "tiny")
 
 
@@ -185,7 +185,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from tests.support.checks import run_script_here
 
-    monkeypatch.setattr("grpo_nb.export.merged.run_script", run_script_here)
+    monkeypatch.setattr("grpo_nb.export.export_folder.run_script", run_script_here)
 
 
 @pytest.fixture(scope="session", params=SIZES)

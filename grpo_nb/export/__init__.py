@@ -1,10 +1,12 @@
-"""Files that work elsewhere: merged models, GGUF, a push to the Hub, each verified against the run.
+"""Export a run as files that work elsewhere, each verified against the run; push them to the Hub.
 
-What checks them runs in `children/`, in a process that imports no kit. A run as a folder to go on with is `scaleout`'s.
+The verification runs in `children/`, in a process that does not import the kit. A folder in which a
+run continues on other machines is written by `scaleout`.
 """
 
+from grpo_nb.export.adapter import export_adapter
 from grpo_nb.export.gguf import export_gguf
 from grpo_nb.export.hub import NotPushable, push_problems, push_to_hub
-from grpo_nb.export.merged import export_adapter, export_merged
+from grpo_nb.export.merged import export_merged
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.export.result import open_export as open

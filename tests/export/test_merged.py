@@ -17,8 +17,10 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 import grpo_nb as gn
+from grpo_nb.export import export_folder
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
+from grpo_nb.export.export_folder import verification_request
 from grpo_nb.models.identity import template_of
 from tests.conftest import brevity
 from tests.support.warm_kernel import run_module
@@ -106,11 +108,11 @@ def test_a_run_trained_in_4_bit(
     with pytest.warns(
         UserWarning, match=r"right, the run in 4 bit 90\.0% .* is OUTSIDE of that interval"
     ):
-        export.score_beside_run(run, exported.path)
+        export.compare_score_with_run(run, exported.path)
     monkeypatch.setattr("grpo_nb.export.merge.free_memory_bytes", lambda: 10**5)
     assert re.search(
         "not measured: EnvironmentProblem: .* memory",
-        export.score_beside_run(run, exported.path)["said"],
+        export.compare_score_with_run(run, exported.path)["said"],
     )
 
 
@@ -195,7 +197,7 @@ def checked(run: gn.runs.Run, folder: Path) -> dict:
     """What the check of a merged folder answers."""
     named = {"base": run.settings.model, "adapter": str(run.adapter_path), "merged": str(folder)}
     asked = {"chat_template": template_of(run.path), "is_plain": True, "limits": export.LIMITS}
-    return verify.answer({"check": "merged", **named, **asked, **export.verified_texts(run)})
+    return verify.answer({"check": "merged", **named, **asked, **verification_request(run)})
 
 
 @pytest.mark.parametrize("how", FAILURES)
@@ -332,14 +334,14 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
         with pytest.raises(FileExistsError, match="which would be gone with it"):
             gn.export.export_adapter(run, target, overwrite=True)
     assert (run.path / "run.json").is_file() and run.adapter_path.is_dir()
-    real = export.write_export_card
+    real = export_folder.write_export_card
 
     def somebody_else(*arguments: object, **named: object) -> None:
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "theirs").touch()
         real(*arguments, **named)
 
-    monkeypatch.setattr(export, "write_export_card", somebody_else)
+    monkeypatch.setattr(export_folder, "write_export_card", somebody_else)
     with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.export.export_adapter(run, tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]

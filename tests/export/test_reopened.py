@@ -68,7 +68,7 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
 
     def embedded_is(folder: Path) -> None:
-        for place in ("export.merged", "export.result", "evaluation.subjects"):
+        for place in ("export.export_folder", "export.result", "evaluation.subjects"):
             monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda name: str(folder))
 
     embedded_is(here)

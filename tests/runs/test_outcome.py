@@ -148,5 +148,5 @@ def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path
 
 
 def test_outcome_refuses_what_is_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="is not a comparison. Write run"):
+    with pytest.raises(TypeError, match=r"is not a comparison\. Write run"):
         write_run(tmp_path / "first").outcome("better")

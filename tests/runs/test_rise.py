@@ -46,7 +46,11 @@ def test_the_p_value_is_the_share_of_orders_that_rise_as_much() -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0]])
 def test_too_few_steps_are_no_verdict(values: list[float]) -> None:
     rise = reward_rise(rows(values))
-    assert not rise.is_clear and "too few to show a rise" in rise.sentence and rise.steps == len(values)
+    assert (
+        not rise.is_clear
+        and "too few to show a rise" in rise.sentence
+        and rise.steps == len(values)
+    )
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -11,5 +11,5 @@ from grpo_nb.export.children.verify import answer
 
 
 def run_script_here(script: Path, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
-    """Stand in for `grpo_nb.export.merged.run_script`; request and answer go through JSON as there."""
+    """Stand in for `grpo_nb.export.export_folder.run_script`; request and answer go through JSON as there."""
     return json.loads(json.dumps(answer(json.loads(json.dumps(request)))))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.export import merged
+from grpo_nb.export import export_folder
 from grpo_nb.models.import_unsloth import import_unsloth
 from tests.support.forks import in_child
 
@@ -36,8 +36,8 @@ def after(function: Callable) -> Callable:
 STAGES = ("merging", "writing", "verifying")
 MOMENTS = {
     "all is verified": ("write_export_card", die),
-    "the card is written": ("write_export_card", after(merged.write_export_card)),
-    "it is in its place": ("put_in_place", after(merged.put_in_place)),
+    "the card is written": ("write_export_card", after(export_folder.write_export_card)),
+    "it is in its place": ("put_in_place", after(export_folder.put_in_place)),
 }
 
 
@@ -50,7 +50,7 @@ def main(run_folder: str, where: str) -> None:
     from tests.support.checks import run_script_here
 
     torch.set_num_threads(1)  # a fork has no other threads
-    merged.run_script = (
+    export_folder.run_script = (
         run_script_here  # no moment lies in it, and each child would wait for one of its own
     )
     run, target = gn.open_run(run_folder), Path(where, "out")
@@ -63,7 +63,7 @@ def main(run_folder: str, where: str) -> None:
                 die()
 
         if moment in MOMENTS:
-            setattr(merged, *MOMENTS[moment])
+            setattr(export_folder, *MOMENTS[moment])
         gn.export_merged(run, target, overwrite=True, report=report)
 
     for moment in (*STAGES, *MOMENTS, None):

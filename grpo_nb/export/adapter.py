@@ -1,0 +1,71 @@
+"""Export a run's LoRA adapter with its tokenizer, for programs that load the base themselves."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core.argument_types import require
+from grpo_nb.core.files import sha256_of, write_json
+from grpo_nb.export.export_folder import make_export, same_base, weights_folder
+from grpo_nb.export.result import ADAPTER, Export, require_passed
+from grpo_nb.models.identity import keep_template, tokenizer_for, weights_identity
+from grpo_nb.runs.card import published_name, shareable
+from grpo_nb.runs.run_folder import Run, open_run
+
+
+def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool = False) -> Export:
+    """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
+
+    The adapter names its base model, and `verification.json` has the hash of the base's weights.
+    The weights of the embedded model are in no repository, so an adapter that was trained on them
+    names the kit's own model, and PEFT refuses to load it on others.
+
+    Args:
+        run: A run with an adapter, or its folder.
+        path: The folder to make.
+        overwrite: If True, replace an existing folder once the new one is verified.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is False.
+        ExportError: The copy is not the run's adapter, or has values that are not finite.
+
+    >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/lora")  # doctest: +SKIP
+    """
+    require('gn.export.export_adapter(run, "exports/name")', run=run)
+    run = open_run(run)
+
+    def make(staged: Path) -> dict[str, Any]:
+        from safetensors.torch import load_file
+
+        base = weights_folder(run)
+        copied = Path(shutil.copy(run.adapter_path / ADAPTER, staged))
+        tensors = load_file(copied)
+        config = json.loads((run.adapter_path / "adapter_config.json").read_text())
+        # A name that others can load: the folder of this machine's cache means nothing elsewhere.
+        config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
+        write_json(staged / "adapter_config.json", config)
+        tokenizer = tokenizer_for(run.path, base)
+        tokenizer.save_pretrained(staged)
+        keep_template(staged, tokenizer)
+        lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
+        checks = same_base(run, base)
+        checks["every byte is the run's"] = sha256_of(copied) == sha256_of(
+            run.adapter_path / ADAPTER
+        )
+        checks["tensors finite"] = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+        checks["the adapter changes the model"] = any(bool(tensor.any()) for tensor in lora_b)
+        base_name = shareable(config["base_model_name_or_path"])
+        verification = {
+            "passed": True,
+            "checks": checks,
+            "measured": {},
+            "base": base_name,
+            "base_weights": weights_identity(base),
+            "rank": max(config["r"], *config.get("rank_pattern", {}).values(), 0),
+            "sentence": f"{len(tensors)} tensors for {base_name}, every byte equal to the run's",
+        }
+        require_passed(verification, "the copied adapter")
+        return verification
+
+    return make_export(run, "adapter", path, make, overwrite=overwrite)

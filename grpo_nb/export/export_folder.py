@@ -1,0 +1,161 @@
+"""Make an export: fill a folder beside its place, verify it, move it there, record it in its run.
+
+Each kind of export has its own file (`merged.py`, `adapter.py`, `gguf.py`), which fills the folder
+and returns what was verified. `result.py` reads an export again.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core.files import (
+    check_target,
+    put_in_place,
+    sha256_of,
+    staged_folder,
+    target_of,
+    write_json,
+)
+from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.export.result import (
+    ADAPTER,
+    RECORD,
+    Export,
+    ExportError,
+    recorded_files,
+    require_passed,
+)
+from grpo_nb.machine.host import free_memory_bytes
+from grpo_nb.models.identity import weights_identity
+from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.load import resolve_model
+from grpo_nb.runs.card import write_export_card, write_model_card
+from grpo_nb.runs.run_folder import Run
+
+#: Held-out prompts that are answered in a verification, and the longest answer in tokens. Together
+#: they give hundreds of tokens to compare; more would make the check longer.
+VERIFIED_PROMPTS = 8
+VERIFIED_TOKENS = 64
+#: Files of a base model that an adapter is merged into.
+BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+
+
+def make_export(
+    run: Run,
+    kind: str,
+    path: str | Path,
+    make: Callable[[Path], dict[str, Any]],
+    *,
+    overwrite: bool,
+) -> Export:
+    """Make an export beside its place, move it there, and record it in its run.
+
+    Args:
+        run: The run that is exported.
+        kind: "merged", "adapter" or "gguf".
+        path: The folder to make.
+        make: Fills an empty folder and returns its verification, in which every check has passed.
+        overwrite: If True, replace an existing folder once the new one is verified.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is False.
+        FileNotFoundError: The run has no adapter.
+        ExportError: The export is not the trained model. Nothing is left at `path`.
+    """
+    target = target_of(path)
+    base = Path(run.settings.model).expanduser()
+    protected = [run.path, run.adapter_path]
+    if base.is_dir():
+        protected.append(base)
+    check_target(target, overwrite, protected)
+    if not (run.adapter_path / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first."
+        )
+    import_unsloth()  # before transformers, which the tokenizer imports
+    with staged_folder(target) as staged:
+        verification: dict[str, Any] = {
+            "kind": kind,
+            "run": run.name,
+            "adapter": sha256_of(run.adapter_path / ADAPTER),
+        }
+        verification |= make(staged)
+        if "trained_in_4bit" in verification:
+            verification["sentence"] += (
+                "; compared with the base in 16 bit plus adapter, but trained in 4 bit, so that "
+                "answers may differ from the run's; merged model, held-out: "
+                f"{verification['trained_in_4bit']['said']}"
+            )
+        write_export_card(
+            run, staged, kind, verification=verification, said=verification["sentence"]
+        )
+        verification["files"] = recorded_files(staged)
+        write_json(staged / RECORD, verification)
+        put_in_place(staged, target, overwrite=overwrite)
+    export = Export(target, verification, run)
+    run.record_export(str(target), kind, export.sentence)
+    write_model_card(run)
+    return export
+
+
+def weights_folder(run: Run) -> Path:
+    """Return the folder of the 16-bit base model of a run, fetched if it is not here."""
+    base = resolve_model(run.settings.model)
+    if Path(base).is_dir():
+        return Path(base)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(base, allow_patterns=BASE_FILES))
+
+
+def same_base(run: Run, base: Path) -> dict[str, bool]:
+    """Return the check that the base on disk is the one that was trained on, as {check: passed}.
+
+    The result is empty if the run did not record its base.
+
+    Raises:
+        ExportError: It is another base. Merged with it, every weight would still be base plus
+            adapter.
+    """
+    trained_on = run.info.get("base")
+    if trained_on is None:
+        return {}
+    if trained_on != weights_identity(base):
+        raise ExportError(
+            f"the weights of the base model {run.settings.model!r} are not those that the run "
+            f"{run.name!r} was trained on. Put the old ones back, or train again."
+        )
+    return {"the base model's weights are those trained on": True}
+
+
+def verification_request(run: Run) -> dict[str, Any]:
+    """Return prompts and answer length of a verification, and the free memory in bytes."""
+    return {
+        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
+        "chat_template_kwargs": run.chat_template_kwargs,
+        "max_new_tokens": min(run.settings.max_completion_length, VERIFIED_TOKENS),
+        "free_memory": free_memory_bytes(),
+    }
+
+
+def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Verify an export in a process of its own and return the verification.
+
+    Args:
+        request: The arguments of `children/verify.py`.
+        what: Name of the export in messages.
+
+    Raises:
+        ExportError: A check failed, or the process ended with an error, which the message quotes.
+    """
+    script = Path(__file__).with_name("children") / "verify.py"
+    with progress_bar(desc="verifying", unit=" steps") as bar:
+        try:
+            verification = run_script(script, request, on_line=lambda line: bar.update(line == "."))
+        except ChildError as error:
+            raise ExportError(
+                f"{what} could not be verified, so it was not kept: the check {error}"
+            ) from error
+    require_passed(verification, what)
+    return verification
