@@ -1,10 +1,11 @@
-"""Base plus adapter as one folder: the base's safetensors files one after the other, each sum rounded once.
+"""Merge an adapter into its base model, one safetensors file after the other.
 
-Of a file one tensor is in memory at a time. safetensors' own writer wants all that go into a file at once; its format is a
-header with the place of each, then their bytes (huggingface.co/docs/safetensors, "Format"), which can be written as they come.
+Only one tensor of a file is in memory at a time. safetensors' own writer needs all tensors of a
+file at once. Its format is a header with the place of each tensor, then their bytes
+(huggingface.co/docs/safetensors, "Format"), so a file can be written tensor by tensor.
 
-It knows plain LoRA on linear layers. What else an adapter can be (DoRA, trained biases, whole modules, experts), it names, and
-peft's own merge does it, of the whole model in float32.
+This works for plain LoRA on linear layers. Any other adapter (DoRA, trained biases, whole modules,
+experts) is recognised, and PEFT merges it, with the whole model in memory in float32.
 """
 
 from __future__ import annotations
@@ -27,160 +28,200 @@ from grpo_nb.models.identity import weight_files
 if TYPE_CHECKING:
     import torch
 
+#: The way of merging, as `merge` reports it.
 BY_FILE = "file by file"
-LEAST_RETAINED = 0.95
-"""Share of the adapter's change that must survive the rounding of the merged weights."""
+#: Share of the adapter's change that must survive the rounding of the merged weights.
+MIN_RETAINED = 0.95
+#: Bytes of a value in each dtype, and the names that safetensors gives them.
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
-# As safetensors names them.
-_CODES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-# Of a LoraConfig: with these, base + scaling * B @ A is not the whole truth, and the adapter's tensors do not show it.
-_MORE = ("alpha_pattern", "fan_in_fan_out", "layer_replication")
-# These ways to start a LoRA leave the base as it is; PiSSA, OLoRA, CorDA and the like train on a changed one.
-_PLAIN_STARTS = (True, False, "gaussian", "orthogonal")
-# Rows of a weight that are worked on at once while the rounding is measured, and values while they are written.
-_ROWS, _VALUES = 512, 2**20
+SAFETENSORS_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+#: Options of a LoraConfig with which the merged weight is not only base + scaling * B @ A, although
+#: the tensors of the adapter do not show it.
+UNSUPPORTED_OPTIONS = ("alpha_pattern", "fan_in_fan_out", "layer_replication")
+#: Initialisations of a LoRA that leave the base as it is. PiSSA, OLoRA, CorDA and others change it.
+PLAIN_STARTS = (True, False, "gaussian", "orthogonal")
+#: Rows of a weight that are measured at once, and values that are written at once.
+ROWS_AT_ONCE = 512
+VALUES_AT_ONCE = 2**20
+#: Memory that a load needs beyond the size of the weights.
+MEMORY_MARGIN = 1.1
 
 
 class Lora:
-    """What a plain LoRA adds to each weight of the base, by the name of the weight, float32.
+    """The change that a plain LoRA adds to each weight of the base, by the name of the weight.
 
     Attributes:
-        why_not: What else the adapter is; empty where it is no more than that.
+        why_not: Why the adapter is not a plain LoRA; empty if it is one.
     """
 
     def __init__(self, adapter: Path, names: Iterable[str]) -> None:
         from safetensors.torch import load_file
 
-        self._config = config = json.loads((adapter / "adapter_config.json").read_text())
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        self._config = config
         self._parts: dict[str, dict[str, torch.Tensor]] = {}
-        more = [name for name in _MORE if config.get(name)]
+        obstacles = [name for name in UNSUPPORTED_OPTIONS if config.get(name)]
         start = config.get("init_lora_weights", True)
-        more += (
-            [f"started with {start!r}, which changes the base"]
-            if start not in _PLAIN_STARTS
-            else []
-        )
+        if start not in PLAIN_STARTS:
+            obstacles.append(f"started with {start!r}, which changes the base")
         for name, tensor in load_file(adapter / "adapter_model.safetensors").items():
-            found = _TENSOR.fullmatch(name)
-            weight = f"{found[1]}.weight" if found else ""
+            match = LORA_TENSOR.fullmatch(name)
+            weight = f"{match[1]}.weight" if match else ""
             if weight in names:
-                self._parts.setdefault(weight, {})[found[2]] = tensor.float()
+                self._parts.setdefault(weight, {})[match[2]] = tensor.float()
             else:
-                more.append(f"{name}, which belongs to no weight of the base's files")
-        self.why_not = f"the adapter has {more[0]}" if more else ""
+                obstacles.append(f"{name}, which belongs to no weight of the base's files")
+        self.why_not = f"the adapter has {obstacles[0]}" if obstacles else ""
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
 
     def change(self, name: str, start: int = 0, end: int | None = None) -> torch.Tensor:
-        """Return what is added to some rows of a weight, all of them if not given."""
-        a, b = self._parts[name]["A"], self._parts[name]["B"]
-        # The rank from the tensor, because `rank_pattern` gives some layers another one.
-        root = math.sqrt(len(a)) if self._config.get("use_rslora") else len(a)
-        return (b[start:end] @ a).mul_(self._config["lora_alpha"] / root)
+        """Return the change of the rows from `start` to `end` of a weight, in float32."""
+        a = self._parts[name]["A"]
+        b = self._parts[name]["B"]
+        rank = len(a)  # from the tensor, because `rank_pattern` gives some layers another rank
+        divisor = math.sqrt(rank) if self._config.get("use_rslora") else rank
+        return (b[start:end] @ a).mul_(self._config["lora_alpha"] / divisor)
 
 
 def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report) -> dict[str, Any]:
-    """Save base plus adapter to `target`; return the number type, the share of the change that it holds, and the way taken.
+    """Save base plus adapter to a folder, rounded once.
+
+    Args:
+        base: Folder of the 16-bit base model.
+        adapter: Folder of the adapter.
+        target: An empty folder.
+        dtype: "auto", "bfloat16", "float16" or "float32".
+        report: Called with one line for each stage.
+
+    Returns:
+        `dtype`, `retained_change` (share of the adapter's change that the rounded weights hold;
+        None if it was not measured) and `merged` (the way that was taken).
 
     Raises:
-        EnvironmentProblem: Too little disk, or memory for all of the base where that is needed.
-        ExportError: The number type would lose too much, or the base is stored quantized.
+        EnvironmentProblem: There is too little disk, or too little memory for the whole base where
+            that is needed.
+        ExportError: Rounding would lose too much, or the base is stored quantized.
     """
     config = json.loads((base / "config.json").read_text())
     if "quantization_config" in config:
         raise ExportError(
-            f"the base {base.name!r} is stored quantized: its 16-bit weights, on which the adapter belongs, are not in it. "
-            "Train on the 16-bit model's name with load_in_4bit=True (it is quantized while it loads), or use export_adapter."
+            f"the base {base.name!r} is stored quantized, so the 16-bit weights that the adapter "
+            "belongs to are not in it. Train with the name of the 16-bit model and "
+            "load_in_4bit=True (it is quantized while it loads), or use export_adapter."
         )
     files = {file: _header(file) for file in weight_files(base, "model")}
-    lora = Lora(adapter, {name for header in files.values() for name in header})
+    names = {name for header in files.values() for name in header}
+    lora = Lora(adapter, names)
     if lora.why_not:
         return _merge_in_memory(base, adapter, target, dtype, lora.why_not, report)
     report("merging file by file")
-    retained = retained_shares(_changes(files, lora), list(WIDTHS) if dtype == "auto" else [dtype])
-    chosen = next((name for name, share in retained.items() if share >= LEAST_RETAINED), None)
-    if chosen is None:
+    candidates = list(WIDTHS) if dtype == "auto" else [dtype]
+    retained = retained_shares(_changes(files, lora), candidates)
+    sufficient = [name for name, share in retained.items() if share >= MIN_RETAINED]
+    if not sufficient:
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
         raise ExportError(
-            f"rounding the merged weights would lose a part of the training (share kept: {measured}; "
-            f"{LEAST_RETAINED:.0%} is asked for). Write dtype='float32', or use gn.export.export_adapter."
+            "rounding the merged weights would lose a part of the training (share kept: "
+            f"{measured}; at least {MIN_RETAINED:.0%} is needed). Write dtype='float32', or use "
+            "gn.export.export_adapter."
         )
+    chosen = sufficient[0]
     size = sum(file.stat().st_size for file in files)
     require_disk(target, size * WIDTHS[chosen] // 2, f"The merged model in {chosen}")
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
     for file, header in progress_bar(iterable=files.items(), desc="merging", unit=" files"):
         _write(target / file.name, file, header, lora, chosen)
-    # As they are: transformers refuses to write some of what it reads (5.17).
+    # Copied as they are, because transformers 5.17 refuses to write some values that it reads.
     for name in ("generation_config.json", "model.safetensors.index.json"):
         if (base / name).is_file():
             shutil.copy(base / name, target)
-    config.pop("_name_or_path", None)  # a folder of somebody's machine
+    config.pop("_name_or_path", None)  # a folder of this machine
     write_json(target / "config.json", config | {"dtype": chosen, "torch_dtype": chosen})
     return {"dtype": chosen, "retained_change": retained[chosen], "merged": BY_FILE}
 
 
 def require_memory(needed: int, purpose: str) -> None:
-    """Raise `EnvironmentProblem` if less memory is free: the system ends a kernel that takes more without a word."""
-    if 1.1 * needed > (free := free_memory_bytes()):
+    """Raise an `EnvironmentProblem` if less memory is free than so many bytes with a margin.
+
+    Without this check the system would end the kernel without a message.
+    """
+    needed_with_margin = MEMORY_MARGIN * needed
+    free = free_memory_bytes()
+    if needed_with_margin > free:
         raise EnvironmentProblem(
-            f"{purpose} needs {1.1 * needed / 1e9:.2f} GB of memory, but {free / 1e9:.2f} GB are free. Restart the kernel, "
-            "then gn.open_run, or use a machine with more."
+            f"{purpose} needs {needed_with_margin / 1e9:.2f} GB of memory, but {free / 1e9:.2f} GB "
+            "are free. Restart the kernel and open the run with gn.open_run, or use a machine "
+            "with more memory."
         )
 
 
 def retained_shares(
     changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Sequence[str]
 ) -> dict[str, float]:
-    """How much of a change is left after rounding: the projection of the rounded change on the exact one, over all weights.
+    """Return the share of a change that is left after rounding, for each dtype.
+
+    The share is the projection of the rounded change onto the exact change, over all weights.
 
     Args:
-        changes: Weights and their changes, float32, of equal shapes.
-        dtypes: To round to.
+        changes: Pairs of a weight and its change, in float32 and of equal shape.
+        dtypes: Names of the dtypes to round to.
 
     Returns:
-        From 0 to 1 for each number type; 0 where a weight is too large for it.
+        A share between 0 and 1 for each dtype; 0 if a weight is too large for it.
 
     Raises:
-        ExportError: There is no change at all, or base or adapter hold what is no finite number.
+        ExportError: There is no change at all, or base or adapter have values that are not finite.
     """
     import torch
 
-    left, whole = dict.fromkeys(dtypes, 0.0), 0.0
+    projections = dict.fromkeys(dtypes, 0.0)
+    squared_change = 0.0
     for weight, change in changes:
         total = weight + change
         if not total.isfinite().all():
             raise ExportError(
                 "base or adapter has values that are not finite, so there is no model to merge."
             )
-        whole += (change * change).sum().item()
-        for name in left:
-            # An overflow makes this infinite, or not a number where nothing changed.
-            kept = ((total.to(getattr(torch, name)).float() - weight) * change).sum().item()
-            left[name] += kept if math.isfinite(kept) else -math.inf
-    if whole == 0:
+        squared_change += (change * change).sum().item()
+        for name in projections:
+            rounded = total.to(getattr(torch, name)).float()
+            projection = ((rounded - weight) * change).sum().item()
+            # An overflow makes the projection infinite, or NaN where nothing changed.
+            projections[name] += projection if math.isfinite(projection) else -math.inf
+    if squared_change == 0:
         raise ExportError(
             "the adapter changes nothing: all its B matrices are zero. Train it first."
         )
-    return {
-        name: 0.0 if math.isinf(kept) else 1 - abs(1 - kept / whole) for name, kept in left.items()
-    }
+    shares = {}
+    for name, projection in projections.items():
+        is_overflow = math.isinf(projection)
+        shares[name] = 0.0 if is_overflow else 1 - abs(1 - projection / squared_change)
+    return shares
 
 
 def _changes(
     files: Mapping[Path, Mapping[str, Any]], lora: Lora
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Some rows at a time: the weight and what is added to it, float32."""
+    """Yield each changed weight and its change, some rows at a time, in float32."""
     for file, header in files.items():
-        for name in filter(lora.__contains__, header):
+        for name in header:
+            if name not in lora:
+                continue
             weight = _tensor(file, name)
-            for start in range(0, len(weight), _ROWS):
-                yield weight[start : start + _ROWS].float(), lora.change(name, start, start + _ROWS)
+            for start in range(0, len(weight), ROWS_AT_ONCE):
+                end = start + ROWS_AT_ONCE
+                yield weight[start:end].float(), lora.change(name, start, end)
 
 
 def _tensor(file: Path, name: str) -> torch.Tensor:
-    """A tensor, mapped from its file, which is opened anew: pages of an open file count as this process's memory."""
+    """Return a tensor that is mapped from its file.
+
+    The file is opened for each tensor, because the pages of an open file count as memory of this
+    process.
+    """
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as opened:
@@ -188,52 +229,59 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """Of each tensor its `dtype`, `shape` and `data_offsets` behind the header; and `__metadata__`."""
+    """Return the header of a file: `dtype`, `shape` and `data_offsets` of each tensor."""
     with file.open("rb") as opened:
-        return json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        length = int.from_bytes(opened.read(8), "little")
+        return json.loads(opened.read(length))
 
 
 def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype: str) -> None:
-    """Write a file of the merged model: the header, which becomes that of the number type, and each tensor as it is read."""
+    """Write a file of the merged model: the header for the new dtype, then each tensor."""
     import torch
 
-    end, names = 0, [name for name in header if name != "__metadata__"]
-    for entry in map(header.get, names):
-        start, end = end, end + entry["data_offsets"][1] - entry["data_offsets"][0]
-        if (
-            entry["dtype"] in _CODES.values()
-        ):  # else it is no number that is rounded, and stays as it is
-            entry["dtype"], end = _CODES[dtype], start + math.prod(entry["shape"]) * WIDTHS[dtype]
+    names = [name for name in header if name != "__metadata__"]
+    end = 0
+    for name in names:
+        entry = header[name]
+        start = end
+        old_start, old_end = entry["data_offsets"]
+        size = old_end - old_start
+        # Other tensors are not numbers that could be rounded, and stay as they are.
+        if entry["dtype"] in SAFETENSORS_NAMES.values():
+            entry["dtype"] = SAFETENSORS_NAMES[dtype]
+            size = math.prod(entry["shape"]) * WIDTHS[dtype]
+        end = start + size
         entry["data_offsets"] = [start, end]
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # safetensors aligns the data to 8 bytes
     with target.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             weight = _tensor(source, name)
-            kind = getattr(torch, dtype) if header[name]["dtype"] == _CODES[dtype] else weight.dtype
-            weight = lora.change(name).add_(weight) if name in lora else weight
-            for values in weight.reshape(-1).split(_VALUES):
-                file.write(values.to(kind).view(torch.uint8).numpy())
+            is_number = header[name]["dtype"] == SAFETENSORS_NAMES[dtype]
+            target_dtype = getattr(torch, dtype) if is_number else weight.dtype
+            if name in lora:
+                weight = lora.change(name).add_(weight)
+            for values in weight.reshape(-1).split(VALUES_AT_ONCE):
+                file.write(values.to(target_dtype).view(torch.uint8).numpy())
 
 
 def _merge_in_memory(
-    base: Path, adapter: Path, target: Path, dtype: str, why: str, report: Report
+    base: Path, adapter: Path, target: Path, dtype: str, reason: str, report: Report
 ) -> dict[str, Any]:
-    """Peft's own merge, of the whole model in float32: whatever was trained would be rounded before the sum otherwise."""
+    """Merge with PEFT, with the whole model in float32, so that nothing is rounded before the sum."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     weights = sum(file.stat().st_size for file in weight_files(base, "model"))
-    require_memory(2 * weights, f"merging in memory ({why})")
-    report(f"merging in memory: {why}")
+    require_memory(2 * weights, f"merging in memory ({reason})")
+    report(f"merging in memory: {reason}")
     chosen = "float32" if dtype == "auto" else dtype
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    merged = (
-        PeftModel.from_pretrained(model, str(adapter)).merge_and_unload().to(getattr(torch, chosen))
-    )
+    adapted = PeftModel.from_pretrained(model, str(adapter))
+    merged = adapted.merge_and_unload().to(getattr(torch, chosen))
     merged.save_pretrained(target)
     if (base / "generation_config.json").is_file():
         shutil.copy(base / "generation_config.json", target)
-    return {"dtype": chosen, "retained_change": None, "merged": f"in memory: {why}"}
+    return {"dtype": chosen, "retained_change": None, "merged": f"in memory: {reason}"}

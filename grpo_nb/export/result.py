@@ -1,4 +1,4 @@
-"""What an export is: a folder whose verification.json has its kind, the checks it passed, and size and hash of every file."""
+"""Read an export: a folder whose verification.json has its checks, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -21,49 +21,54 @@ from grpo_nb.runs.run_info import Field, check_fields
 if TYPE_CHECKING:
     import pandas
 
+#: Called with one line for each stage of an export.
 Report = Callable[[str], None]
-RECORD, ADAPTER = "verification.json", "adapter_model.safetensors"
+RECORD = "verification.json"
+ADAPTER = "adapter_model.safetensors"
+#: Files of an export that may be edited: the card and its figure.
 EDITABLE = {"README.md", "figures/training.png"}
-"""Files of an export that one may change: the card and its figure."""
-
-
 KINDS = ("merged", "adapter", "gguf")
-_SHOWN_NAMES = 5
+#: Changed files that an error names.
+MAX_SHOWN_CHANGES = 5
 
 
 class ExportError(RuntimeError):
-    """An export that is not the trained model, or is damaged. One that was being made is not kept."""
+    """Raised if an export is not the trained model, or is damaged."""
 
 
 @dataclass(frozen=True, repr=False)
 class Export(Shown):
-    """A verified export. Shows itself as a table of its checks."""
+    """A verified export. Shows itself as a table of its checks.
+
+    Attributes:
+        path: The folder. verification: The content of `verification.json`: `checks` (True if
+            passed, None if not made), `measured` (the measurement of each check in words), `files`
+            (size and hash of each).
+        run: The run that was exported; None if it is not known.
+    """
 
     path: Path
-    """The folder."""
     verification: Mapping[str, Any]
-    """`checks`: each check and whether it passed, None where it was not made; `measured`: what was found, in words; `files`."""
     run: Run | None = dataclasses.field(default=None, compare=False)
-    """The run that it is of."""
 
     @property
     def kind(self) -> str:
-        """`merged`, `adapter` or `gguf`."""
+        """Kind of the export: "merged", "adapter" or "gguf"."""
         return self.verification["kind"]
 
     @property
     def file(self) -> Path:
-        """What other programs are given: the GGUF file, or the folder."""
+        """Path to give to other programs: the GGUF file, or the folder."""
         return inside(self.path, self.verification["file"]) if self.kind == "gguf" else self.path
 
     @property
     def sentence(self) -> str:
-        """The verification in words."""
+        """Verification in words."""
         return self.verification["sentence"]
 
     @property
     def table(self) -> pandas.DataFrame:
-        """The checks: name, whether it passed (None: it was not made), what was measured."""
+        """Table of the checks: name, passed (None if not made), and measurement."""
         import pandas
 
         measured = self.verification["measured"]
@@ -75,108 +80,116 @@ class Export(Shown):
 
     @property
     def usage(self) -> str:
-        """The cell that asks the export as it was asked in training, and behind it, as comments, the lines for a shell.
+        """Code of a cell that asks the export a question as in training, with commands for a shell.
 
-        A model that was trained with a system prompt has to be asked with it; without its run it is asked "Hello".
+        A model that was trained with a system prompt must be asked with it. If the run is not
+        known, the question is "Hello".
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
-        run, folder, base, at = self.run, str(self.path), str(self.path), "--host 127.0.0.1 --port"
+        cell = self._gguf_cell() if self.kind == "gguf" else self._pipeline_cell()
+        comments = [f"# {line}" for line in self._shell_lines()]
+        return "\n".join([*cell, "", "# As a program of its own, from a shell:", *comments])
+
+    def _base_of_adapter(self) -> str:
+        config = json.loads((self.path / "adapter_config.json").read_text())
+        base = config["base_model_name_or_path"]
+        return resolve_model(base) if base == EMBEDDED_MODEL else base
+
+    def _pipeline_cell(self) -> list[str]:
+        """Return the lines that ask a merged model or an adapter with transformers."""
+        run = self.run
+        folder = str(self.path)
+        model = self._base_of_adapter() if self.kind == "adapter" else folder
+        messages = [{"role": "user", "content": "Hello"}]
+        options = "max_new_tokens=256, do_sample=False"
+        if run is not None:
+            messages = run.holdout[0]["prompt"]
+            options = f"max_new_tokens={run.settings.max_completion_length}, do_sample=False"
+            if run.chat_template_kwargs:
+                options += f", tokenizer_encode_kwargs={run.chat_template_kwargs!r}"
+        lines = ["from transformers import pipeline", "", "messages = ["]
+        lines += [f"    {message!r}," for message in messages]
+        lines.append("]")
+        lines.append(f'chat = pipeline("text-generation", model={model!r}, tokenizer={folder!r})')
         if self.kind == "adapter":
-            base = json.loads((self.path / "adapter_config.json").read_text())[
-                "base_model_name_or_path"
-            ]
-            base = resolve_model(base) if base == EMBEDDED_MODEL else base
-        messages = (
-            run.holdout[0]["prompt"] if run is not None else [{"role": "user", "content": "Hello"}]
-        )
-        limit = run.settings.max_completion_length if run is not None else 256
-        chat = run.chat_template_kwargs if run is not None else {}
-        how = f"max_new_tokens={limit}, do_sample=False" + (
-            f", tokenizer_encode_kwargs={chat!r}" if chat else ""
-        )
-        cell = [
-            "from transformers import pipeline",
+            lines.append(f"chat.model.load_adapter({folder!r})")
+        lines.append(f'print(chat(messages, {options})[0]["generated_text"][-1]["content"])')
+        return lines
+
+    def _gguf_cell(self) -> list[str]:
+        """Return the lines that start llama.cpp's server in a notebook."""
+        return [
+            "import xllamacpp",
             "",
-            "messages = [",
-            *(f"    {m!r}," for m in messages),
-            "]",
+            "params = xllamacpp.CommonParams()",
+            "params.use_jinja = True",
+            f"params.model.path = {str(self.file)!r}",
+            "params.hostnames, params.port = ['127.0.0.1'], 8080",
+            "server = xllamacpp.Server(params)  # answers as long as this object exists",
         ]
-        cell.append(f'chat = pipeline("text-generation", model={base!r}, tokenizer={folder!r})')
-        cell.append(f'print(chat(messages, {how})[0]["generated_text"][-1]["content"])')
-        file, quoted = shlex.quote(str(self.file)), shlex.quote(folder)
-        if self.kind == "adapter":
-            cell.insert(-1, f"chat.model.load_adapter({folder!r})")
-            # vLLM takes powers of two from 8 on, and refuses what is above its default of 16 (0.31, config/lora.py).
-            rank = max(8, 2 ** (self.verification["rank"] - 1).bit_length())
-            lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={quoted}"
-            shell = [f"vllm serve {shlex.quote(base)} {lora} {at} 8000"]
-        elif self.kind == "merged":
-            shell = [f"transformers serve {quoted} {at} 8000", f"vllm serve {quoted} {at} 8000"]
-        else:
-            cell = [
-                "import xllamacpp",
-                "",
-                "params = xllamacpp.CommonParams()",
-                "params.use_jinja = True",
+
+    def _shell_lines(self) -> list[str]:
+        """Return the commands that serve the export from a shell."""
+        folder = shlex.quote(str(self.path))
+        address = "--host 127.0.0.1 --port"
+        if self.kind == "merged":
+            return [
+                f"transformers serve {folder} {address} 8000",
+                f"vllm serve {folder} {address} 8000",
             ]
-            cell += [
-                f"params.model.path = {str(self.file)!r}",
-                "params.hostnames, params.port = ['127.0.0.1'], 8080",
+        if self.kind == "gguf":
+            file = shlex.quote(str(self.file))
+            return [
+                f"llama-server -m {file} {address} 8080 --jinja",
+                f"cd {folder} && ollama create mine -f Modelfile && ollama run mine",
             ]
-            cell += ["server = xllamacpp.Server(params)  # answers as long as this object is there"]
-            shell = [f"llama-server -m {file} {at} 8080 --jinja"]
-            shell += [f"cd {quoted} && ollama create mine -f Modelfile && ollama run mine"]
-        return "\n".join(
-            [
-                *cell,
-                "",
-                "# As a program of its own, from a shell:",
-                *(f"# {line}" for line in shell),
-            ]
-        )
+        # vLLM takes powers of two from 8 on, and its default limit is 16 (0.31, config/lora.py).
+        rank = max(8, 2 ** (self.verification["rank"] - 1).bit_length())
+        lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={folder}"
+        base = shlex.quote(self._base_of_adapter())
+        return [f"vllm serve {base} {lora} {address} 8000"]
 
     def _parts(self) -> Iterable[Part]:
-        words = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
-        rows = [
-            (verdict(ok is not False, words[ok]), name, said)
-            for name, ok, said in self.table.to_numpy()
-        ]
-        table = Table(rows, head=("result", "check", "measured"), wide=(2,))
-        return (
-            bold(self.path),
-            table,
-            self.sentence,
-            code("print(exported.usage)  # how to use it elsewhere"),
-        )
+        labels = {True: "✓ passed", False: "✗ FAILED", None: "not made"}
+        rows = []
+        for name, passed, measured in self.table.to_numpy():
+            rows.append((verdict(passed is not False, labels[passed]), name, measured))
+        yield bold(self.path)
+        yield Table(rows, head=("result", "check", "measured"), wide=(2,))
+        yield self.sentence
+        yield code("print(exported.usage)  # how to use it elsewhere")
 
 
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
-    """Open an export again from its folder: what it is, what was verified, and the run that it is of. Loads no model.
+    """Open an export from its folder and check that every file is as it was verified.
+
+    Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded.
 
     Args:
-        path: The folder.
-        run: Its run, or the run's folder. If not given, that of its name in `runs/`, where it still has the same adapter.
+        path: The folder. run: The run that was exported, or its folder. Default: the run of that
+            name in `runs/`, if it still has the same adapter.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ExportError: It is no export, or a file of it is missing, was added, or changed since it was verified; says which.
-        ValueError: It names a file outside of its folder, or holds a symbolic link.
-
-    Every file is hashed, which takes a few seconds for each gigabyte.
+        FileNotFoundError: There is no such folder. ExportError: The folder is not an export, or a
+            file is missing, was added or has changed since it was verified; the message names it.
+        ValueError: The record names a file outside of the folder, or there is a symbolic link.
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
     folder = export_folder(path)
     verification = read_verification(folder)
-    if changes := changes_since_verified(folder, verification):
-        shown = "; ".join(changes[:_SHOWN_NAMES])
-        more = f"; and {len(changes) - _SHOWN_NAMES} more" if len(changes) > _SHOWN_NAMES else ""
+    changes = changes_since_verified(folder, verification)
+    if changes:
+        shown = changes[:MAX_SHOWN_CHANGES]
+        if len(changes) > MAX_SHOWN_CHANGES:
+            shown.append(f"and {len(changes) - MAX_SHOWN_CHANGES} more")
         raise ExportError(
-            f"the export {str(path)!r} is not what was verified: {shown}{more}. What its record says of checks that passed "
-            "does not hold for it. Export it again, or get it again from whoever sent it."
+            f"the export {str(path)!r} is not what was verified: {'; '.join(shown)}. The checks in "
+            "its record do not hold for it. Export it again, or get it again from whoever sent it."
         )
-    return Export(folder, verification, _run_of(verification) if run is None else open_run(run))
+    exported_run = _run_of(verification) if run is None else open_run(run)
+    return Export(folder, verification, exported_run)
 
 
 def export_folder(export: Export | str | Path) -> Path:
@@ -188,7 +201,7 @@ def export_folder(export: Export | str | Path) -> Path:
     path = export.path if isinstance(export, Export) else export
     folder = target_of(path)
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(path)!r} (looked in {Path.cwd()}).")
+        raise FileNotFoundError(f"there is no folder {str(path)!r} (searched in {Path.cwd()}).")
     return folder
 
 
@@ -211,14 +224,14 @@ def read_verification(folder: Path) -> dict[str, Any]:
             check_fields(f"the entry of {name!r}", entry, {"bytes": _SIZE, "sha256": _TEXT})
     except (OSError, ValueError) as error:
         raise ExportError(
-            f"{str(folder)!r} is no export: its {RECORD} is missing, damaged or of another version ({error}). Make one with "
-            "gn.export_merged(run, path)."
+            f"{str(folder)!r} is not an export: its {RECORD} is missing, damaged or of another "
+            f"version ({error}). gn.export_merged(run, path) makes an export."
         ) from error
     return verification
 
 
 def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
-    """Compare size and SHA-256 of every file of an export with its record, and return in words what is not the same.
+    """Return a sentence for each file of an export whose size or SHA-256 is not the recorded one.
 
     The card and its figure may be edited, and hidden files are not part of an export.
 
@@ -238,10 +251,9 @@ def changes_since_verified(folder: Path, verification: Mapping[str, Any]) -> lis
         # The size first: most damage shows there, without reading gigabytes.
         elif file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
             changes.append(f"{name} has changed since it was verified")
-    known = {*recorded, *EDITABLE}
-    changes += [
-        f"{name} was added since it was verified" for name in files_of(folder) if name not in known
-    ]
+    for name in files_of(folder):
+        if name not in recorded and name not in EDITABLE:
+            changes.append(f"{name} was added since it was verified")
     return changes
 
 
@@ -269,57 +281,50 @@ _FIELDS = {
 
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:
-    """The run of that name in `runs/`, if its adapter is the one that was exported."""
+    """Return the run of the recorded name in `runs/`, if it has the adapter that was exported."""
     folder = inside(Path(Settings().run_root), verification["run"])
-    file = folder / "adapter" / ADAPTER
-    is_its = (
-        (folder / "run.json").is_file()
-        and file.is_file()
-        and sha256_of(file) == verification["adapter"]
-    )
-    return open_run(folder) if is_its else None
+    adapter = folder / "adapter" / ADAPTER
+    if not (folder / "run.json").is_file() or not adapter.is_file():
+        return None
+    is_same_adapter = sha256_of(adapter) == verification["adapter"]
+    return open_run(folder) if is_same_adapter else None
 
 
 def export_of(export: Export | str | Path) -> Export:
-    """Return the export that is meant, opened if it is a folder."""
+    """Return an export as it is, or open it from its folder."""
     return export if isinstance(export, Export) else open_export(export)
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """Return the files of an export by their names in the repository; hidden ones are not part of it.
+    """Return the files of an export by name, without the record and hidden files.
 
     Raises:
-        ValueError: One is a link to a place outside.
+        ValueError: A file is a link to a place outside.
     """
-    names = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
-    shown = [
-        name
-        for name in names
-        if not any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    ]
-    return {
-        name.as_posix(): inside(folder, name.as_posix())
-        for name in shown
-        if name.as_posix() != RECORD
-    }
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        if not is_hidden and name.as_posix() != RECORD:
+            files[name.as_posix()] = inside(folder, name.as_posix())
+    return files
 
 
 def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of every file of an export by its name, but of the record itself."""
-    return {
-        name: {"bytes": f.stat().st_size, "sha256": sha256_of(f)}
-        for name, f in files_of(folder).items()
-    }
+    """Return size and SHA-256 of every file of an export by name, except of the record itself."""
+    recorded = {}
+    for name, file in files_of(folder).items():
+        recorded[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    return recorded
 
 
 def require_passed(verification: Mapping[str, Any], what: str) -> None:
-    """Raise `ExportError` that names each failed check with what was measured, if there is one."""
+    """Raise an `ExportError` that names each failed check with its measurement, if one failed."""
     measured = verification["measured"]
-    failed = [
-        f"{name} ({measured.get(name, '')})"
-        for name, ok in verification["checks"].items()
-        if ok is False
-    ]
+    failed = []
+    for name, passed in verification["checks"].items():
+        if passed is False:
+            failed.append(f"{name} ({measured.get(name, '')})")
     if failed:
         raise ExportError(
             f"{what} is not the trained one, so it was not kept. Failed: {'; '.join(failed)}."

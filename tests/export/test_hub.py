@@ -205,7 +205,7 @@ RECORDS = {
 def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -> None:
     (export / "verification.json").write_text(content)
     with pytest.raises(
-        gn.export.ExportError, match=f"is no export: its verification.json .*{RECORDS[content]}"
+        gn.export.ExportError, match=f"is not an export: its verification.json .*{RECORDS[content]}"
     ):
         gn.export.open(export)
 
@@ -219,7 +219,7 @@ def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -
 )  # fmt: skip
 def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value: object) -> None:
     verified(export, **{field: value})
-    with pytest.raises(gn.export.ExportError, match="is no export"):
+    with pytest.raises(gn.export.ExportError, match="is not an export"):
         gn.export.open(export)
 
 
@@ -232,7 +232,7 @@ ADDED = "was added since it was verified"
     [
         (
             lambda e: (e / "verification.json").write_text('{"passed": tr'),
-            "is no export: .* damaged",
+            "is not an export: .* damaged",
         ),
         (lambda e: verified(e, passed=False), "its verification did not pass"),
         (lambda e: verified(e, files={}), f"config.json {ADDED}"),
