@@ -269,7 +269,7 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
 def _merge_in_memory(
     base: Path, adapter: Path, target: Path, dtype: str, reason: str, report: Report
 ) -> dict[str, Any]:
-    """Merge with PEFT, with the whole model in float32, so that nothing is rounded before the sum."""
+    """Merge with PEFT, the whole model in float32, so that nothing is rounded before the sum."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

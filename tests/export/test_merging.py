@@ -142,7 +142,7 @@ def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> No
     found = merged(pair, tmp_path / "out")
     assert found["dtype"] in ("float16", "float32") and found["retained_change"] >= 0.95
     with pytest.raises(
-        ExportError, match=r"bfloat16 [0-9.]+%; 95% is asked for\). Write dtype='float32'"
+        ExportError, match=r"bfloat16 [0-9.]+%; at least 95% is needed\)\. Write dtype='float32'"
     ):
         merged(pair, tmp_path / "narrow", "bfloat16")
 
