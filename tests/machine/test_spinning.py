@@ -128,7 +128,7 @@ spinning = waited()
 sys.argv.append("least")
 idle = IdleThreads(load_libgomp())
 yielding = waited()
-idle.end()
+idle.stop()
 sys.argv.pop()
 print(spinning, yielding, waited())
 """
@@ -159,7 +159,7 @@ def test_idle_threads_change_no_number() -> None:
     idle = spinning.IdleThreads(spinning.load_libgomp())
     beside = [(left @ right), left.sum(), left.softmax(-1)]
     assert torch.get_num_threads() == 2
-    idle.end()
+    idle.stop()
     torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
 
@@ -198,7 +198,7 @@ class Clock:
         monkeypatch.setattr(spinning, "time", clock)
         monkeypatch.setattr(spinning, "read_busy_seconds", lambda: self.all)
         ended = self.ended = []
-        idle = SimpleNamespace(end=lambda: ended.append(True))
+        idle = SimpleNamespace(stop=lambda: ended.append(True))
         monkeypatch.setattr(spinning, "IdleThreads", lambda library: idle)
 
     def pass_second(self, *, own: float, others: float) -> None:
@@ -213,7 +213,7 @@ def test_watcher_yields_while_others_need_the_cores(monkeypatch) -> None:
     seen = []
     for own, others in ((2.0, 0.05), (1.0, 1.0), (1.0, 0.2), (2.0, 0.02)):
         clock.pass_second(own=own, others=others)
-        watcher.look()
+        watcher.measure()
         seen.append(watcher.is_yielding)
     assert seen == [False, True, True, False]
     assert clock.ended == [True]
@@ -223,10 +223,10 @@ def test_watcher_lets_others_use_the_cores_that_torch_leaves(monkeypatch) -> Non
     clock = Clock(monkeypatch)
     watcher = spinning.Watcher(None, spare_cores=2)
     clock.pass_second(own=2.0, others=2.0)
-    watcher.look()
+    watcher.measure()
     assert not watcher.is_yielding
     clock.pass_second(own=2.0, others=2.5)
-    watcher.look()
+    watcher.measure()
     assert watcher.is_yielding
 
 
