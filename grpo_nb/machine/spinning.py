@@ -1,13 +1,13 @@
 """Keep a training on a CPU fast while other programs use the same cores.
 
-torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait for
-the slowest one. GNU's OpenMP (libgomp, which is part of torch for Linux) lets the waiting threads
-spin: they compute nothing, but they notice the end at once. On a quiet machine that is the fastest
-way to wait. If another program needs a core, the spinning threads take time from the thread that
-they wait for, and a training step takes many times as long.
+torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
+for the slowest one. GNU's OpenMP (libgomp, a part of torch for Linux) lets the waiting threads spin:
+they compute nothing, but they notice the end at once. On a quiet machine that is the fastest way to
+wait. If another program needs a core, the spinning threads take time from the thread that they wait
+for, and a training step takes many times as long.
 
-Two properties of libgomp limit the spinning. Neither changes a result, because the number of threads
-stays the same (fewer threads would round sums differently):
+Two properties of libgomp limit the spinning. Neither changes a result, because the number of
+threads stays the same (fewer threads would round sums differently):
 
 - libgomp reads the spin count from `GOMP_SPINCOUNT` when torch is loaded. `set_spin_count` sets it.
 - With more OpenMP threads than cores, libgomp spins only 100 times (its manual, `GOMP_SPINCOUNT`).
@@ -41,7 +41,7 @@ _QUIET_CORES = 0.1
 
 
 def set_spin_count(environment: MutableMapping[str, str]) -> None:
-    """Set libgomp's spin count for this process; log once if torch was loaded too early to read it."""
+    """Set libgomp's spin count for this process, and log once if torch was loaded before."""
     if has_own_policy(environment):
         return
     is_too_late = "torch" in sys.modules and SPIN_VARIABLE not in environment

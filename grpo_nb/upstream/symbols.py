@@ -32,9 +32,10 @@ def require_symbol(
         if not missing:
             return symbol
         problem = f"{label}.{name} no longer takes {', '.join(missing)}"
+    installed = installed_version(package) or "(not installed)"
     raise EnvironmentProblem(
-        f"{problem} in {package} {installed_version(package)}, and grpo_nb was written for "
-        f"{package} {version}. Install the pinned version: pip install {package}=={version}"
+        f"{problem} in {package} {installed}, and grpo_nb was written for {package} {version}. "
+        f"Install the pinned version: pip install {package}=={version}"
     )
 
 
@@ -48,9 +49,9 @@ def missing_parameters(function: Any, names: Collection[str]) -> list[str]:
     return [name for name in names if name not in parameters]
 
 
-def installed_version(package: str) -> str:
-    """Return the installed version of a package, or `(not installed)`."""
+def installed_version(package: str) -> str | None:
+    """Return the version in a package's metadata on disk, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+        return None

@@ -78,8 +78,8 @@ def silence_gguf_reader() -> None:
 def forget_quantization(model: PreTrainedModel) -> None:
     """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
 
-    With them `save_pretrained` refuses (transformers/modeling_utils.py). The name inside of the GGUF
-    file goes too: it is not one that can be loaded.
+    With them `save_pretrained` raises (transformers/modeling_utils.py). The name inside the GGUF
+    file is removed too, because no model can be loaded by it.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         if not hasattr(model, name):

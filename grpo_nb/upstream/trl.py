@@ -102,8 +102,8 @@ def micro_batch_count(trainer: Any) -> int:
     """
     if "_step" not in vars(trainer):
         raise EnvironmentProblem(
-            f"GRPOTrainer._step is missing in trl {installed_version('trl')}, so a checkpoint could "
-            "not tell where a resumed run continues. Install the pinned version: "
+            f"GRPOTrainer._step is missing in trl {installed_version('trl')}, so a checkpoint "
+            "could not store where a resumed run continues. Install the pinned version: "
             "pip install trl==1.15.0"
         )
     return vars(trainer)["_step"]
