@@ -29,7 +29,9 @@ def span(text: object) -> str:
     >>> span("x | y"), span("a `b` c")
     ('`x \\| y`', '`` a `b` c ``')
     """
-    line = _on_one_line(text).replace("|", r"\|")
+    # A pipe would end the cell of a table.
+    line = _on_one_line(text)
+    line = line.replace("|", r"\|")
     ticks = "`" * (_longest_ticks(line) + 1)
     padding = " " if "`" in line or not line else ""
     return f"{ticks}{padding}{line}{padding}{ticks}"
@@ -51,4 +53,5 @@ def _on_one_line(text: object) -> str:
 
 def _longest_ticks(text: str) -> int:
     """Return the length of the longest run of backticks, which must not close a span or a fence."""
-    return max((len(run) for run in re.findall("`+", text)), default=0)
+    lengths = [len(run) for run in re.findall("`+", text)]
+    return max(lengths, default=0)

@@ -85,9 +85,9 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     correction = (Z_95 / (2 * n)) ** 2
     half = Z_95 / shrink * math.sqrt(share_variance + correction)
     # If all or no answers are right, one end is the share itself, apart from rounding.
-    low = min(max(middle - half, 0.0), share)
-    high = max(min(middle + half, 1.0), share)
-    return low, high
+    low = max(middle - half, 0.0)
+    high = min(middle + half, 1.0)
+    return min(low, share), max(high, share)
 
 
 # Two models on the same questions
@@ -193,7 +193,8 @@ def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, f
     middle = sum(change) / n
     squares = sum(c * c for c in change)
     mean_square = (squares + 2 / samples) / n
-    half = Z_95 * math.sqrt((mean_square - middle * middle) / n)
+    variance_of_mean = (mean_square - middle * middle) / n
+    half = Z_95 * math.sqrt(variance_of_mean)
     return max(middle - half, -1.0), min(middle + half, 1.0)
 
 

@@ -69,7 +69,9 @@ class Table:
 
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
-        lines = [[_words(cell) for cell in row] for row in self._all_rows()]
+        lines = []
+        for row in self._all_rows():
+            lines.append([_words(cell) for cell in row])
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(len(cell) for cell in column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -57,6 +57,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", written_for=WRITTEN_FOR)
     if "sdpa" not in table:
+        # A table has no such attribute, so this raises the usual error.
         require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
     return table
 
@@ -82,8 +83,7 @@ def forget_quantization(model: PreTrainedModel) -> None:
     file is removed too, because no model can be loaded by it.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        if not hasattr(model, name):
-            require_symbol(model, name, written_for=WRITTEN_FOR)
+        require_attribute(model, name, written_for=WRITTEN_FOR)
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
 
@@ -72,14 +72,12 @@ def drop_requests(engine: Any) -> None:
         engine: The engine.
     """
     inner = _part(engine, "llm_engine")
-    left = list(_part(inner, "output_processor", "request_states"))
-    if not left:
+    request_ids = list(_part(inner, "output_processor", "request_states"))
+    if not request_ids:
         return
     core = _part(inner, "engine_core", "engine_core")
-    if not hasattr(core, "batch_queue"):
-        require_symbol(core, "batch_queue", written_for=WRITTEN_FOR)
     # The queue is None if the engine computes one step at a time.
-    steps_under_way = core.batch_queue
+    steps_under_way = _part(core, "batch_queue")
     while steps_under_way:
         # The step must end first, because the GPU writes into memory that the next requests will
         # use. An error of the step belongs to the call that was interrupted.
@@ -88,7 +86,7 @@ def drop_requests(engine: Any) -> None:
     abort = require_symbol(
         inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
     )
-    abort(left, internal=True)
+    abort(request_ids, internal=True)
     _part(inner, "collective_rpc")(_forget_computed)
 
 
@@ -117,9 +115,7 @@ def _forget_computed(worker: Any) -> None:
 
 
 def _part(owner: Any, *names: str) -> Any:
-    """Return an inner part of an engine, or raise one sentence if a step of the way is missing."""
+    """Return an inner part of an engine, or raise if one of the names on the way is missing."""
     for name in names:
-        if not hasattr(owner, name):
-            require_symbol(owner, name, written_for=WRITTEN_FOR)
-        owner = getattr(owner, name)
+        owner = require_attribute(owner, name, written_for=WRITTEN_FOR)
     return owner
