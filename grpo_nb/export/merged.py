@@ -6,7 +6,6 @@ GGUF files are made by `export_gguf`.
 import functools
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.ask import evaluate
 from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
 from grpo_nb.export.result import (
@@ -308,5 +308,5 @@ def score_beside_run(run: Run, folder: Path) -> dict[str, Any]:
     said = f"{mine.accuracy:.1%} of {mine.questions} held-out questions right, {in_4_bit}"
     if not low <= mine.accuracy <= high:
         said += ", which is OUTSIDE of that interval: what was measured of the run does not hold for the merged model"
-        warnings.warn(f"The merged model of {run.name!r}: {said}.", stacklevel=2)
+        warn_user(f"The merged model of {run.name!r}: {said}.")
     return {"said": said, "accuracy": mine.accuracy, "interval": list(mine.interval)}
