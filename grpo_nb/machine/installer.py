@@ -53,6 +53,15 @@ _INDEX_CUDA = 13
 # Free disk, in GB, that an installation needs with and without vLLM.
 _DISK_GB_WITH_VLLM = 15
 _DISK_GB = 4
+_WITH_VLLM = (
+    "Training will run on the GPU, with vLLM, which samples fast. It takes some 10 GB of disk, and "
+    "time at each start."
+)
+# The hour is computed in docs/reference/settings.md.
+_SLOWER = (
+    "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
+    "not measured)."
+)
 _LINES_IN_ERROR = 6
 _CHARACTERS_PER_LINE = 300
 
@@ -151,39 +160,35 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     requirements = _read_requirements(folder / "requirements.txt")
     pin = next(_pin(line) for line in requirements if _name(line) == "torch")
     build = packages.read_torch_build()
-    torch = build.version if build else packages.installed_version("torch") or "none"
-    must_stay = "torch" in sys.modules and not packages.is_same_release(pin, torch)
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    cuda = None if hidden else driver_cuda()
-    if cuda is None:
-        machine = _cpu_sentence()
-    else:
-        obstacle = "vllm=False leaves it out"
-        if vllm:
-            loaded_torch = torch if must_stay else ""
-            obstacle = _vllm_obstacle(cuda, pin=pin, loaded_torch=loaded_torch)
+    version = build.version if build else packages.installed_version("torch") or "none"
+    loaded_other = "torch" in sys.modules and not packages.is_same_release(pin, version)
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    cuda = None if is_hidden else driver_cuda()
+
+    # With vLLM the pinned torch is installed.
+    machine = _cpu_sentence()
+    if cuda is not None:
+        loaded_torch = version if loaded_other else ""
+        obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, loaded_torch=loaded_torch)
         if not obstacle:
             gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
-            machine = (
-                "Training will run on the GPU, with vLLM, which samples fast. "
-                "It takes some 10 GB of disk, and time at each start."
-            )
-            return Choice(requirements + gpu_requirements, machine)
-        machine = (
-            f"Training will run on the GPU, without vLLM: {obstacle}. Unsloth's own generation is "
-            "slower: a run with the T4 preset takes up to an hour (computed, not measured)."
-        )
+            return Choice(requirements + gpu_requirements, _WITH_VLLM)
+        machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_SLOWER}"
+
+    # Without vLLM an installed torch stays, if it can be used.
     if _is_usable(build, cuda):
         return Choice([line for line in requirements if _name(line) != "torch"], machine)
+
+    # Otherwise the pinned torch is installed, if the driver and this kernel allow it.
     if cuda is not None and cuda[0] < _INDEX_CUDA:
         raise EnvironmentProblem(
             f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "
             f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer, or install "
             f"torch {pin} for CUDA {cuda[0]} (PyTorch's web site). Then run this cell again."
         )
-    if must_stay:
+    if loaded_other:
         raise EnvironmentProblem(
-            f"Nothing was installed: torch {torch} is loaded in this kernel, and the kit needs "
+            f"Nothing was installed: torch {version} is loaded in this kernel, and the kit needs "
             f"{pin}. Restart the session and run this cell before anything else."
         )
     return Choice(requirements, machine)
@@ -195,8 +200,10 @@ def _cpu_sentence() -> str:
     return f"Training will run on the CPU: no NVIDIA GPU is visible.{hint}"
 
 
-def _vllm_obstacle(cuda: tuple[int, int], *, pin: str, loaded_torch: str) -> str:
-    """Return why vLLM cannot be installed, or an empty text."""
+def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, loaded_torch: str) -> str:
+    """Return why vLLM is not installed, or an empty text if it is."""
+    if not is_wanted:
+        return "vllm=False leaves it out"
     if sys.platform != "linux":
         return "it needs Linux"
     if cuda[0] < _INDEX_CUDA:
