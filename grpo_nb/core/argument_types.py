@@ -13,44 +13,21 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-# Kinds of values, as messages name them.
-SETTINGS = "gn.Settings"
-TASK = "a Task"
-RUN = "a Run"
-COMPARISON = "a Comparison"
-EVALUATION = "an Evaluation"
-HELD_OUT = "a set of held-out questions"
-EXPORT = "an Export"
-MODEL = "a model"
-TOKENIZER = "a tokenizer"
-PAIR = "a pair of model and tokenizer"
-FRAME = "a DataFrame"
-DATASET = "a datasets.Dataset"
-REWARDS = "a list of reward functions"
-FUNCTION = "a function"
-CLASS = "a class"
-TRL_CONFIG = "a configuration of TRL"
-PATH = "a path"
-DICT = "a dict"
-TEXT = "a text"
-TEXTS = "a list of texts"
-LIST = "a list"
-NONE = "None"
-# A value of any other class; it may be a stand-in for a model or for data.
-UNKNOWN = ""
-
+# Each kind of values has the name that messages use, such as "a Task". Any other value may be a
+# stand-in for a model or for data.
+_OTHER = ""
 _OWN_CLASSES = {
-    "grpo_nb.config.settings.Settings": SETTINGS,
-    "grpo_nb.tasks.task.Task": TASK,
-    "grpo_nb.runs.run_folder.Run": RUN,
-    "grpo_nb.evaluation.results.Comparison": COMPARISON,
-    "grpo_nb.evaluation.results.Evaluation": EVALUATION,
-    "grpo_nb.evaluation.heldout.HeldOut": HELD_OUT,
-    "grpo_nb.export.result.Export": EXPORT,
+    "grpo_nb.config.settings.Settings": "gn.Settings",
+    "grpo_nb.tasks.task.Task": "a Task",
+    "grpo_nb.runs.run_folder.Run": "a Run",
+    "grpo_nb.evaluation.results.Comparison": "a Comparison",
+    "grpo_nb.evaluation.results.Evaluation": "an Evaluation",
+    "grpo_nb.evaluation.heldout.HeldOut": "a set of held-out questions",
+    "grpo_nb.export.result.Export": "an Export",
 }
-_TABLES = {FRAME, DATASET, LIST, TEXTS, TEXT, PATH}
+_DATA = {"a DataFrame", "a datasets.Dataset", "a list", "a list of texts", "a text", "a path"}
 # Kinds that many arguments accept, so that they do not show that two arguments are swapped.
-_COMMON = {UNKNOWN, NONE, CLASS, DICT, LIST, TEXT, PATH}
+_COMMON = {_OTHER, "None", "a class", "a dict", "a list", "a text", "a path"}
 
 
 @dataclass(frozen=True)
@@ -69,87 +46,117 @@ _LOAD_TASK = "task = gn.load_task(...)"
 _LOAD_MODEL = "model, tokenizer = gn.load_model(settings)"
 _OPEN_RUN = 'run = gn.open_run("runs/name")'
 _ROLES = {
-    "settings": Role("gn.Settings", {SETTINGS}, 'settings = gn.preset("auto", max_steps=100)'),
-    "task": Role("a Task", {TASK}, _LOAD_TASK),
-    "rows": Role("a Task or rows", {TASK, DICT, UNKNOWN, *_TABLES}, _LOAD_TASK),
-    "model": Role("a model", {MODEL, UNKNOWN}, _LOAD_MODEL),
-    "tokenizer": Role("a tokenizer", {TOKENIZER, UNKNOWN}, _LOAD_MODEL),
-    "run": Role("a run or its folder", {RUN, TEXT, PATH}, _OPEN_RUN),
-    "exported": Role("a run, its folder, or an export", {RUN, TEXT, PATH, EXPORT}, _OPEN_RUN),
+    "settings": Role("gn.Settings", {"gn.Settings"}, 'settings = gn.preset("auto", max_steps=100)'),
+    "task": Role("a Task", {"a Task"}, _LOAD_TASK),
+    "rows": Role("a Task or rows", {"a Task", "a dict", _OTHER, *_DATA}, _LOAD_TASK),
+    "model": Role("a model", {"a model", _OTHER}, _LOAD_MODEL),
+    "tokenizer": Role("a tokenizer", {"a tokenizer", _OTHER}, _LOAD_MODEL),
+    "run": Role("a run or its folder", {"a Run", "a text", "a path"}, _OPEN_RUN),
+    "exported": Role(
+        "a run, its folder, or an export", {"a Run", "a text", "a path", "an Export"}, _OPEN_RUN
+    ),
     "questions": Role(
-        "a Task or held-out questions", {TASK, HELD_OUT, DICT, NONE, UNKNOWN, *_TABLES}, _LOAD_TASK
+        "a Task or held-out questions",
+        {"a Task", "a set of held-out questions", "a dict", "None", _OTHER, *_DATA},
+        _LOAD_TASK,
     ),
     "completions": Role(
-        "a list of completions", {UNKNOWN, *_TABLES}, 'completions=["<answer>7</answer>"]'
+        "a list of completions", {_OTHER, *_DATA}, 'completions=["<answer>7</answer>"]'
     ),
     "source": Role(
         "rows, a file or the name of a data set",
-        {DICT, UNKNOWN, *_TABLES},
+        {"a dict", _OTHER, *_DATA},
         'task = gn.load_task("rows.csv", settings)',
     ),
     "subject": Role(
         "a run, a model or its folder",
-        {RUN, TEXT, PATH, PAIR, UNKNOWN},
+        {"a Run", "a text", "a path", "a pair of model and tokenizer", _OTHER},
         'gn.evaluate(gn.open_run("runs/name"))',
     ),
     "adapter": Role(
         "the folder or the Hub id of a LoRA",
-        {TEXT, PATH},
+        {"a text", "a path"},
         'gn.load_model(settings, adapter="a/folder")',
     ),
     # A class gets an error of its own, which names the call that makes a reward of it. Of a list
     # with something else in it, the first call of the rewards names the entry.
     "rewards": Role(
         "reward functions",
-        {REWARDS, FUNCTION, CLASS, LIST, MODEL, PAIR, UNKNOWN},
+        {
+            "a list of reward functions",
+            "a function",
+            "a class",
+            "a list",
+            "a model",
+            "a pair of model and tokenizer",
+            _OTHER,
+        },
         "rewards = [gn.rewards.correctness()]",
     ),
 }
 # Frequent mistakes, which get a line of their own: (role, kind) -> why, and what to write.
 _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
-    ("settings", TRL_CONFIG): (
+    ("settings", "a configuration of TRL"): (
         "a run has more settings than a trainer, such as those that load the model",
         'settings = gn.preset("auto", learning_rate=5e-6, num_generations=8), with TRL\'s names',
     ),
-    ("settings", DICT): (
+    ("settings", "a dict"): (
         "the names in it have not been checked",
         'settings = gn.preset("auto", **settings)',
     ),
-    ("settings", TEXT): (
+    ("settings", "a text"): (
         "the text may be the name of a preset or of a model",
         'settings = gn.preset({value!r}), or settings = gn.preset("auto", model={value!r})',
     ),
-    ("task", FRAME): (
+    ("task", "a DataFrame"): (
         "a Task also has the prompts, the answer format and held-out questions",
         'task = gn.load_task(data, settings, columns={"question": "...", "answer": "..."})',
     ),
-    ("task", DATASET): (
+    ("task", "a datasets.Dataset"): (
         "a Task also has the answer format and held-out questions",
         "the task itself where this is its task.train; else task = gn.load_task(dataset, settings)",
     ),
-    ("task", TEXT): ("its rows have to be read first", "task = gn.load_task({value!r}, settings)"),
-    ("task", PATH): ("its rows have to be read first", "task = gn.load_task({value!r}, settings)"),
-    ("task", LIST): ("the rows have no prompts yet", "task = gn.load_task(rows, settings)"),
-    ("model", TEXT): (
+    ("task", "a text"): (
+        "its rows have to be read first",
+        "task = gn.load_task({value!r}, settings)",
+    ),
+    ("task", "a path"): (
+        "its rows have to be read first",
+        "task = gn.load_task({value!r}, settings)",
+    ),
+    ("task", "a list"): ("the rows have no prompts yet", "task = gn.load_task(rows, settings)"),
+    ("model", "a text"): (
         "the model has to be loaded first",
         'model, tokenizer = gn.load_model(gn.preset("auto", model={value!r}))',
     ),
-    ("model", PAIR): ("model and tokenizer are two arguments", _LOAD_MODEL),
-    ("model", RUN): ("a run holds its model", "run.model, or gn.evaluate(run) and gn.compare(run)"),
-    ("adapter", RUN): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
-    ("adapter", MODEL): (
+    ("model", "a pair of model and tokenizer"): (
+        "model and tokenizer are two arguments",
+        _LOAD_MODEL,
+    ),
+    ("model", "a Run"): (
+        "a run holds its model",
+        "run.model, or gn.evaluate(run) and gn.compare(run)",
+    ),
+    ("adapter", "a Run"): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
+    ("adapter", "a model"): (
         "the LoRA is read from files",
         'model.save_pretrained("lora"), then adapter="lora"',
     ),
-    ("source", TASK): ("it is loaded already", "the task itself"),
-    ("rewards", TEXT): ("its name is not a function", "rewards=[gn.rewards.correctness()]"),
-    ("rewards", TEXTS): ("their names are not functions", "rewards=[gn.rewards.correctness()]"),
-    ("subject", MODEL): (
+    ("source", "a Task"): ("it is loaded already", "the task itself"),
+    ("rewards", "a text"): ("its name is not a function", "rewards=[gn.rewards.correctness()]"),
+    ("rewards", "a list of texts"): (
+        "their names are not functions",
+        "rewards=[gn.rewards.correctness()]",
+    ),
+    ("subject", "a model"): (
         "a model answers with its tokenizer",
         "gn.evaluate((model, tokenizer), task)",
     ),
-    ("subject", EXPORT): ("an export is read from its folder", "gn.evaluate(export.path, task)"),
-    ("subject", TASK): ("a model has to answer its questions", "gn.evaluate(run, task)"),
+    ("subject", "an Export"): (
+        "an export is read from its folder",
+        "gn.evaluate(export.path, task)",
+    ),
+    ("subject", "a Task"): ("a model has to answer its questions", "gn.evaluate(run, task)"),
 }
 
 
@@ -219,30 +226,30 @@ def described(value: Any) -> str:
     """
     kind = _kind_of(value)
     class_name = type(value).__name__
-    if kind == CLASS:
+    if kind == "a class":
         return f"the class {value.__name__}"
-    if kind == TEXT:
+    if kind == "a text":
         return f"the text {value!r:.60}"
-    if kind == TRL_CONFIG:
+    if kind == "a configuration of TRL":
         return f"a {class_name} of TRL"
-    if kind == FUNCTION:
+    if kind == "a function":
         return f"the function {getattr(value, '__name__', class_name)}"
-    if kind == DATASET:
+    if kind == "a datasets.Dataset":
         return f"a datasets.{class_name}"
     return kind or f"{value!r:.60} ({class_name})"
 
 
 def _kind_of(value: Any) -> str:
     if value is None:
-        return NONE
+        return "None"
     if isinstance(value, type):
-        return CLASS
+        return "a class"
     if isinstance(value, str):
-        return TEXT
+        return "a text"
     if isinstance(value, PathLike):
-        return PATH
+        return "a path"
     if isinstance(value, Mapping) and type(value).__module__ == "builtins":
-        return DICT
+        return "a dict"
     if isinstance(value, (list, tuple)):
         return _kind_of_list(value)
     return _kind_of_class(type(value)) or _kind_by_attributes(value)
@@ -257,34 +264,34 @@ def _kind_of_class(cls: type) -> str:
         if own_kind is not None:
             return own_kind
         if parent.__name__ in ("TrainingArguments", "GRPOConfig", "UnslothGRPOConfig"):
-            return TRL_CONFIG
+            return "a configuration of TRL"
         if parent.__name__ == "DataFrame":
-            return FRAME
+            return "a DataFrame"
         if package == "datasets" and "Dataset" in parent.__name__:
-            return DATASET
+            return "a datasets.Dataset"
         if parent.__name__ in ("PreTrainedTokenizerBase", "ProcessorMixin"):
-            return TOKENIZER
+            return "a tokenizer"
         if package == "torch" and parent.__name__ == "Module":
-            return MODEL
-    return UNKNOWN
+            return "a model"
+    return _OTHER
 
 
 def _kind_by_attributes(value: Any) -> str:
     if hasattr(value, "apply_chat_template"):
-        return TOKENIZER
+        return "a tokenizer"
     if hasattr(value, "generate") and hasattr(value, "parameters"):
-        return MODEL
-    return FUNCTION if callable(value) else UNKNOWN
+        return "a model"
+    return "a function" if callable(value) else _OTHER
 
 
 def _kind_of_list(values: list | tuple) -> str:
     if not values:
-        return LIST
+        return "a list"
     if all(isinstance(value, str) for value in values):
-        return TEXTS
+        return "a list of texts"
     if len(values) == 2 and _is_pair(*values):
-        return PAIR
-    return REWARDS if all(callable(value) for value in values) else LIST
+        return "a pair of model and tokenizer"
+    return "a list of reward functions" if all(callable(value) for value in values) else "a list"
 
 
 def _is_pair(first: Any, second: Any) -> bool:
@@ -292,7 +299,7 @@ def _is_pair(first: Any, second: Any) -> bool:
     if isinstance(first, (list, tuple)) or isinstance(second, (list, tuple)):
         return False
     kinds = {_kind_of(first), _kind_of(second)}
-    if MODEL in kinds or TOKENIZER in kinds:
+    if "a model" in kinds or "a tokenizer" in kinds:
         return True
     # A number is not a stand-in.
-    return kinds == {UNKNOWN} and not isinstance(first, (int, float))
+    return kinds == {_OTHER} and not isinstance(first, (int, float))

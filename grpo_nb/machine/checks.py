@@ -5,21 +5,18 @@ Only package metadata and the driver are read; neither torch nor unsloth is impo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, NoGpu, find_gpu, read_gpu
-from grpo_nb.machine.host import free_disk_bytes, how_to_get_gpu, how_to_restart, usable_cores
+from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 
 Status = Literal["ok", "warning", "problem"]
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = f"Run the Install cell in a fresh kernel; or {packages.BY_HAND}, and restart the kernel."
 _SLOWER = "Until then Unsloth's own generation is used, which is slower."
-# Free disk, in GB, for model, run and export of the smallest preset (docs/evidence/install.md).
-_DISK_GB = {"CPU": 2, "GPU": 5}
 # Share of a GPU's memory that must be free. Below it, a kernel or another program holds some.
 _FREE_SHARE = 0.85
 
@@ -87,14 +84,11 @@ class EnvironmentReport(Shown):
         yield Html("", f"<details><summary>All checks</summary>{self.table.html()}</details>")
 
 
-def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
+def check_environment() -> EnvironmentReport:
     """Check machine, packages and this kernel, and report what to do about each finding.
 
     It takes well under a second. On a GPU with vLLM the first call takes some seconds more, because
     vLLM is imported in a separate process. Nothing heavy is imported into the kernel.
-
-    Args:
-        run_root: Folder for runs; the free space of its disk is checked.
 
     >>> gn.check_environment().is_ready
     True
@@ -103,11 +97,9 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     try:
         state = read_gpu()
     except NoGpu as no_gpu:
-        device = "CPU"
         checks.append(_check_cpu(reason=str(no_gpu)))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
     else:
-        device = "GPU"
         gpu_check = _check_gpu(state)
         vllm_check = _check_vllm()
         checks += [gpu_check, _check_gpu_memory(state), vllm_check]
@@ -116,8 +108,6 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
         summary = f"Training runs on the GPU, {gpu}, and samples with {sampler}."
         if gpu_check.status == "problem":
             summary = f"Training cannot use the GPU yet: {gpu}."
-    folder = Path(run_root).expanduser().absolute()
-    checks.append(_check_disk(folder, needed_gb=_DISK_GB[device]))
     return EnvironmentReport(summary, checks)
 
 
@@ -198,7 +188,7 @@ def _check_gpu(state: GpuState) -> Check:
             "use the CPU, and restart the kernel."
         )
         return Check("device", "problem", found, fix)
-    # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version compatibility").
+    # A driver runs builds for all minor versions of its CUDA (NVIDIA's "minor version compatibility").
     if state.cuda[0] < build.cuda[0]:
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
@@ -235,11 +225,3 @@ def _check_vllm() -> Check:
         fix = f"pip uninstall -y vllm, then run the Install cell in a fresh kernel. {_SLOWER}"
         return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
     return Check("vLLM", "ok", f"{version} loads")
-
-
-def _check_disk(folder: Path, needed_gb: int) -> Check:
-    free_gb = free_disk_bytes(folder) / 1e9
-    if free_gb < needed_gb:
-        fix = f"Free at least {needed_gb} GB: model, run and export need it."
-        return Check("disk", "problem", f"{free_gb:.1f} GB free", fix)
-    return Check("disk", "ok", f"{free_gb:.0f} GB free")

@@ -379,19 +379,6 @@ def test_vllm_gets_five_minutes_for_its_import() -> None:
     assert packages._VLLM_SECONDS == 300
 
 
-def test_disk_that_is_full_is_a_problem(machine: Machine, monkeypatch) -> None:
-    monkeypatch.setattr(checks, "free_disk_bytes", lambda folder: 3 * 10**9)
-    check = machine.check("disk")
-    assert check.status == "problem"
-    assert check.found == "3.0 GB free"
-    assert "Free at least 5 GB" in check.fix
-
-
-def test_disk_for_a_cpu_needs_less(machine: Machine, monkeypatch) -> None:
-    monkeypatch.setattr(checks, "free_disk_bytes", lambda folder: 3 * 10**9)
-    assert machine.check("disk", NoGpu(""), CPU).status == "ok"
-
-
 def test_require_disk_names_need_and_free_space(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(host, "free_disk_bytes", lambda path: 10**9)
     with pytest.raises(EnvironmentProblem, match=r"needs 5\.00 GB .* but 1\.00 GB are free"):
