@@ -209,13 +209,14 @@ def require(
 def _mistake(role_name: str, value: Any, function: str) -> str:
     """Return what a value is, why the function cannot use it, and what to write."""
     role = _ROLES[role_name]
-    reason = ""
-    write = role.write
     often = _OFTEN.get((role_name, _kind_of(value)))
-    if often is not None:
-        reason = f" ({often[0]})"
-        write = often[1].replace("{value!r}", repr(str(value)))
-    return f"{described(value)}, but {function} takes {role.takes}{reason}. Write {write}."
+    if often is None:
+        return f"{described(value)}, but {function} takes {role.takes}. Write {role.write}."
+    reason, write = often
+    # Only a text or a path is put in, because the text of a large object can be slow or fail.
+    if "{value!r}" in write:
+        write = write.replace("{value!r}", repr(str(value)))
+    return f"{described(value)}, but {function} takes {role.takes} ({reason}). Write {write}."
 
 
 def described(value: Any) -> str:

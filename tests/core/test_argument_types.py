@@ -15,7 +15,10 @@ CALL = "gn.score(rewards, completions, rows)"
 
 
 class GRPOConfig:
-    """A class with the name of TRL's."""
+    """A class with the name of TRL's, of which an object may have no text."""
+
+    def __repr__(self) -> str:
+        raise AttributeError("this object is not complete")
 
 
 def length_reward(completions: list, **columns: object) -> list[float]:
@@ -67,6 +70,11 @@ def test_require_frequent_mistake_gives_the_reason() -> None:
     message = r"settings = a dict, .*have not been checked.*gn.preset\(\"auto\", \*\*settings\)"
     with pytest.raises(TypeError, match=message):
         require("gn.plan(settings)", settings={"max_steps": 4})
+
+
+def test_require_does_not_ask_a_large_object_for_its_text() -> None:
+    with pytest.raises(TypeError, match=r"settings = a GRPOConfig of TRL, .*with TRL's names"):
+        require("gn.plan(settings)", settings=GRPOConfig())
 
 
 def test_require_puts_the_text_into_the_line() -> None:
