@@ -1,4 +1,4 @@
-"""Shared by the tests: the real embedded model, a tiny one of the same architecture, and a run made with each."""
+"""Fixtures of all tests: the embedded model, a tiny one, a run of each, and executed notebooks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # read when huggingface_hub is imported; no test asks the Hub
+# No test asks the Hub. The variable is read when huggingface_hub is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import grpo_nb as gn
 from grpo_nb.export.result import Export
@@ -67,9 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files are handed out to the processes in this order: those that take long first, by their `begins(place)`.
+    """Sort the tests by their mark `begins(place)`, so that files that take long come first.
 
-    So that at the end no process is left alone with one of them.
+    pytest-xdist hands out whole files in this order. A long file at the end would leave one process
+    at work alone.
     """
     last = 1_000
 
@@ -81,7 +81,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Whole files go to one process, since what their tests share is made in each; so do the files that share an export."""
+    """Hand out whole files, because each process makes the fixtures of a file anew.
+
+    The files that share an export go to one process together.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

@@ -15,7 +15,9 @@ from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 Status = Literal["ok", "warning", "problem"]
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
-_INSTALL = f"Run the Install cell in a fresh kernel; or {packages.BY_HAND}, and restart the kernel."
+_INSTALL = (
+    f"Run the Install cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
+)
 _SLOWER = "Until then Unsloth's own generation is used, which is slower."
 # Share of a GPU's memory that must be free. Below it, a kernel or another program holds some.
 _FREE_SHARE = 0.85
@@ -124,7 +126,7 @@ def _check_packages() -> Check:
     misfits = packages.misfits()
     if misfits:
         found = "; ".join(f"{name} {reason}" for name, reason in misfits.items())
-        fix = f"pip uninstall -y {' '.join(misfits)}, then restart the kernel."
+        fix = f"Run `pip uninstall -y {' '.join(misfits)}`, then restart the kernel."
         return Check("packages", "problem", found, fix)
     unpinned = []
     for name, pin in packages.pinned().items():
@@ -177,7 +179,7 @@ def _check_gpu(state: GpuState) -> Check:
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
     if build.cuda is None:
-        fix = f"pip uninstall -y torch. {_INSTALL}"
+        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
         return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
     # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
     needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
@@ -188,7 +190,8 @@ def _check_gpu(state: GpuState) -> Check:
             "use the CPU, and restart the kernel."
         )
         return Check("device", "problem", found, fix)
-    # A driver runs builds for all minor versions of its CUDA (NVIDIA's "minor version compatibility").
+    # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
+    # compatibility").
     if state.cuda[0] < build.cuda[0]:
         fix = (
             "Update the driver (CUDA 13: 580 or newer), or install a torch for "
@@ -203,8 +206,8 @@ def _check_gpu_memory(state: GpuState) -> Check:
     if state.free_gib >= _FREE_SHARE * state.gpu.memory_gib:
         return Check("GPU memory", "ok", found)
     fix = (
-        f"If a model is loaded here: {how_to_restart()}. Otherwise end the kernel or program that "
-        "holds it (nvidia-smi lists them)."
+        f"If a model is loaded in this kernel: {how_to_restart()}. Otherwise end the program that "
+        "holds the memory (nvidia-smi lists them)."
     )
     found += "; this kernel or another program holds the rest"
     return Check("GPU memory", "warning", found, fix)
@@ -222,6 +225,6 @@ def _check_vllm() -> Check:
         fix = f"Run this check again: it starts with vLLM's files in memory. {_SLOWER}"
         return Check("vLLM", "warning", f"{version}: {error}", fix)
     if problem:
-        fix = f"pip uninstall -y vllm, then run the Install cell in a fresh kernel. {_SLOWER}"
+        fix = f"Run `pip uninstall -y vllm`, then the Install cell in a fresh kernel. {_SLOWER}"
         return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
     return Check("vLLM", "ok", f"{version} loads")

@@ -1,10 +1,10 @@
 """Keep a training on a CPU fast while other programs use the same cores.
 
 torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
-for the slowest one. GNU's OpenMP (libgomp, a part of torch for Linux) lets the waiting threads spin:
-they compute nothing, but they notice the end at once. On a quiet machine that is the fastest way to
-wait. If another program needs a core, the spinning threads take time from the thread that they wait
-for, and a training step takes many times as long.
+for the slowest one. GNU's OpenMP (libgomp, a part of torch for Linux) lets the waiting threads
+spin: they compute nothing, but they notice the end at once. On a quiet machine that is the fastest
+way to wait. If another program needs a core, the spinning threads take time from the thread that
+they wait for, and a training step takes many times as long.
 
 Two properties of libgomp limit the spinning. Neither changes a result, because the number of
 threads stays the same (fewer threads would round sums differently):

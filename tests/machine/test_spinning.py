@@ -126,8 +126,8 @@ def test_kernel_of_the_runner_keeps_the_users_count(run_empty_notebook, monkeypa
     assert run_empty_notebook() == "3"
 
 
-# Prints the processor time that torch's threads use while Python sleeps: before, during and after the
-# idle threads. Other programs disturb single measurements, so the clearest of five is taken.
+# Prints the processor time that torch's threads use while Python sleeps: before, during and after
+# the idle threads. Other programs disturb measurements, so the clearest of five is taken.
 MEASURE_SPINNING = """
 import time, torch
 from grpo_nb.machine.spinning import IdleThreads, load_libgomp
