@@ -279,7 +279,7 @@ class Baseline(Shown):
              f"an answer can be read in {read or 'none'} of {n} completions{inexact}, although "
              "the prompts show an example. A few supervised steps on right answers teach the format, "
              "and GRPO starts from there.",
-             "gn.training.prime(model, tokenizer, task, settings, reasoning=lambda row: ...)"),
+             "SFTTrainer(model, sft_config, turns, ...).train()  # docs/guide/train.md has the recipe"),
             (is_read and (is_form or is_hard), "easier data",
              "the questions are too hard to begin with: no sampled answer is right" if is_form else
              f"the questions are too hard to begin with: in {wrong} of {count} groups none earned more than an empty one",

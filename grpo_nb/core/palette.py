@@ -1,16 +1,20 @@
-"""Colours that the figures share: those of Okabe and Ito, told apart with any colour vision."""
+"""Colours that the figures share, readable on white pages and on dark ones.
 
-BLUE = "#0072B2"
-VERMILION = "#D55E00"
-GREEN = "#009E73"
-PURPLE = "#CC79A7"
-ORANGE = "#E69F00"
-SKY_BLUE = "#56B4E9"
-BLACK = "#000000"
+Each colour has a contrast of at least 4.3:1 against white (#FFFFFF) and against JupyterLab's dark
+background (#111111). More is not possible for one colour on both: equal contrasts meet at 4.35. The
+hues are those of Okabe and Ito, which can be told apart with any colour vision.
+"""
+
+BLUE = "#007FC6"
+VERMILION = "#C75800"
+GREEN = "#008A65"
+PURPLE = "#BE538E"
+OCHRE = "#A27000"
+VIOLET = "#8A66C8"
+GREY = "#797979"
+RED = "#D94343"
 #: Order in which curves get their colours.
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY_BLUE, BLACK)
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, OCHRE, VIOLET, GREY)
 
-#: Text, text of less weight, and grid lines.
-INK = "#333333"
-SOFT_INK = "#666666"
-GRID = "#EEEEEE"
+#: Text, axes and grid lines.
+INK = GREY

@@ -6,14 +6,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from grpo_nb.core.palette import BLUE, GREEN, GRID, INK, SOFT_INK, VERMILION
+from grpo_nb.core.palette import BLUE, GREEN, GREY, INK, VERMILION
 
 # Not typed: a comparison draws itself with this file, which therefore knows it only by its attributes.
 Compared = Any
 # The marks show the same as the colours, in grey.
-_BEFORE = "#777777"
+_BEFORE = GREY
 _MEASURES = {"correct": "correct", "format": "in the format", "anywhere": "correct anywhere"}
-_MARKERS = {"base": ("#B0B0B0", "^"), "before": (_BEFORE, "s"), "after": (BLUE, "o")}
+_MARKERS = {"base": (VERMILION, "^"), "before": (_BEFORE, "s"), "after": (BLUE, "o")}
 _ROW_INCHES = 0.34
 """Height of the line of one model."""
 
@@ -29,7 +29,7 @@ def comparison_figure(comparison: Compared) -> Figure:
     measures = [measure for measure, result in comparison.results.items() if result is not None]
     lines = len(measures) * (len(sides) + 0.6)
     figure = Figure(
-        figsize=(10.0, 1.0 + _ROW_INCHES * lines), facecolor="white", layout="constrained"
+        figsize=(10.0, 1.0 + _ROW_INCHES * lines), facecolor="none", layout="constrained"
     )
     shares, differences = figure.subplots(1, 2)
     _prepare(shares, "Share of answers", f"{comparison.result.questions} questions, 95 % intervals")
@@ -76,9 +76,9 @@ def comparison_figure(comparison: Compared) -> Figure:
 
 def _prepare(axis: Axes, title: str, unit: str) -> None:
     axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold", color=INK)
-    axis.set_title(unit, loc="right", fontsize=8, color=SOFT_INK)
+    axis.set_title(unit, loc="right", fontsize=8, color=INK)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.grid(axis="x", color=GRID)
+    axis.grid(axis="x", color=INK, alpha=0.25, linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(colors=INK, labelsize=9, length=2.5)
     axis.tick_params(axis="y", length=0)
@@ -101,8 +101,7 @@ def _alignment(share: float) -> str:
 def _write(
     axis: Axes, text: str, at: tuple[float, float], above: float, align: str = "center"
 ) -> None:
-    """Write so many points above a place, on white, for it may stand on a line."""
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    """Write a text so many points above a place."""
     look = {
         "fontsize": 9.5,
         "fontweight": "bold",
@@ -110,4 +109,4 @@ def _write(
         "ha": align,
         "annotation_clip": False,
     }
-    axis.annotate(text, at, xytext=(0, above), textcoords="offset points", bbox=box, **look)
+    axis.annotate(text, at, xytext=(0, above), textcoords="offset points", **look)

@@ -1,6 +1,6 @@
-"""What a run knows, on disk and shown: rows, completions, alerts, checkpoints, curves, the viewer and the card.
+"""A run on disk and as it is shown: rows, completions, alerts, checkpoints, curves, viewer, card.
 
-Nothing here trains or loads a model, and nothing judges: what is wrong with a run is said in `health`.
+Nothing here trains or loads a model. The rules that judge a run are in `health`.
 """
 
 from grpo_nb.runs.alert import Alert

@@ -1,6 +1,7 @@
-"""The model card of a run and of its exports: what was trained on what with which rewards, and what came of it.
+"""Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
-Only what was measured or recorded stands in it. Nothing of the machine's paths: a card is there to be published.
+The card holds only what was measured or recorded. It is made to be published, so it holds no paths,
+logins or keys of the machine.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,31 +23,58 @@ from grpo_nb.tasks.formats import AnswerFormat
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-# What the embedded model comes from. Its weights are those of a file of 4 bits, dequantised, and in no repository: an adapter
-# that was trained on them names them by the kit's own name, which nobody takes for others.
-_ORIGIN = "HuggingFaceTB/SmolLM2-135M-Instruct"
-# Of no meaning elsewhere, or never to be published.
-_SECRET_NAME = re.compile(r"(?i)(.*_)?(token|password|secret|key|credentials?)")
-_PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{_SECRET_NAME.pattern[4:]}")
-_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
-_KEY = re.compile(
+#: The model that the embedded model was made of. The embedded weights are those of a 4-bit file,
+#: dequantised, and in no repository. So an adapter that was trained on them names them by the kit's
+#: own name, which nobody takes for the original weights.
+ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+FIGURE = "figures/training.png"
+
+#: Names of settings that hold secrets, and of settings that mean nothing on another machine.
+SECRET_NAME = re.compile(r"(?i)(.*_)?(token|password|secret|key|credentials?)")
+PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET_NAME.pattern[4:]}")
+#: The login in a URL, and keys in its query.
+LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
+URL_KEY = re.compile(
     r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
 )
-# Where people have their files, on machines that this one need not be like.
-_PLACE = r"(?:~(?:[a-z_]\w*)?/|[A-Za-z]:[\\/]+Users[\\/]+|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
-# In quotes as a whole, else as far as it has no spaces.
-_PATH = re.compile(rf"(?<=['\"]){_PLACE}[^'\"\n]*|(?<![\w/.:<~\\-]){_PLACE}[^\s'\"<>|`*?,;)\]}}]*")
-_WHOLE_PATH = re.compile(
+#: The usual beginnings of paths to somebody's files, on any operating system.
+PATH_START = (
+    r"(?:~(?:[a-z_]\w*)?/"
+    r"|[A-Za-z]:[\\/]+Users[\\/]+"
+    r"|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
+)
+#: A path within a text: in quotes as a whole, otherwise up to the next space.
+PATH = re.compile(
+    rf"(?<=['\"]){PATH_START}[^'\"\n]*"
+    rf"|(?<![\w/.:<~\\-]){PATH_START}[^\s'\"<>|`*?,;)\]}}}}]*"
+)
+#: A text that is a path and nothing else.
+WHOLE_PATH = re.compile(
     r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
 )
-_FIGURE = "figures/training.png"
-# Kind of export -> (relation to the base model, library, further tags), in the Hub's own words. A merged LoRA is a fine-tuned
-# model there; "merge" means several models in one. A GGUF file is one too, as long as the merged model it was made from is not
-# on the Hub: of that it would be the quantized form.
-_KINDS: Mapping[str, tuple[str, str | None, tuple[str, ...]]] = {
-    "adapter": ("adapter", "peft", ("lora",)),
-    "merged": ("finetune", "transformers", ()),
-    "gguf": ("finetune", None, ("gguf", "llama.cpp")),
+
+
+@dataclass(frozen=True)
+class CardKind:
+    """Names of a kind of export on the Hub.
+
+    Attributes:
+        relation: Relation to the base model. A merged LoRA is a fine-tuned model there, because
+            "merge" means several models in one. So is a GGUF file, as long as the merged model that
+            it was made of is not on the Hub.
+        library: The library that loads the export; None for llama.cpp.
+        tags: Further tags.
+    """
+
+    relation: str
+    library: str | None
+    tags: tuple[str, ...] = ()
+
+
+CARD_KINDS = {
+    "adapter": CardKind("adapter", "peft", ("lora",)),
+    "merged": CardKind("finetune", "transformers"),
+    "gguf": CardKind("finetune", None, ("gguf", "llama.cpp")),
 }
 
 
@@ -62,18 +91,20 @@ def write_export_card(
     verification: Mapping[str, Any] | None = None,
     said: str = "",
 ) -> Path:
-    """Write the card of an export into its folder, with the figure that it shows, and return the path of the card.
+    """Write the card of an export with its figure into the export's folder; return the card's path.
 
     Args:
-        run: What was trained.
-        folder: Of the export.
-        kind: `adapter`, `merged` or `gguf`; more words may follow, as in `merged bfloat16`.
-        verification: What was checked of it.
+        run: The run that was exported.
+        folder: The folder of the export.
+        kind: "adapter", "merged" or "gguf". More words may follow, as in "merged bfloat16".
+        verification: The checks that were made of the export.
         said: The verification in words.
     """
-    if (run.path / _FIGURE).is_file():
-        (Path(folder) / _FIGURE).parent.mkdir(exist_ok=True)
-        shutil.copyfile(run.path / _FIGURE, Path(folder) / _FIGURE)
+    figure = run.path / FIGURE
+    if figure.is_file():
+        target = Path(folder) / FIGURE
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(figure, target)
     card = Path(folder) / "README.md"
     card.write_text(model_card(run, kind, verification=verification, said=said), "utf-8")
     return card
@@ -86,35 +117,46 @@ def model_card(
     verification: Mapping[str, Any] | None = None,
     said: str = "",
 ) -> str:
-    """Return the model card in Markdown, with metadata that the Hub accepts; arguments as of `write_export_card`."""
-    info, settings = run.info, run.settings
-    is_embedded, gpu = settings.model == EMBEDDED_MODEL, info["machine"]["gpu"]
-    origin = (
-        f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised"
-        if is_embedded
-        else "local"
-    )
+    """Return the model card in Markdown, with metadata that the Hub accepts.
+
+    The arguments are those of `write_export_card`.
+    """
+    info = run.info
+    settings = run.settings
+    gpu = info["machine"]["gpu"]
+    is_embedded = settings.model == EMBEDDED_MODEL
+    origin = "local"
+    if is_embedded:
+        origin = f"the model embedded in grpo_nb: {ORIGIN_OF_EMBEDDED_MODEL} in 4 bit, dequantised"
     comparison = run.comparison
-    table, note = (
-        ("", "") if comparison is None else (heldout_table(comparison), anywhere_note(comparison))
-    )
+    has_figure = (run.path / FIGURE).is_file()
     card = render(
-        "runs/templates/card.md.jinja", run=run, heldout_table=table, heldout_note=note,
-        kind=kind.partition(" ")[0], data=card_data(run, kind),
-        base=published_name(settings.model), local=f"{Path(settings.model).name} ({origin})",
-        folder=settings.model if is_embedded else None, verification=verification, said=said,
-        figure=_FIGURE if (run.path / _FIGURE).is_file() else None, info=shareable(info),
-        form=AnswerFormat(**info["task"]["format"]), settings=public({**settings.to_dict(), **settings.extra}),
+        "runs/templates/card.md.jinja",
+        run=run,
+        info=shareable(info),
+        kind=kind.partition(" ")[0],
+        data=card_data(run, kind),
+        base=published_name(settings.model),
+        local=f"{Path(settings.model).name} ({origin})",
+        folder=settings.model if is_embedded else None,
+        heldout_table=heldout_table(comparison) if comparison is not None else "",
+        heldout_note=anywhere_note(comparison) if comparison is not None else "",
+        verification=verification,
+        said=said,
+        figure=FIGURE if has_figure else None,
+        form=AnswerFormat(**info["task"]["format"]),
+        settings=public({**settings.to_dict(), **settings.extra}),
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
-    )  # fmt: skip
+    )
     return displayable(shareable(f"{card}\n"))
 
 
 def heldout_table(comparison: Any) -> str:
-    """Return the held-out result as a Markdown table: three measures of each model, with 95 % intervals.
+    """Return the held-out results as a Markdown table: three measures of each model.
 
     Args:
-        comparison: `Run.comparison`; what an earlier version of the kit did not measure is shown as not measured.
+        comparison: `Run.comparison`. Measures that an earlier version of the kit did not take are
+            shown as not measured.
     """
     columns = {"before": comparison.before, "after": comparison.after}
     if comparison.base is not None:
@@ -134,10 +176,10 @@ def heldout_table(comparison: Any) -> str:
         "| --- |" + " --- |" * len(columns),
     ]
     for name, (share, interval) in rows.items():
-        cells = [
-            _share_in_words(getattr(side, share, None), getattr(side, interval, None))
-            for side in columns.values()
-        ]
+        cells = []
+        for side in columns.values():
+            value = getattr(side, share, None)
+            cells.append(_share_in_words(value, getattr(side, interval, None)))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -161,58 +203,63 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
-    relation, library, tags = _KINDS[kind.partition(" ")[0]]
-    model, data = run.settings.model, shareable(run.info["task"]["name"])
-    base = _ORIGIN if model == EMBEDDED_MODEL and relation != "adapter" else published_name(model)
+    card_kind = CARD_KINDS[kind.partition(" ")[0]]
+    model = run.settings.model
+    is_embedded = model == EMBEDDED_MODEL
+    base = published_name(model)
+    if is_embedded and card_kind.relation != "adapter":
+        base = ORIGIN_OF_EMBEDDED_MODEL
+    data = shareable(run.info["task"]["name"])
     return ModelCardData(
-        base_model=base, base_model_relation=relation if base else None, library_name=library, model_name=run.name,
-        license="apache-2.0" if model == EMBEDDED_MODEL else None, datasets=[data] if published_name(data) else None,
-        pipeline_tag="text-generation", tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
-    )  # fmt: skip
+        model_name=run.name,
+        base_model=base,
+        base_model_relation=card_kind.relation if base else None,
+        library_name=card_kind.library,
+        license="apache-2.0" if is_embedded else None,
+        datasets=[data] if published_name(data) else None,
+        pipeline_tag="text-generation",
+        tags=["grpo", "trl", "unsloth", "reinforcement-learning", *card_kind.tags],
+    )
 
 
 def published_name(model: str) -> str | None:
-    """Return a name on the Hub; None for a local folder, whose path is nobody's business, and for the embedded model.
+    """Return the model's name on the Hub; None for a local folder and for the embedded model.
 
-    >>> published_name("Qwen/Qwen3-0.6B"), published_name("./my-model"), published_name("SmolLM2-135M-Instruct")
-    ('Qwen/Qwen3-0.6B', None, None)
+    >>> [published_name(model) for model in ("Qwen/Qwen3-0.6B", "./my-model")]
+    ['Qwen/Qwen3-0.6B', None]
     """
-    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) and not re.search(
-        r"--|\.\.", model
-    )
-    return model if is_id and not Path(model).exists() else None
+    is_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", model) is not None
+    has_forbidden_part = re.search(r"--|\.\.", model) is not None
+    is_local = is_id and Path(model).exists()
+    return model if is_id and not has_forbidden_part and not is_local else None
 
 
 def shareable(value: Any) -> Any:
-    """Return texts, lists and mappings without what is nobody's business: of a path its last part, of a URL no login or key.
+    """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
 
-    >>> shareable(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5", "open('~/a b/c.txt') or </answer>"])
-    ['model', 'http://host:8000/v1?api_key=***', "open('c.txt') or </answer>"]
+    >>> shareable(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
+    ['model', 'http://host:8000/v1?api_key=***']
+    >>> shareable("open('~/a b/c.txt') or </answer>")
+    "open('c.txt') or </answer>"
     """
     if isinstance(value, Mapping):
-        return {
-            name: shareable(held)
-            for name, held in value.items()
-            if not _SECRET_NAME.fullmatch(str(name))
-        }
+        public_names = [name for name in value if not SECRET_NAME.fullmatch(str(name))]
+        return {name: shareable(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(shareable, value))
+        return type(value)(shareable(item) for item in value)
     if not isinstance(value, str):
         return value
-    if _WHOLE_PATH.fullmatch(value):
+    if WHOLE_PATH.fullmatch(value):
         return _last_part(value)
-    return _PATH.sub(
-        lambda found: _last_part(found[0]), _KEY.sub(r"\1***", _LOGIN.sub(r"\1", value))
-    )
+    without_login = LOGIN.sub(r"\1", value)
+    without_keys = URL_KEY.sub(r"\1***", without_login)
+    return PATH.sub(lambda match: _last_part(match[0]), without_keys)
 
 
 def public(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without those that mean nothing elsewhere or are never published; the others as `shareable` has them."""
-    return {
-        name: shareable(value)
-        for name, value in values.items()
-        if not _PRIVATE_NAME.fullmatch(name)
-    }
+    """Return settings as `shareable` has them, without those that mean nothing elsewhere."""
+    names = [name for name in values if not PRIVATE_NAME.fullmatch(name)]
+    return {name: shareable(values[name]) for name in names}
 
 
 def _last_part(path: str) -> str:

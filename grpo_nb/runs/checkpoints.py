@@ -1,8 +1,9 @@
-"""Checkpoints on disk: complete or not there, whatever happens while they are written. Files only, no torch, no trainer.
+"""Write and find checkpoints on disk. A checkpoint is complete or not there, whatever happens.
 
-A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256 of each file, and
-renamed. The manifest decides and not the name: on a network drive (Google Drive in Colab) a folder can arrive with files that
-did not. Nothing here needs links, locks, or a rename from one disk to another.
+A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
+of each file, and renamed. The manifest decides and not the name: on a network drive (Google Drive
+in Colab) a folder can arrive with files that did not. Nothing here needs links, locks, or a rename
+from one disk to another.
 """
 
 import errno
@@ -19,10 +20,11 @@ from grpo_nb.machine.faults import error_chain
 from grpo_nb.runs.rows import parse_json
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
-_NOTHING_LEFT = 2**20  # bytes
-# The errors of a path that leads to no file, in contrast to a drive that fails.
-_NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+#: A disk with less free space counts as full.
+FULL_DISK_BYTES = 2**20
+#: Errors of a path that leads to no file, in contrast to those of a drive that fails.
+NO_SUCH_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class NewestCheckpoint(NamedTuple):
@@ -34,7 +36,7 @@ class NewestCheckpoint(NamedTuple):
 
 
 def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
-    """Write the checkpoint of a step, so that it is complete or not there at all, and return its folder.
+    """Write the checkpoint of a step, complete or not at all, and return its folder.
 
     Args:
         root: Folder of the checkpoints of one run, which nobody else writes to.
@@ -58,15 +60,15 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
             staged.rename(target)
             sync(root)
         except Exception as error:
-            # What writes through C++ or Rust loses the number of the error.
-            if shutil.disk_usage(root).free < _NOTHING_LEFT:
+            # Libraries in C++ or Rust do not pass on the number of the error.
+            if shutil.disk_usage(root).free < FULL_DISK_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root)) from error
             raise
     return target
 
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
-    """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
+    """Return the newest checkpoint whose files match its manifest, and why newer ones do not."""
     passed_over: list[str] = []
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
@@ -77,7 +79,7 @@ def newest_checkpoint(root: Path) -> NewestCheckpoint:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Say what is wrong with a checkpoint, or None if it is complete.
+    """Return what is wrong with a checkpoint; None if it is complete.
 
     Raises:
         OSError: The drive cannot be read at the moment. The checkpoint may be complete.
@@ -92,7 +94,7 @@ def find_damage(folder: Path) -> str | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its manifest cannot be read ({error})"
     except OSError as error:
-        if error.errno not in _NO_SUCH_FILE:
+        if error.errno not in NO_SUCH_FILE:
             raise
         return f"its manifest cannot be read ({error})"
     return None
@@ -101,25 +103,26 @@ def find_damage(folder: Path) -> str | None:
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
     for _, folder in checkpoint_folders(root)[:-count]:
-        # First what makes it complete: a deletion cut short leaves nothing that looks whole.
+        # The manifest goes first, so that an interrupted deletion leaves no complete checkpoint.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
 def best_adapters(run: Path) -> list[tuple[int, Path]]:
-    """Return step and folder of each kept adapter that had the best held-out score so far, in the order of the steps."""
-    found = (
-        (re.fullmatch(r"step-(\d{1,15})", path.name), path)
-        for path in (run / "best").glob("step-*")
-    )
-    return sorted((int(match[1]), path) for match, path in found if match)
+    """Return step and folder of each adapter that once had the best held-out score, in order."""
+    adapters = []
+    for folder in (run / "best").glob("step-*"):
+        match = re.fullmatch(r"step-(\d{1,15})", folder.name)
+        if match:
+            adapters.append((int(match[1]), folder))
+    return sorted(adapters)
 
 
 def keep_best(run: Path) -> None:
     """Delete the best adapters that no checkpoint can need.
 
-    A run can go back to any of its checkpoints, and rows after it are then gone. So the best adapter before the oldest
-    checkpoint is kept, and every later one.
+    A run can go back to any of its checkpoints, and then loses the rows after it. So the best
+    adapter before the oldest checkpoint is kept, and every later one.
     """
     oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
     adapters = best_adapters(run)
@@ -130,14 +133,14 @@ def keep_best(run: Path) -> None:
 
 
 def clear_away(root: Path, newest: NewestCheckpoint) -> None:
-    """Take what was passed over out of the way: it is renamed to `damaged-N`."""
+    """Rename checkpoints that were passed over to `damaged-N`."""
     for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
             put_in_place(folder, folder.with_name(f"damaged-{step}"))
 
 
 def sync(path: Path) -> None:
-    """Force a file or folder to the disk, where its file system can do that; many network drives cannot."""
+    """Force a file or folder to the disk, except on network drives that cannot do that."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -149,12 +152,19 @@ def sync(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Say whether an error, or what caused it, is a full disk or a used-up quota, by its number: its words may be anybody's."""
+    """Return True if an error, or its cause, is a full disk or a used-up quota.
+
+    Only the error number counts, because the message may quote any text.
+    """
     full = (errno.ENOSPC, errno.EDQUOT)
     return any(isinstance(each, OSError) and each.errno in full for each in error_chain(error))
 
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
-    """The steps and folders of checkpoints by name, in order; whether one is complete, `newest_checkpoint` says."""
-    found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
-    return sorted((int(match[1]), path) for match, path in found if match)
+    """Return step and folder of each checkpoint in order, complete or not."""
+    checkpoints = []
+    for folder in root.glob("checkpoint-*"):
+        match = CHECKPOINT_NAME.fullmatch(folder.name)
+        if match:
+            checkpoints.append((int(match[1]), folder))
+    return sorted(checkpoints)

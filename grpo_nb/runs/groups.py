@@ -1,4 +1,4 @@
-"""The groups of a step: what was sampled, scored and learnt from; and how they show themselves.
+"""The groups of a step, with their completions, scores and advantages, as tables.
 
 Everything that a model, a user or a data set wrote is escaped. Nothing here needs torch.
 """
@@ -18,34 +18,40 @@ from grpo_nb.tasks.episodes import transcript
 if TYPE_CHECKING:
     import pandas
 
+#: Columns of the record of completions that are not rewards.
 OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 
 
 def played(table: pandas.DataFrame) -> pandas.Series:
-    """Of each completion in a record all that was said and done; without tools its text."""
-    return (
-        table["turns"].map(json.loads).map(transcript) if "turns" in table else table["completion"]
-    )
+    """Return the text of each completion; with tools, the transcript of its episode."""
+    if "turns" in table:
+        return table["turns"].map(json.loads).map(transcript)
+    return table["completion"]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupScores:
-    """One group of a step: a prompt, and its completions with scores, totals and advantages. Shows itself as a table."""
+    """One group of a step: a prompt and its completions. Shows itself as a table.
+
+    Attributes:
+        number: Number of the group in its step.
+        table: One row per completion as in `Run.completions`, from the highest advantage to the
+            lowest.
+        weights: Weight of each reward by name; 0 where it is not known.
+    """
 
     number: int
     table: pandas.DataFrame
-    """One row per completion as in `Run.completions`, from the highest advantage to the lowest."""
     weights: Mapping[str, float]
-    """Of each reward by name; 0 where it is not known."""
 
     @property
     def played(self) -> pandas.Series:
-        """Of each completion all that was said and done."""
+        """Text or transcript of each completion."""
         return played(self.table)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The turns of its prompt; a plain prompt counts as one turn of the user."""
+        """Turns of the prompt. A plain prompt is one turn of the user."""
         raw = self.table["prompt"].iloc[0]
         try:
             turns = json.loads(raw) if raw.startswith("[{") else None
@@ -55,18 +61,18 @@ class GroupScores:
 
     @property
     def question(self) -> str:
-        """The last turn of the user."""
-        asked = [turn for turn in self.messages if turn["role"] == "user"] or self.messages
-        return str(asked[-1]["content"])
+        """Last turn of the user in the prompt."""
+        turns = [turn for turn in self.messages if turn["role"] == "user"] or self.messages
+        return str(turns[-1]["content"])
 
     @property
     def words(self) -> list[str]:
-        """The columns of what rewards said, such as a judge's reasons."""
+        """Columns with texts of the rewards, such as a judge's reasons."""
         return [name for name in self.table.columns if name not in (*OWN_COLUMNS, *self.weights)]
 
     @property
     def has_spread(self) -> bool:
-        """Whether its totals differ: otherwise GRPO learns nothing from it."""
+        """True if the totals differ. Otherwise GRPO learns nothing from the group."""
         return bool(self.table["total"].max() - self.table["total"].min() > 1e-9)
 
     def __repr__(self) -> str:
@@ -90,18 +96,19 @@ class StepGroups:
 
     @classmethod
     def of(cls, title: str, table: pandas.DataFrame, weights: Mapping[str, float]) -> StepGroups:
-        """Cut the completions of a step, as `Run.completions` has them, into its groups."""
-        # A reward that run.json does not know, of a run that somebody else wrote, is shown and weighs nothing.
+        """Split the completions of a step, as `Run.completions` returns them, into groups."""
+        # In a run that somebody sent, run.json may lack a reward: it is shown with weight 0.
         scored = table.select_dtypes("number").columns
         known = {name: weights.get(name, 0.0) for name in scored if name not in OWN_COLUMNS}
-        parts = table.sort_values("advantage", ascending=False, kind="stable").groupby(
-            "group", sort=True
-        )
-        return cls(title, tuple(GroupScores(int(number), part, known) for number, part in parts))
+        ordered = table.sort_values("advantage", ascending=False, kind="stable")
+        groups = []
+        for number, part in ordered.groupby("group", sort=True):
+            groups.append(GroupScores(int(number), part, known))
+        return cls(title, tuple(groups))
 
     @property
     def without_spread(self) -> int:
-        """How many of the groups GRPO learns nothing from."""
+        """Number of groups with zero reward variance, from which GRPO learns nothing."""
         return sum(not group.has_spread for group in self.groups)
 
     def __repr__(self) -> str:
@@ -119,5 +126,5 @@ def view(name: str, **values: Any) -> str:
 
 
 def standalone(name: str, **values: Any) -> str:
-    """Return a view with the style it needs, so that it can stand by itself."""
+    """Return a view with its style sheet, to be shown on its own."""
     return f'{style("runs/viewer.css")}<div class="gn-lab">{view(name, **values)}</div>'

@@ -9,20 +9,23 @@ from grpo_nb.runs.rise import Rise
 
 @dataclass(frozen=True)
 class MajorityBaseline:
-    """The most frequent gold answer of the held-out questions, compared with the model's accuracy."""
+    """The most frequent gold answer of the held-out questions, compared with the model's accuracy.
+
+    Attributes:
+        answer: The most frequent gold answer.
+        share: Share of the questions that this answer alone would get right.
+        is_cleared: True if the whole 95 % interval of the model's accuracy lies above `share`.
+        sentence: The comparison in words.
+    """
 
     answer: str
-    """The most frequent gold answer."""
     share: float
-    """Share of the questions that this answer alone would get right."""
     is_cleared: bool
-    """True if the whole 95 % interval of the model's accuracy lies above `share`."""
     sentence: str
-    """The comparison in words."""
 
 
 def baseline_of_task(info: Mapping[str, Any], after: Any) -> MajorityBaseline | None:
-    """Return the baseline from what `run.json` says of the whole task; None if no answer repeats in it.
+    """Return the baseline that run.json records for the task; None if no answer repeats.
 
     Args:
         info: The content of `run.json`.
@@ -31,21 +34,29 @@ def baseline_of_task(info: Mapping[str, Any], after: Any) -> MajorityBaseline | 
     floor = info.get("task", {}).get("floor")
     if floor is None:
         return None
-    answer, share = str(floor[0]), float(floor[1])
+    answer = str(floor[0])
+    share = float(floor[1])
     is_cleared = after.interval[0] > share
-    position = "above" if is_cleared else "not clear of"
-    sentence = f"Always answering {answer!r:.60} would get {share:.1%}: {after.accuracy:.1%} is {position} that floor."
+    position = "is above" if is_cleared else "is not clearly above"
+    sentence = (
+        f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
+        f"{after.accuracy:.1%} {position} this majority-class baseline."
+    )
     return MajorityBaseline(answer=answer, share=share, is_cleared=is_cleared, sentence=sentence)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict for the end of a notebook. Prints as its sentence."""
+    """The verdict on a run, for the end of a notebook. Prints as its sentence.
+
+    Attributes:
+        worked: True if the held-out comparison is better, the majority-class baseline is cleared
+            and the reward rose.
+        sentence: What happened. It starts with "It worked." or with what is missing.
+    """
 
     worked: bool
-    """True if the held-out comparison is better, the majority baseline is cleared and the reward rose."""
     sentence: str
-    """What happened, beginning with "It worked." or with what is missing."""
 
     def __str__(self) -> str:
         return self.sentence
@@ -63,8 +74,9 @@ def judge_outcome(
 
     Args:
         rise: The test of the reward over the steps, from `Run.rise`.
-        comparison: The held-out comparison (`verdict` and `sentence` are read), or None if there is none.
-        baseline: The majority-class baseline, or None where no answer repeats often enough.
+        comparison: The held-out comparison, of which `verdict` and `sentence` are read; None if
+            there is none.
+        baseline: The majority-class baseline; None if no answer repeats often enough.
         obstacles: Reasons why this comparison cannot show that the run worked.
         notes: Further sentences, for the end.
 

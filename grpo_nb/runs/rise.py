@@ -1,6 +1,7 @@
-"""Did the reward of a run rise, by more than the luck of its prompts and draws? A test over steps, not a ratio of a few.
+"""Test whether the reward of a run rose by more than chance, and describe the run in one sentence.
 
-And the sentence about a run that is said everywhere, which goes by that test.
+Prompts and samples differ from step to step, so a comparison of the first and last steps alone
+could show a rise that is luck. The test takes all steps.
 """
 
 import math
@@ -11,99 +12,122 @@ from typing import Any
 from grpo_nb.core.statistics import rise_p_value
 from grpo_nb.runs.rows import Row, mean, series
 
-_LAST = 10
+#: Significance level: of 100 runs that learn nothing, one would be called a rise.
 LEVEL = 0.01
-"""One run in a hundred that learns nothing would be called a rise."""
-_FEWEST = 5
-"""Of four steps in any order, every 24th would rise all the way: no order could be below `LEVEL`."""
+#: Fewest steps that can show a rise. Four steps in random order rise all the way in 1 of 24 cases,
+#: so no order of them could reach `LEVEL`.
+MIN_STEPS = 5
+#: Steps at the end of a run that KL and truncation are averaged over.
+LAST_STEPS = 10
 
 
 @dataclass(frozen=True)
 class Rise:
-    """What the rewards of a run say, step by step."""
+    """Result of the test.
+
+    Attributes:
+        first: Mean of the metric over the first third of the steps. last: Mean of the metric over
+            the last third of the steps. p_value: Probability that a model which learns nothing
+            shows a rise at least as clear; 1 with too few steps.
+        steps: Number of steps at which the metric was measured.
+    """
 
     first: float
-    """Mean of the first third of the steps."""
     last: float
-    """Mean of the last third."""
     p_value: float
-    """How often steps of a model that learns nothing would be in so rising an order; 1 where there is nothing to order."""
     steps: int
 
     @property
     def is_clear(self) -> bool:
-        """Whether luck is ruled out at `LEVEL`."""
+        """True if chance is ruled out at `LEVEL`."""
         return self.p_value < LEVEL
 
     @property
     def claim(self) -> str:
-        """What all sentences about a run begin with, so that none says another thing."""
-        if self.steps < 2:
-            return (
-                f"The reward of the only step is {self.first:.2f}"
-                if self.steps
-                else "No step has a reward"
-            )
-        many = f" {self.steps // 3}" if self.steps >= 6 else ""
-        means = f"from {self.first:.2f} (first{many} of {self.steps} steps) to {self.last:.2f} (last{many})"
+        """Beginning of every sentence about the reward of a run, so that all sentences agree."""
+        if self.steps == 0:
+            return "No step has a reward"
+        if self.steps == 1:
+            return f"The reward of the only step is {self.first:.2f}"
+        third = f" {self.steps // 3}" if self.steps >= 6 else ""
+        start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
+        end = f"{self.last:.2f} (last{third})"
         if self.is_clear:
-            return f"The reward rose {means}"
-        return (
-            f"The reward {'did not rise clearly: it ' if self.steps >= _FEWEST else ''}went {means}"
-        )
+            return f"The reward rose from {start} to {end}"
+        if self.steps >= MIN_STEPS:
+            return f"The reward did not rise clearly: it went from {start} to {end}"
+        return f"The reward went from {start} to {end}"
 
     @property
     def sentence(self) -> str:
-        """In words, also what it means where it did not rise."""
+        """Result in words, with what to do if the reward did not rise."""
         if self.is_clear:
-            one_in = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
-            return f"{self.claim}; of models that learn nothing, 1 in {one_in:,} or fewer would look so."
-        if self.steps < _FEWEST:
-            return f"{self.claim}. Whether it rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
-        lacked = "run.plot() and run.alerts say what it lacked; more steps, or an easier task, make a rise clearer"
-        return f"{self.claim}, as {self.p_value:.0%} of models that learn nothing would show: {lacked}."
+            runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
+            return (
+                f"{self.claim}. A model that learns nothing would show such a rise less than once "
+                f"in {runs:,} runs."
+            )
+        if self.steps < MIN_STEPS:
+            return (
+                f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
+            )
+        return (
+            f"{self.claim}. {self.p_value:.0%} of the runs of a model that learns nothing would "
+            "look the same. run.plot() and run.alerts show what was missing; more steps or an "
+            "easier task make a rise clearer."
+        )
 
     def __repr__(self) -> str:
         return self.sentence
 
 
 def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Rise:
-    """Test whether a metric rises over the steps of a run: the Mann-Kendall test, one-sided.
+    """Test whether a metric rises over the steps of a run (Mann-Kendall test, one-sided).
 
-    Each step of a model that learns nothing samples other prompts and completions, so that all
-    orders of its means have the same probability.
+    Each step of a model that learns nothing samples other prompts and completions, so all orders of
+    its means are equally likely.
 
     Args:
-        rows: Of a run; steps at which the metric was not measured are left out.
-        metric: By its name in the rows.
+        rows: Rows of a run. Steps at which the metric was not measured are left out.
+        metric: Key of the metric in the rows.
 
-    >>> reward_rise([{"step": i, "reward": value} for i, value in enumerate([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4], 1)]).is_clear
+    >>> rewards = [0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4]
+    >>> rows = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    >>> reward_rise(rows).is_clear
     True
     """
     values = [value for value in series(rows, metric) if math.isfinite(value)]
     third = max(1, len(values) // 3)
-    p_value = rise_p_value(values) if len(values) >= _FEWEST else 1.0
+    p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
     return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values))
 
 
 def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:
-    """One sentence about a run so far: what `reward_rise` finds, and of the last steps KL and what is cut at the limit.
+    """Describe a run so far in one sentence: reward, KL, and truncated completions.
 
     Args:
-        rows: Of the run.
-        reference: What its KL is measured to, in words.
+        rows: Rows of the run.
+        reference: Description of the model that the KL is measured against.
     """
     if not rows:
         return "No step has been logged yet."
-    rise, paid = reward_rise(rows), [row for row in rows if "reward" in row]
+    rise = reward_rise(rows)
+    with_reward = [row for row in rows if "reward" in row]
     if not rise.steps:
-        return f"{rise.claim}: it was NaN, None or infinite. gn.check_rewards(rewards, task) says where from."
-    broken = len(paid) - rise.steps
-    # Of a short run so few that the mean does not reach over both of its ends.
-    last = paid[-min(_LAST, max(1, rise.steps // 3)) :]
-    kl, clipped = mean(series(last, "kl")), mean(series(last, "completions/clipped_ratio"))
-    text = rise.claim + (f"; NaN or infinite in {broken} more" if broken else "")
-    text += "; KL not measured" if math.isnan(kl) else f"; KL to {reference} {kl:.3f}"
-    if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit{f' (last {len(last)})' * (len(last) > 1)}"
-    return text + "."
+        return (
+            f"{rise.claim}: it was NaN, None or infinite. gn.check_rewards(rewards, task) shows "
+            "which reward causes this."
+        )
+    parts = [rise.claim]
+    broken = len(with_reward) - rise.steps
+    if broken:
+        parts.append(f"it was NaN or infinite at {broken} more")
+    # In a short run so few steps that the mean does not cover both of its ends.
+    last = with_reward[-min(LAST_STEPS, max(1, rise.steps // 3)) :]
+    kl = mean(series(last, "kl"))
+    parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")
+    truncated = mean(series(last, "completions/clipped_ratio"))
+    if not math.isnan(truncated):
+        span = f" (last {len(last)} steps)" if len(last) > 1 else ""
+        parts.append(f"{truncated:.0%} of the completions truncated{span}")
+    return "; ".join(parts) + "."

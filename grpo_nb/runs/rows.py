@@ -1,4 +1,4 @@
-"""The rows of a run, one for each logged step: tidied, and read back from its folder."""
+"""Rows of a run, one for each logged step: made from the trainer's logs, and read from a file."""
 
 import contextlib
 import json
@@ -13,43 +13,56 @@ from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
-# What the kit writes has five levels at most; Python's own functions fail at about a thousand.
-_MOST_LEVELS = 50
-_MOST_DIGITS = 300
+#: Deepest nesting of a JSON file. The kit writes at most five levels; Python's own functions fail
+#: at about a thousand.
+MAX_LEVELS = 50
+#: Digits of a whole number. The largest float has 309.
+MAX_DIGITS = 300
+#: Errors that a damaged file can cause when its content is used.
+CONTENT_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    OSError,
+)
 
 
 @contextlib.contextmanager
 def reading(
     file: Path, where: str = "", cure: str = "put a copy of it back, or move it away"
 ) -> Iterator[None]:
-    """Name the file in whatever is wrong with its content, as a `ValueError`: JSON's and arrow's own errors name none."""
+    """Raise any error about the content of a file as a `ValueError` that names the file.
+
+    The errors of JSON and pyarrow do not name the file.
+
+    Args:
+        file: The file that is read in the block.
+        where: The place in the file, for the message.
+        cure: What the user can do, for the message.
+    """
     try:
         yield
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-        OSError,
-    ) as error:
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # not pyarrow's, of a damaged file
+    except CONTENT_ERRORS as error:
+        # pyarrow raises an OSError without a number for a damaged file.
+        is_of_the_system = isinstance(error, OSError) and error.errno is not None
+        if is_of_the_system:
             raise
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        place = f"{shown_path(file)}{where}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
-            f"{place} is damaged, or of another version of the kit ({said}): {cure}."
+            f"{shown_path(file)}{where} is damaged, or was written by another version of the kit "
+            f"({reason}): {cure}."
         ) from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, and refuse what no file of a run holds and Python's own functions fail on later.
+    """Parse JSON, and refuse values that no file of a run has and that would fail later.
 
     Raises:
-        ValueError: It is no JSON, nested deeper than 50 levels, or holds a whole number that no float can hold.
+        ValueError: The text is not JSON, is nested deeper than 50 levels, or has a whole number
+            that no float can hold.
 
     >>> parse_json('{"step": 1}')
     {'step': 1}
@@ -57,45 +70,49 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text, parse_int=_whole_number)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {_MOST_LEVELS} levels") from None
-    level = [value]
-    for _ in range(_MOST_LEVELS):
-        level = [held for outer in level for held in _held_by(outer)]
-        if not level:
+        raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels") from None
+    containers = [value]
+    for _ in range(MAX_LEVELS):
+        deeper: list[Any] = []
+        for container in containers:
+            if isinstance(container, dict):
+                deeper.extend(container.values())
+            elif isinstance(container, list):
+                deeper.extend(container)
+        if not deeper:
             return value
-    raise ValueError(f"it is nested deeper than {_MOST_LEVELS} levels")
-
-
-def _held_by(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+        containers = deeper
+    raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels")
 
 
 def _whole_number(digits: str) -> int:
-    # The largest float has 309 digits.
-    if len(digits) > _MOST_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"a whole number of {len(digits)} digits")
     return int(digits)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of a JSON file is a finite number."""
+    """Return True if a value of a JSON file is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_whole(value: Any) -> bool:
-    """Return whether a value of a JSON file is a whole number that arrays can hold."""
+    """Return True if a value of a JSON file is a whole number that an array can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines, a mapping each; no file means none. A last row that a crash cut short is left out.
+    """Read a file of JSON lines, one mapping in each. A missing file has no rows.
+
+    The last line of `metrics.jsonl` is left out if a crash truncated it. All other files are
+    written at once.
 
     Raises:
-        ValueError: Another line cannot be read; names file and line.
+        ValueError: A line cannot be read; the message names file and line.
     """
-    lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n") if file.is_file() else []
+    lines = []
+    if file.is_file():
+        lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n")
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         with reading(file, f", line {number},", "delete that line"):
@@ -103,45 +120,48 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
                 if line.strip():
                     rows.append(_object(parse_json(line)))
             except json.JSONDecodeError:
-                if file.name != "metrics.jsonl" or number < len(
-                    lines
-                ):  # the others are written whole
+                is_truncated = file.name == "metrics.jsonl" and number == len(lines)
+                if not is_truncated:
                     raise
     return rows
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{in_line(value)} is no object")
+        raise ValueError(f"{in_line(value)} is not a JSON object")
     return value
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, Any]:
-    """Turn one of the trainer's log entries into a row: numbers only, and nothing that was not measured."""
-    # As plain numbers: what a reward logs may be numpy's.
+    """Return a row from an entry of the trainer's log: the numbers that were measured."""
+    # Rewards may log numbers of numpy, which become plain ones.
     measured = {key: float(value) for key, value in logs.items() if isinstance(value, numbers.Real)}
-    if beta == 0:  # then Unsloth logs a KL of exact zeros, which was never computed
+    # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
+    if beta == 0:
         measured.pop("kl", None)
     return {"step": step, "max_steps": max_steps, **measured}
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:
-    """The values of a metric, one per row; NaN where it was not measured, or is no number."""
-    return [float(row[key]) if isinstance(row.get(key), (int, float)) else math.nan for row in rows]
+    """Return the value of a metric in each row, and NaN where it was not measured."""
+    values = []
+    for row in rows:
+        value = row.get(key)
+        values.append(float(value) if isinstance(value, (int, float)) else math.nan)
+    return values
 
 
 def mean(values: Sequence[float]) -> float:
-    """Mean of what was measured; NaN if nothing was."""
-    known = [v for v in values if not math.isnan(v)]
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 def best_row(rows: Iterable[Row]) -> Row | None:
-    """Return the row with the best held-out score, the earliest of equals; None where none was taken.
+    """Return the row with the best held-out score, the earliest of equals; None without a score.
 
-    >>> best_row([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}])["step"]
-    5
+    >>> best_row([{"step": step, ACCURACY: score} for step, score in enumerate((0.5, 0.8, 0.8), 1)])
+    {'step': 2, 'holdout/accuracy': 0.8}
     """
-    return max(
-        (row for row in rows if ACCURACY in row), key=lambda row: row[ACCURACY], default=None
-    )
+    scored = [row for row in rows if ACCURACY in row]
+    return max(scored, key=lambda row: row[ACCURACY], default=None)

@@ -1,19 +1,24 @@
-"""A run's folder: what is known is in it at once, and this is the one place that reads it back and writes a step into it.
+"""Read and write the folder of a run, which holds everything that is known about the run.
 
 runs/<name>/
-  run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
-  metrics.jsonl       one JSON object per logged step, appended and flushed, with the alerts that came with it
-  holdout.jsonl       the held-out questions, for comparisons and exports
-  train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
-  chat_template.jinja what prompts were rendered with, for evaluations and exports; response_template.json how calls were read
-  completions/        per logged step: prompt, completion, turns (with tools), each reward, total, advantage (parquet)
-  checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
-  reference/          the adapter that KL is measured to, where training did not start from the base model
-  start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)
-  adapter/            the LoRA of the newest checkpoint, or with settings.keep="best" that of best/
-  figures/            PNG of the curves
-  comparison/         held-out results before and after: numbers, table, figure, every answer
-  README.md           the model card
+  run.json              settings, seeds, versions, machine, data fingerprint, rewards, status
+  (`RunInfo`) metrics.jsonl         one JSON object per logged step, flushed, with the alerts that
+  came with it completions/          per logged step: prompt, completion, turns (with tools), each
+  reward, total,
+                        advantage (parquet)
+  holdout.jsonl         the held-out questions, for comparisons and exports train_questions.txt
+  hashes of the training questions, to recognise held-out questions among them chat_template.jinja
+  the chat template, for evaluations and exports response_template.json   how tool calls were read,
+  where there are tools checkpoints/          the newest two, or the last one of a finished run
+  (`grpo_nb.runs.checkpoints`) start/                what the run started from: adapter, training
+  rows, first completions
+                        (`grpo_nb.training.run_start`)
+  reference/            the adapter that the KL is measured against, if that is not the base model
+  adapter/              the LoRA of the newest checkpoint, or of the best score
+  best/                 the adapter of the best held-out score, if the settings keep it
+  figures/              PNG of the curves
+  comparison/           held-out results before and after: numbers, table, figure, every answer
+  README.md             the model card
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -43,7 +48,7 @@ from grpo_nb.core.files import (
     write_bytes,
     write_json,
     write_text,
-)  # fmt: skip
+)
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import in_line
 from grpo_nb.core.writers import liveness
@@ -69,14 +74,16 @@ from grpo_nb.runs.run_info import (
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
 
-# A run that somebody sends can have any number. What `run_info` takes for a whole number ends here.
-_LAST_SEQUENCE = 2**53 - 1
+#: Highest number of a run in its folder. A run that somebody sends can have any number, and
+#: `run_info` accepts whole numbers up to this one.
+MAX_SEQUENCE = 2**53 - 1
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-_LATER_MEASURES = {
+#: Values of the measures that a comparison of an earlier version did not take.
+LATER_MEASURES = {
     "format_share": None,
     "interval": None,
     "format_interval": None,
@@ -86,7 +93,6 @@ _LATER_MEASURES = {
     "compares_gold": True,
     "model_id": None,
 }
-"""What a comparison of an earlier version has not measured."""
 
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
@@ -94,19 +100,20 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
     Args:
         root: Folder of all runs.
-        name: Its name; by default the time of day it starts.
+        name: Name of the run. Default: the time of the start.
 
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
-        EnvironmentProblem: The root is read-only, or no folder.
-        ValueError: It cannot be the name of a folder.
+        EnvironmentProblem: The root is read-only, or not a folder.
+        ValueError: The name cannot be that of a folder.
     """
     folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     require_writable(Path(root))
     if name is not None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError(
-                f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only."
+                f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
+                "'_' and '-', and begin with a letter or digit."
             )
         folder = Path(root) / name
     folder.mkdir(parents=True)
@@ -114,9 +121,10 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 
 
 class Run(Shown):
-    """A finished, crashed or still running run, read from its folder whenever it is asked.
+    """A finished, crashed or running run. Every property reads the folder when it is asked for.
 
-    `train` returns one that also holds model, tokenizer and rewards; `open_run` gives the same without them.
+    `train` returns a `Run` that also holds the model, the tokenizer and the rewards. `open_run`
+    returns one without them.
     """
 
     def __init__(
@@ -127,55 +135,51 @@ class Run(Shown):
         tokenizer: Any = None,
         rewards: Iterable[Callable[..., Any]] = (),
     ) -> None:
-        self.path, self.model, self.tokenizer, self.rewards = (
-            Path(path),
-            model,
-            tokenizer,
-            list(rewards),
-        )
-        self.name, self.adapter_path, self.start_path = (
-            self.path.name,
-            self.path / "adapter",
-            self.path / "start",
-        )
+        self.path = Path(path)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.rewards = list(rewards)
+        self.name = self.path.name
+        self.adapter_path = self.path / "adapter"
+        self.start_path = self.path / "start"
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file of this run, which may have been sent: it is no link to elsewhere."""
+        """Return the path of a file of this run, which may have been sent; refuse a link."""
         return inside(self.path, name)
 
-    # What it was begun with, and how it stands.
+    # What the run started with, and its status
 
     @property
     def info(self) -> dict[str, Any]:
-        """The content of `run.json`, with the fields of `RunInfo`; one that was not recorded is not there.
+        """Content of `run.json`, with the fields of `RunInfo` that were recorded.
 
         Raises:
-            ValueError: It is damaged, a field is missing or of another type, or a later version wrote it.
+            ValueError: The file is damaged, lacks a field, or was written by a later version.
         """
         return read_run_info(self._file("run.json")).to_dict()
 
     @property
     def started(self) -> datetime.datetime:
-        """When it was started, with the offset of the clock there."""
+        """Time of the start, with the UTC offset of the machine."""
         return self.order[1]
 
     @property
     def order(self) -> tuple[int, datetime.datetime]:
-        """The place of this run among those of its folder: by its number there, then by the clock.
+        """Sort key among the runs of a folder: the number of the run, then the time of its start.
 
-        A clock can be set back, and differs between machines. Runs of earlier versions have no number and come first.
+        Clocks can be set back and differ between machines, so the number comes first. Runs of
+        earlier versions have no number and are the oldest.
         """
         info = self.info
-        return info.get("sequence", 0), datetime.datetime.fromisoformat(
-            info["started"]
-        ).astimezone()
+        started = datetime.datetime.fromisoformat(info["started"]).astimezone()
+        return info.get("sequence", 0), started
 
     @property
     def settings(self) -> Settings:
-        """The settings it was started with.
+        """Settings that the run was started with.
 
         Raises:
-            ValueError: `run.json` is damaged, or holds settings that this version of the kit does not take.
+            ValueError: `run.json` is damaged, or has settings that this version does not know.
         """
         values = self.info["settings"]
         with reading(self.path / "run.json"):
@@ -183,56 +187,80 @@ class Run(Shown):
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any]:
-        """What the chat template was given beside the messages: `Task.chat_template_kwargs`."""
+        """Arguments of the chat template, as in `Task.chat_template_kwargs`."""
         return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
 
     @property
     def reference(self) -> str:
-        """What its KL is measured to, in words."""
+        """Description of the model that the KL is measured against."""
         return self.info.get("reference", "the reference model")
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each reward."""
+        """Weight of each reward by name."""
         return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """The least and the most that each reward pays, unweighted, of those of which it is known."""
-        known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
-        return {reward["name"]: tuple(reward["range"]) for reward in known}
+        """Lowest and highest score of each reward whose range is known, without its weight."""
+        rewards = self.info.get("rewards") or ()
+        return {reward["name"]: tuple(reward["range"]) for reward in rewards if reward.get("range")}
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        """Lowest and highest possible total reward; None if a reward has no known range."""
+        ranges = self.ranges
+        weights = self.weights
+        if not weights or ranges.keys() != weights.keys():
+            return None
+        lowest = 0.0
+        highest = 0.0
+        for name, weight in weights.items():
+            weighted = [weight * end for end in ranges[name]]
+            lowest += min(weighted)
+            highest += max(weighted)
+        return lowest, highest
 
     @property
     def status(self) -> str:
-        """How it stands, in one word; `status_sentence` says more.
+        """Status in one word; `status_sentence` has the details.
 
-        `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
-        `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
-        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked.
+        - `finished`: all steps are done.
+        - `interrupted`: ended by the stop button.
+        - `stopped`: ended by an alert or an observer.
+        - `failed`: ended by an error, which is in `info["error"]`.
+        - `running`: its process is alive.
+        - `crashed`: its process is gone, and did not record an end.
+        - `unknown`: another machine was writing it, which cannot be asked.
         """
-        info = self.info
+        return self._status_of(self.info)
+
+    def _status_of(self, info: Mapping[str, Any]) -> str:
         return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
-        """How it stands, with what is known about it."""
-        status, info = self.status, self.info
-        why = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
-        return status + why.get(status, "")
+        """Status with the reason, if it is known."""
+        return self._status_sentence_of(self.info)
+
+    def _status_sentence_of(self, info: Mapping[str, Any]) -> str:
+        status = self._status_of(info)
+        reasons = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
+        return status + reasons.get(status, "")
 
     @property
     def checkpoint_step(self) -> int | None:
-        """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
-        return max(
-            (step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None
-        )
+        """Step of the newest checkpoint by name; None if there is none. It may be incomplete."""
+        steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
+        return max(steps, default=None)
 
-    # What it logged.
+    # What the run logged
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        rows = read_rows(file := self._file("metrics.jsonl"))
+        """One mapping per logged step, with TRL's metric names, without metrics not measured."""
+        file = self._file("metrics.jsonl")
+        rows = read_rows(file)
         for row in rows:
             with reading(file, f", step {in_line(row.get('step'))},"):
                 check_row(row)
@@ -240,74 +268,83 @@ class Run(Shown):
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """`rows` as a table; NaN where a step did not measure something."""
+        """Table of `rows`, with NaN where a step did not measure a metric."""
         import pandas
 
         return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
     def alerts(self) -> list[Alert]:
-        """The health alerts of this run so far, in the order in which they came."""
+        """Health alerts of this run so far, in the order in which they came."""
         return alerts_of(self.rows)
 
     @property
     def steps(self) -> list[int]:
-        """The steps of which it has completions, in order."""
-        found = (completions_step(file) for file in self.path.glob("completions/step_*.parquet"))
-        return sorted(step for step in found if step is not None)
+        """Steps with recorded completions, in order."""
+        files = self.path.glob("completions/step_*.parquet")
+        steps = [completions_step(file) for file in files]
+        return sorted(step for step in steps if step is not None)
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
-        """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
+        """Return the sampled completions of a step, with prompt, each reward, total and advantage.
+
+        Args:
+            step: The step; None returns the completions of all steps.
 
         Raises:
-            ValueError: The run has no completions of that step; says which it has.
+            ValueError: The run has no completions of that step; the message names those it has.
         """
         import pandas
 
-        steps, tables = self.steps, []
+        steps = self.steps
         if not steps or step not in (None, *steps):
-            span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
+            recorded = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(
-                f"{self.name} has no completions of step {step}; it has those of: {span}."
+                f"{self.name} has no completions of step {step}. Steps with completions: "
+                f"{recorded}."
             )
-        for one in steps if step is None else [step]:
-            with reading(file := self._file(f"completions/step_{one:06d}.parquet")):
+        tables = []
+        for number in steps if step is None else [step]:
+            file = self._file(f"completions/step_{number:06d}.parquet")
+            with reading(file):
                 tables.append(pandas.read_parquet(file))
         return pandas.concat(tables, ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
-        """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
-        return StepGroups.of(
-            f"Step {number} of {self.name}", self.completions(number), self.weights
-        )
+        """Return the groups of a step: completions with scores and totals, ordered by advantage."""
+        title = f"Step {number} of {self.name}"
+        return StepGroups.of(title, self.completions(number), self.weights)
 
     @property
     def best(self) -> Row | None:
-        """The row of its best held-out score so far, of several partly the luckiest; None without `holdout_every`."""
+        """Row with the best held-out score so far; None without `holdout_every`.
+
+        The best of several scores is partly the luckiest one.
+        """
         return best_row(self.rows)
 
     @property
     def sentence(self) -> str:
-        """One sentence about it so far: its reward, its KL, and what is cut at the limit."""
+        """One sentence about the run so far: its reward, its KL, and its truncated completions."""
         return describe(self.rows, self.reference)
 
     def rise(self, metric: str = "reward") -> Rise:
-        """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
+        """Test whether a metric rose over the steps by more than chance (Mann-Kendall test)."""
         return reward_rise(self.rows, metric)
 
     def outcome(self, comparison: Any = None) -> Outcome:
-        """Return the verdict for the end of a notebook: "It worked" only where three measurements agree.
+        """Return the verdict on the run: "It worked" only where three measurements agree.
 
-        The held-out comparison must be better, the model must clear the majority-class baseline where
-        there is one, and the reward must have risen. The comparison must be of this run, from its start
-        to its adapter of today, on questions that were not trained on, and the answers themselves must
-        not have got worse. Otherwise the sentence says what happened instead.
+        The held-out comparison must be better, the model must clear the majority-class baseline
+        where there is one, and the reward must have risen. The comparison must be of this run, from
+        its start to its adapter of today, on questions that were not trained on, and the answers
+        themselves must not have got worse. Otherwise the sentence says what happened instead.
 
         Args:
-            comparison: From `gn.compare`; the one saved with this run if not given.
+            comparison: A comparison from `gn.compare`. Default: the one saved with this run.
 
         Raises:
-            TypeError: It is no comparison.
+            TypeError: `comparison` is not a comparison.
 
         >>> print(run.outcome(gn.compare(run, task)).sentence[:17])
         No gain is shown:
@@ -315,7 +352,7 @@ class Run(Shown):
         comparison = self.comparison if comparison is None else comparison
         if comparison is not None and not hasattr(comparison, "verdict"):
             raise TypeError(
-                f"{comparison!r:.80} is no comparison: write run.outcome(gn.compare(run, task))."
+                f"{comparison!r:.80} is not a comparison. Write run.outcome(gn.compare(run, task))."
             )
         return judge_outcome(
             self.rise(),
@@ -330,15 +367,14 @@ class Run(Shown):
         if comparison is None:
             return []
         obstacles = []
-        # A comparison of an earlier version does not say which models it is of.
-        before, after = (
-            getattr(side, "model_id", None) for side in (comparison.before, comparison.after)
-        )
+        # A comparison of an earlier version does not record its models.
+        before = getattr(comparison.before, "model_id", None)
+        after = getattr(comparison.after, "model_id", None)
         if after is not None and after != self.model_id("adapter"):
             obstacles.append("the comparison is not of the adapter that this run has now")
         elif before is not None and before != self.model_id("start"):
             obstacles.append(
-                "the comparison does not begin with the model that this run started from"
+                "the comparison does not start with the model that this run started from"
             )
         known = comparison.contamination
         if known is not None and known.count:
@@ -358,14 +394,16 @@ class Run(Shown):
         return notes
 
     def model_id(self, part: str) -> str:
-        """Return what tells apart the models of all runs: a hash of an adapter file.
+        """Return an id of a model of this run, which no model of another run has.
+
+        It is a hash of the adapter's file.
 
         Args:
-            part: `adapter` for what the run left, `start` for what it started from.
+            part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
         folders = [self.adapter_path]
         if part == "start":
-            # Runs of earlier versions kept it only as the reference of their KL.
+            # Runs of earlier versions kept the first adapter only as the reference of their KL.
             folders = [self.start_path, self.path / "reference"]
         for folder in folders:
             file = folder / "adapter_model.safetensors"
@@ -374,43 +412,57 @@ class Run(Shown):
                     return f"{part} {hashlib.file_digest(stream, 'sha256').hexdigest()[:16]}"
         return f"{part} of {self.name}"
 
-    def plot(self) -> Figure:
-        """The training curves as a figure, the same as shown live."""
-        # Here, so that looking at a run's numbers loads no matplotlib.
+    def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
+        """Draw the training curves, as they are shown live.
+
+        Args:
+            panels: "main" draws total reward, each reward and held-out scores; "all" draws every
+                metric that was measured.
+        """
+        # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
 
         return training_figure(
-            self.rows, self.weights, self.settings.beta, self.reference, alerts=self.alerts
+            self.rows,
+            self.weights,
+            self.reference,
+            alerts=self.alerts,
+            reward_range=self.reward_range,
+            panels=panels,
         )
 
-    # What it is asked about, and what came after its training.
+    # Evaluations and exports
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
-        """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
+        """Held-out rows that the run was started with: `prompt`, `question`, `answer`."""
         return read_rows(self._file("holdout.jsonl"))
 
     @property
     def trained_questions(self) -> TrainedQuestions | None:
-        """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
+        """Hashes of the training questions, to recognise them elsewhere; None if not kept.
+
+        Raises:
+            ValueError: The file is empty or damaged, so that every question would seem to be new.
+        """
         file = self._file("train_questions.txt")
         if not file.is_file():
             return None
         with reading(file):
             known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
-            if {*map(len, known.hashes)} != {
-                16
-            }:  # then held-out questions would seem to be new ones
-                raise ValueError("it is empty, or a line is cut")
+            lengths = {len(digest) for digest in known.hashes}
+            if lengths != {16}:
+                raise ValueError("it is empty, or a line is truncated")
             return known
 
     @property
     def comparison(self) -> SimpleNamespace | None:
-        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer.
+        """Numbers of the last held-out comparison; None if there is none.
 
-        `before` and `after` have the fields of an `Evaluation` but its rows: shares are from 0 to 1, lengths in tokens.
-        `base` too, where the run started from a trained adapter; else it is None. A comparison of an earlier version has
-        None for each measure that it did not take.
+        `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
+        and 1, lengths in tokens. `base` has them too if the run started from a trained adapter, and
+        is None otherwise. Measures that an earlier version did not take are None.
+        `gn.evaluation.open_comparison` returns the comparison with every answer.
         """
         file = self._file("comparison/comparison.json")
         if not file.is_file():
@@ -422,7 +474,7 @@ class Run(Shown):
             for name in ("before", "after", "base"):
                 stored = saved.get(name)
                 sides[name] = (
-                    None if stored is None else SimpleNamespace(**(_LATER_MEASURES | stored))
+                    None if stored is None else SimpleNamespace(**(LATER_MEASURES | stored))
                 )
             majority = saved.get("majority")
             if majority is not None:
@@ -438,48 +490,50 @@ class Run(Shown):
 
     @property
     def exports(self) -> list[SimpleNamespace]:
-        """The verified exports of this run, oldest first: `path`, `kind` (`merged bfloat16`), `sentence`."""
-        with reading(file := self._file("exports.json")):
+        """Verified exports of this run, oldest first, each with `path`, `kind` and `sentence`."""
+        file = self._file("exports.json")
+        with reading(file):
             entries = parse_json(file.read_text("utf-8")) if file.is_file() else []
             for entry in entries:
                 check_fields("an export", entry, EXPORT_FIELDS)
             return [SimpleNamespace(**entry) for entry in entries]
 
-    # What is written.
+    # Writing
 
     def write_info(self, info: RunInfo) -> None:
-        """Write `run.json`; it is what makes a folder a run, so it comes first."""
+        """Write `run.json`. It makes a folder a run, so it is written first."""
         info.write(self.path / "run.json")
 
     def write_step(self, row: Mapping[str, Any], table: pandas.DataFrame | None) -> None:
-        """Add the completions of a step, if it made any, and then its row, which is thus never without them.
+        """Write the completions of a step, if there are any, and then its row.
+
+        In this order a row never lacks its completions.
 
         Raises:
-            TypeError: A value of the row is no number.
+            TypeError: A value of the row is not a number.
         """
         line = json.dumps(row, default=float) + "\n"
         if table is not None:
             (self.path / "completions").mkdir(exist_ok=True)
-            with staged_file(
-                self.path / "completions" / f"step_{row['step']:06d}.parquet"
-            ) as staged:
+            file_name = f"step_{row['step']:06d}.parquet"
+            with staged_file(self.path / "completions" / file_name) as staged:
                 table.to_parquet(staged, index=False)
-        # Opened anew each time: a network drive sends a file away when it is closed.
+        # Opened for each row, because a network drive uploads a file when it is closed.
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
     def keep_questions(self, trained: Iterable[Any], held_out: Iterable[Mapping[str, Any]]) -> None:
-        """Keep the held-out rows, for comparisons and exports, and hashes of the questions that it is trained on."""
-        names = ("prompt", "question", "answer", ACCEPTED)
-        kept = [{name: row[name] for name in names if name in row} for row in held_out]
-        write_text(
-            self.path / "holdout.jsonl",
-            "".join(json.dumps(row, default=str) + "\n" for row in kept),
-        )
+        """Write the held-out rows, and hashes of the training questions."""
+        columns = ("prompt", "question", "answer", ACCEPTED)
+        lines = []
+        for row in held_out:
+            kept = {name: row[name] for name in columns if name in row}
+            lines.append(json.dumps(kept, default=str) + "\n")
+        write_text(self.path / "holdout.jsonl", "".join(lines))
         write_hashes(self.path / "train_questions.txt", trained)
 
     def save_figure(self) -> None:
-        """Write the curves as an image; a run without a row has none."""
+        """Write the curves as an image, if the run has a row."""
         from grpo_nb.runs.figure import png
 
         if self.rows:
@@ -487,36 +541,37 @@ class Run(Shown):
             write_bytes(self.path / "figures" / "training.png", png(self.plot(), dpi=150))
 
     def record_export(self, path: str, kind: str, sentence: str) -> None:
-        """Append an export to those of this run; what was at the same path before is there no more."""
+        """Record an export of this run, in place of an earlier one at the same path."""
         others = [vars(other) for other in self.exports if other.path != path]
-        write_json(
-            self.path / "exports.json",
-            [*others, {"path": path, "kind": kind, "sentence": sentence}],
-        )
+        entry = {"path": path, "kind": kind, "sentence": sentence}
+        write_json(self.path / "exports.json", [*others, entry])
 
-    # What it says of itself.
+    # Display
 
     def _parts(self) -> Iterator[Part]:
-        yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield self.sentence
-        for entry in self.info.get("resumed", ()):
+        # Each file is read once, however many lines need it.
+        info = self.info
+        rows = self.rows
+        yield bold(f"Run {self.name}: {self._status_sentence_of(info)}.")
+        yield describe(rows, info.get("reference", "the reference model"))
+        for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
-        if (best := self.best) is not None:
-            kept = (
-                f" The adapter is that of step {self.info['adapter_step']}."
-                if "adapter_step" in self.info
-                else ""
-            )
+        best = best_row(rows)
+        if best is not None:
+            kept = ""
+            if "adapter_step" in info:
+                kept = f" The adapter is that of step {info['adapter_step']}."
             yield f"Best held-out score: {_heldout_in_words(best)} at step {best['step']}.{kept}"
-            if "heldout_judge" in self.info:
-                yield f"Correct is {self.info['heldout_judge']}."
-        if self.status not in ("finished", "running") and self.checkpoint_step is not None:
-            yield f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})"
-        if (comparison := self.comparison) is not None:
+            if "heldout_judge" in info:
+                yield f"Counted as correct: {info['heldout_judge']}."
+        step = self.checkpoint_step
+        if step is not None and self._status_of(info) not in ("finished", "running"):
+            yield f"To resume it at step {step}: gn.train(..., resume={self.name!r})"
+        comparison = self.comparison
+        if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
-        yield from (
-            f"Exported {export.kind}: {export.path} ({export.sentence})" for export in self.exports
-        )
+        for export in self.exports:
+            yield f"Exported {export.kind}: {export.path} ({export.sentence})"
         yield f"Folder: {shown_path(self.path)}"
 
 
@@ -531,13 +586,15 @@ def _heldout_in_words(row: Row) -> str:
 
 
 def open_run(path: str | Path | Run) -> Run:
-    """Open a run from its folder, or by its name in `runs`, whether finished, crashed or running, without loading a model.
+    """Open a run from its folder, or by its name in `runs`, without loading a model.
 
-    What takes a run asks here, and so takes its folder too: a run is returned as it is.
+    The run may be finished, crashed or running. A `Run` is returned as it is, so that every
+    function that takes a run takes its folder too.
 
     Raises:
-        FileNotFoundError: There is no run at that path; names those in it or beside it.
-        ValueError: Something in it is a symbolic link: work on the run would read or write elsewhere.
+        FileNotFoundError: There is no run at that path; the message names runs nearby.
+        ValueError: Something in the folder is a symbolic link, so that work on the run would read
+            or write elsewhere.
 
     >>> gn.open_run(run.path).status
     'finished'
@@ -550,37 +607,45 @@ def open_run(path: str | Path | Run) -> Run:
         if (folder / "run.json").is_file():
             refuse_links(folder)
             return Run(folder)
-    place = path if path.is_dir() else path.parent
-    there = ", ".join(sorted(file.parent.name for file in place.glob("*/run.json"))) or "none"
+    searched = path if path.is_dir() else path.parent
+    names = sorted(file.parent.name for file in searched.glob("*/run.json"))
     raise FileNotFoundError(
-        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {there}."
+        f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(searched)!r}: "
+        f"{', '.join(names) or 'none'}."
     )
 
 
 def completions_step(file: Path) -> int | None:
-    """Return the step whose completions a file holds; None for a file of another name."""
+    """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
     return int(match[1]) if match else None
 
 
 def next_sequence(root: Path) -> int:
-    """Return the number of a new run: one more than the highest of the runs that can be read in a folder."""
+    """Return the number of a new run: one more than the highest number in its folder."""
     numbers = [0]
     for file in root.glob("*/run.json"):
         with contextlib.suppress(OSError, ValueError):
             numbers.append(Run(file.parent).info.get("sequence", 0))
-    return min(max(numbers) + 1, _LAST_SEQUENCE)
+    return min(max(numbers) + 1, MAX_SEQUENCE)
 
 
 def seconds_since_written(path: Path) -> float:
-    """Seconds since anything of a run was written."""
-    # Not what is hidden, which its writer renames and removes.
-    return time.time() - max(file.stat().st_mtime for file in (path, *path.glob("[!.]*")))
+    """Return the seconds since a file of a run was written."""
+    # Hidden files are left out, because the writing process renames and removes them.
+    files = [path, *path.glob("[!.]*")]
+    return time.time() - max(file.stat().st_mtime for file in files)
 
 
 def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
-    """Return what is known to have been trained on, from the training part of a task (None: no such part) and from runs."""
-    known = [trained for run in runs if (trained := run.trained_questions) is not None]
+    """Return the questions that were trained on, from a task and from runs; None if none are known.
+
+    Args:
+        train: The training part of a task; None if there is none.
+        runs: Runs whose training questions count too.
+    """
+    known = [run.trained_questions for run in runs]
     if train is not None and len(train):
         known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
+    known = [questions for questions in known if questions is not None]
     return functools.reduce(operator.or_, known) if known else None

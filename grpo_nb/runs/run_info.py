@@ -1,8 +1,8 @@
-"""`RunInfo`, the content of `run.json`, written and read here; and the shape of a run's other files.
+"""Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
-Each file is checked for its shape before anything uses it. A run's folder can come from anybody, and
-from another version of the kit. Errors name the file, the field and the value, so that no reader of
-a run has to expect a missing field or a text in place of a number.
+Each file is checked for its shape before anything uses it. A run's folder can come from anybody,
+and from another version of the kit. Errors name the file, the field and the value, so that no
+reader of a run has to expect a missing field or a text in place of a number.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from grpo_nb.runs.alert import alert_from
 from grpo_nb.runs.rows import ACCURACY, is_number, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
-#: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the older
-#: ones in `read_run_info`. Files of before it was introduced have none, and are read as version 1.
+#: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
+#: older ones in `read_run_info`. Files of before it was introduced have none, and are read as
+#: version 1.
 FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
 # Rows are read as numbers under these names, by the figure, the sentences and the health rules.
@@ -44,7 +45,7 @@ class Field(NamedTuple):
 
     is_valid: Callable[[Any], bool]
     words: str
-    """What a value must be, for the message."""
+    """Description of the allowed values, for the message."""
     is_required: bool = True
 
 
@@ -128,8 +129,8 @@ def read_run_info(path: Path) -> RunInfo:
     """Read a `run.json` and check every field that the kit uses. Unknown fields are left out.
 
     Raises:
-        ValueError: The file is damaged, a field is missing or of another type, or a later version of
-            the kit wrote the file; names file, field and value.
+        ValueError: The file is damaged, a field is missing or of another type, or a later version
+            of the kit wrote the file; names file, field and value.
     """
     with reading(path):
         content = parse_json(path.read_text("utf-8"))
@@ -137,8 +138,9 @@ def read_run_info(path: Path) -> RunInfo:
         check_fields("run.json", {"format_version": version}, {"format_version": _COUNT})
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"{shown_path(path)} has format version {version}, and this version of grpo_nb reads up to "
-            f"{FORMAT_VERSION}: open the run with the version of grpo_nb that wrote it, or a later one."
+            f"{shown_path(path)} has format version {version}, and this version of grpo_nb reads "
+            f"up to {FORMAT_VERSION}: open the run with the version of grpo_nb that wrote it, or a "
+            "later one."
         )
     _check_run_info(path, content)
     names = {field.name for field in dataclasses.fields(RunInfo)}
@@ -153,7 +155,8 @@ def _check_run_info(path: Path, info: Any) -> None:
             check_fields("run.json of a running run", info, _PROCESS)
         check_fields("task", info["task"], _TASK)
         AnswerFormat(**info["task"]["format"])
-        # `Run.settings` checks all of them, for this version; a run of another one can still be listed.
+        # `Run.settings` checks all of them, for this version; a run of another one can still be
+        # listed.
         check_fields("settings", info["settings"], _SETTINGS)
         check_fields("extra", info["settings"].get("extra", {}), _EXTRA)
         for reward in info["rewards"]:
@@ -194,7 +197,9 @@ def check_comparison(saved: Any) -> None:
 
 
 def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
-    """Check that an object of a JSON file has these fields, each of the right type; more fields do no harm.
+    """Check that an object of a JSON file has these fields, each of the right type.
+
+    Other fields are allowed.
 
     Raises:
         ValueError: Names the first that is missing, or is something else.

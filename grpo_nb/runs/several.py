@@ -1,4 +1,4 @@
-"""Runs side by side: a table of all those in a folder, or of some of them with their curves in one figure."""
+"""Show several runs: a table of all runs in a folder, or chosen runs with their curves."""
 
 from __future__ import annotations
 
@@ -19,19 +19,36 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-# Characters of each value in the column "what differs": a list of rewards fits, a text of somebody's does not fill the page.
-_MOST_SHOWN = 300
+#: Characters of a value in the column "what differs". A list of rewards fits; a long text does not
+#: fill the page.
+MAX_VALUE_CHARACTERS = 300
+#: Steps whose mean reward the table shows.
+LAST_STEPS = 10
+#: Held-out measures: label, and name of the share in a comparison.
+HELDOUT_MEASURES = {
+    "correct": "accuracy",
+    "in the format": "format_share",
+    "correct anywhere": "anywhere_share",
+}
 
 
 @dataclass(frozen=True, repr=False)
 class SideBySide(Shown, Sequence):
-    """Some runs. Shows itself as a table, and as curves where they were chosen; `[i]` and iteration give the runs."""
+    """Several runs, shown as a table and, if they were chosen one by one, as curves.
+
+    Indexing and iteration give the runs.
+
+    Attributes:
+        title: Title of the table.
+        runs: The runs.
+        is_drawn: True if the curves are shown above the table.
+        unreadable: Reason why a run cannot be read, by the name of its folder.
+    """
 
     title: str
     runs: tuple[Run, ...]
     is_drawn: bool = True
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Name -> why it cannot be read."""
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -41,57 +58,55 @@ class SideBySide(Shown, Sequence):
 
     @property
     def named(self) -> dict[str, Run]:
-        """They by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
+        """Runs by name, or by path where two runs share a name."""
         names = [run.name for run in self.runs]
-        return {
-            run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run
-            for run in self.runs
-        }
+        named = {}
+        for run in self.runs:
+            is_unique = names.count(run.name) == 1
+            named[run.name if is_unique else str(shown_path(run.path))] = run
+        return named
 
     @property
     def differences(self) -> dict[str, dict[str, Any]]:
-        """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
-        facts = {name: _facts(run.info) for name, run in self.named.items()}
-        keys = dict.fromkeys(key for known in facts.values() for key in known)
-        found = {key: {name: known.get(key, "") for name, known in facts.items()} for key in keys}
-        return {
-            key: values
-            for key, values in found.items()
-            if len({str(value) for value in values.values()}) > 1
-        }
+        """Settings, rewards, tasks and versions that differ: for each, its value by run."""
+        facts_of_runs = {name: _facts(run.info) for name, run in self.named.items()}
+        keys = dict.fromkeys(key for facts in facts_of_runs.values() for key in facts)
+        differences = {}
+        for key in keys:
+            values = {name: facts.get(key, "") for name, facts in facts_of_runs.items()}
+            if len({str(value) for value in values.values()}) > 1:
+                differences[key] = values
+        return differences
 
     @property
     def table(self) -> pandas.DataFrame:
-        """Name, status, steps, mean reward of the last 10 steps, held-out measures, and differences."""
+        """Table of names, status, steps, mean reward, held-out measures, and differences."""
         import pandas
 
-        lines, differences = [], self.differences
+        differences = self.differences
+        lines = []
         for name, run in self.named.items():
-            rows, compared = run.rows, run.comparison
-            steps = f"{rows[-1]['step'] if rows else 0} of {run.settings.max_steps}"
-            held_out = "not compared" if compared is None else _held_out(compared)
-            shown = {
-                key: shorten(str(values[name]), _MOST_SHOWN) for key, values in differences.items()
+            rows = run.rows
+            comparison = run.comparison
+            done = rows[-1]["step"] if rows else 0
+            values = []
+            for key, value_by_run in differences.items():
+                values.append(f"{key}={shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)}")
+            # JSON and names of folders can hold half a character, which pandas does not accept.
+            line = {
+                "name": displayable(name),
+                "status": run.status,
+                "steps": f"{done} of {run.settings.max_steps}",
+                "reward": mean(series(rows[-LAST_STEPS:], "reward")),
+                "held-out": "not compared" if comparison is None else _heldout(comparison),
+                "what differs": displayable(", ".join(values)),
             }
-            differs = ", ".join(f"{key}={value}" for key, value in shown.items())
-            # Half a character, which JSON and names of folders can hold, is no text for pandas.
-            texts = displayable(name), displayable(differs)
-            lines.append(
-                (
-                    texts[0],
-                    run.status,
-                    steps,
-                    mean(series(rows[-10:], "reward")),
-                    held_out,
-                    texts[1],
-                )
-            )
-        return pandas.DataFrame(
-            lines, columns=["name", "status", "steps", "reward", "held-out", "what differs"]
-        )
+            lines.append(line)
+        columns = ["name", "status", "steps", "reward", "held-out", "what differs"]
+        return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
-        """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
+        """Draw reward, held-out accuracy, KL and length of all runs, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
         return overlay({name: run.rows for name, run in self.named.items()})
@@ -101,46 +116,49 @@ class SideBySide(Shown, Sequence):
 
         yield bold(self.title)
         if self.is_drawn:
-            yield drawn(self.plot(), "plot() draws their curves.")
+            yield drawn(self.plot(), "The curves of these runs: .plot() draws them.")
         table = self.table.round(2)
         yield Table(
             table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)
         )
-        yield from (f"{name} cannot be read: {why}" for name, why in self.unreadable.items())
+        for name, reason in self.unreadable.items():
+            yield f"{name} cannot be read: {reason}"
 
 
 def list_runs(root: str | Path | None = None) -> SideBySide:
-    """List the runs of a folder, in the order in which they were started, whether finished, crashed or running.
+    """List the runs of a folder in the order in which they were started.
 
-    A run that cannot be read is named below the table with the reason, and hides no other.
+    A run that cannot be read is named below the table with the reason.
 
     Args:
-        root: `settings.run_root`; its default, `runs`, if not given.
+        root: The folder. Default: the default of `settings.run_root`, which is `runs`.
 
     >>> "tiny" in [run.name for run in gn.runs.list(run.path.parent)]
     True
     """
     root = Path(root or Settings().run_root).expanduser()
-    runs, unreadable = [], {}
+    readable = []
+    unreadable = {}
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
             run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
-            runs.append((run.order, run))
+            readable.append((run.order, run))
         except (OSError, ValueError) as error:
-            # The name of a folder can hold line breaks.
-            unreadable[" ".join(file.parent.name.split())] = str(error)
-    ordered = tuple(run for _, run in sorted(runs, key=lambda pair: pair[0]))
-    return SideBySide(
-        f"{len(runs)} run{'s' * (len(runs) != 1)} in {root}", ordered, False, unreadable
-    )
+            name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
+            unreadable[name] = str(error)
+    readable.sort(key=lambda pair: pair[0])
+    runs = tuple(run for _, run in readable)
+    plural = "" if len(runs) == 1 else "s"
+    title = f"{len(runs)} run{plural} in {root}"
+    return SideBySide(title, runs, is_drawn=False, unreadable=unreadable)
 
 
 def side_by_side(*runs: Run | str | Path) -> SideBySide:
-    """Put runs side by side: one figure, and a table of the settings, rewards, data and versions that differ.
+    """Show runs side by side: one figure, and a table of the settings and versions that differ.
 
     Args:
-        *runs: They, their paths or names.
+        *runs: Runs, or their paths or names.
 
     Raises:
         FileNotFoundError: There is no run at a path.
@@ -152,27 +170,26 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
     return SideBySide("Runs " + ", ".join(run.name for run in opened), opened)
 
 
-def _held_out(compared: SimpleNamespace) -> str:
-    """Return each measure before and after: the format alone may be what improved."""
-    measures = {
-        "correct": "accuracy",
-        "in the format": "format_share",
-        "correct anywhere": "anywhere_share",
-    }
+def _heldout(comparison: SimpleNamespace) -> str:
+    """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
-    for label, name in measures.items():
-        before, after = getattr(compared.before, name, None), getattr(compared.after, name, None)
+    for label, name in HELDOUT_MEASURES.items():
+        before = getattr(comparison.before, name, None)
+        after = getattr(comparison.after, name, None)
         if before is not None and after is not None:
             parts.append(f"{label} {before:.0%} to {after:.0%}")
     return ", ".join(parts)
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run was made of, as values by name."""
+    facts = dict(info["settings"])
+    facts.pop("run_root", None)
+    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info.get("rewards", ())]
+    facts["rewards"] = ", ".join(rewards)
     task = info.get("task", {})
-    return {
-        **{key: value for key, value in info["settings"].items() if key != "run_root"},
-        "rewards": ", ".join(f"{r['name']} x{r['weight']:g}" for r in info.get("rewards", ())),
-        "task": f"{task.get('name')} ({task.get('train')} rows, {task.get('fingerprint')})",
-        "number type": info.get("number_type"),
-        **{f"{package} version": version for package, version in info.get("versions", {}).items()},
-    }
+    facts["task"] = f"{task.get('name')} ({task.get('train')} rows, {task.get('fingerprint')})"
+    facts["dtype"] = info.get("number_type")
+    for package, version in info.get("versions", {}).items():
+        facts[f"{package} version"] = version
+    return facts

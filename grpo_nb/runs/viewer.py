@@ -1,7 +1,7 @@
-"""The run viewer: a widget over a run's folder. What it shows is `Run`'s to compute, and can be had without it.
+"""The run viewer: a widget that shows the folder of a run. All that it shows can be had from `Run`.
 
-Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a training in the same kernel
-nothing here answers, from another notebook everything does.
+Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells: during a
+training in the same kernel nothing here answers, from another notebook everything does.
 """
 
 import base64
@@ -17,19 +17,23 @@ from grpo_nb.runs.figure import png
 from grpo_nb.runs.groups import StepGroups, view
 from grpo_nb.runs.run_folder import Run, open_run
 
-_NO_STEP = ("none yet", -1)  # a slider takes no None
+#: Option of the slider before the first step is recorded. A slider cannot hold None.
+_NO_STEP = ("none yet", -1)
 
 
 class RunViewer(Panel):
-    """Look into a run, finished, crashed or running: its curves and alerts, any step's completions.
+    """Widget that shows a finished, crashed or running run: curves, alerts, completions of a step.
 
-    Reads the file of the step that is shown and no other.
+    Only the file of the step that is shown is read.
 
     Args:
-        run: From `train` or `open_run`, or the path of its folder.
+        run: A run from `train` or `open_run`, or the path of its folder.
 
     Raises:
         FileNotFoundError: There is no run at that path.
+
+    Attributes:
+        logged: The groups of the step that is shown; None if the run has no completions yet.
 
     >>> RunViewer("runs/first")  # doctest: +SKIP
     """
@@ -40,8 +44,9 @@ class RunViewer(Panel):
         super().__init__()
         self.run = open_run(run)
         self.logged: StepGroups | None = None
-        """The step shown, as it was logged; None where the run has no completions yet."""
-        self._title, self._curves_view, self._step_view = empty_view(), empty_view(), empty_view()
+        self._title = empty_view()
+        self._curves_view = empty_view()
+        self._step_view = empty_view()
         self._refresh_button = button(
             "Read again", tooltip="Read what a running training has written since"
         )
@@ -69,32 +74,32 @@ class RunViewer(Panel):
 
     @property
     def step(self) -> int | None:
-        """The step shown; setting it goes to that step, or the nearest with completions."""
+        """Step that is shown. Setting it shows that step, or the nearest one with completions."""
         return self._slider.value if self._slider.value >= 0 else None
 
     @step.setter
     def step(self, step: int) -> None:
-        self._slider.value = min(
-            (known for _, known in self._slider.options), key=lambda known: abs(known - step)
-        )
+        steps = [recorded for _, recorded in self._slider.options]
+        self._slider.value = min(steps, key=lambda recorded: abs(recorded - step))
 
     @in_panel
     def refresh(self) -> None:
-        """Read what a running training has written since."""
-        shown, was_last = self.step, self._slider.index == len(self._slider.options) - 1
-        self.panel_title, steps = f"Run {self.run.name}: {self.run.status}", self.run.steps
+        """Read what a running training has written since the last time."""
+        shown = self.step
+        was_last = self._slider.index == len(self._slider.options) - 1
+        steps = self.run.steps
+        self.panel_title = f"Run {self.run.name}: {self.run.status}"
         self._title.value = title(self.panel_title)
+        # A slider at the last step follows a running training.
+        if steps and (was_last or shown not in steps):
+            shown = steps[-1]
         with self._quietly():
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
-            self._slider.value = (
-                (steps[-1] if was_last or shown not in steps else shown) if steps else -1
-            )
+            self._slider.value = shown if steps else _NO_STEP[1]
         figure = self.run.plot()
-        picture, words = (
-            base64.b64encode(png(figure)).decode(),
-            f"Training curves. {figure.get_label()}",
-        )
-        self._curves_view.value = view("curves", picture=picture, alt=words, alerts=self.run.alerts)
+        picture = base64.b64encode(png(figure)).decode()
+        alt = f"Training curves. {figure.get_label()}"
+        self._curves_view.value = view("curves", picture=picture, alt=alt, alerts=self.run.alerts)
         self._pick_step()
 
     def __repr__(self) -> str:
@@ -102,7 +107,7 @@ class RunViewer(Panel):
 
     @in_panel
     def _pick_step(self) -> None:
-        """Show the groups of the step, each to be unfolded."""
+        """Show the groups of the chosen step, folded."""
         if not self._is_quiet:
             self.logged = self.run.step(self.step) if self.step is not None else None
             self._step_view.value = view("step", step=self.logged, at=self.step)

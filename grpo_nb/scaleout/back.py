@@ -135,7 +135,7 @@ def open_project(folder: str | Path) -> Project:
 
 def _make_run(folder: Path, place: Path, recorded: Mapping[str, Any]) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
-    from grpo_nb.training.callback import completions_table
+    from grpo_nb.training.recorder import completions_table
 
     weights = {entry["name"]: entry["weight"] for entry in recorded["rewards"]}
     finished = json.loads((place / "result" / "finished.json").read_text("utf-8"))

@@ -1,16 +1,17 @@
-"""One run, begun, gone on with and ended: training, resuming, dry runs and priming.
+"""Start, resume and end a run; try the first step without training.
 
-Not here: what a run's folder holds (`runs`), and what is made of it afterwards (`evaluation`, `export`).
+The run's folder is described in `runs`, and what is made of a run afterwards in `evaluation` and
+`export`.
 """
 
 import lazy_loader
 
-# Found when asked for: most of them import trl, and unsloth before it. `gn.train` and `gn.dry_run` are those of the files.
+# Loaded on first use, because most of these files import trl, and unsloth before it. `train` and
+# `dry_run` are `gn.train` and `gn.dry_run`.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "effective": ["effective_settings"],
-        "priming": ["prime"],
-        "callback": ["Observer"],
+        "recorder": ["Observer"],
     },
 )

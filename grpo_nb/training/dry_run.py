@@ -1,9 +1,9 @@
-"""A dry run: generate and score as training would, and update nothing.
+"""Generate and score the first step of a training, and update nothing.
 
-For debugging rewards, prompts and sampling before a single step is paid for. The trainer's own path does it, with its data
-order, sampler, reward calls and advantages, and is left before anything computes a loss. So it is, completion by completion,
-the first step of a training with the same settings. `baseline` asks another question, whether there is a signal on prompts
-drawn at random.
+A dry run is for debugging rewards, prompts and sampling before a training. It uses the trainer's
+own order of data, sampler, reward calls and advantages, and stops before a loss is computed, so it
+gives the first step of a training with the same settings, completion by completion. (`baseline`
+answers another question: whether randomly chosen prompts give a learning signal.)
 """
 
 import contextlib
@@ -28,8 +28,8 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.callback import completions_table
 from grpo_nb.training.prepare import CALL, build_trainer, prepare, reference_adapter
+from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
 
@@ -43,9 +43,10 @@ def dry_run(
 ) -> StepGroups:
     """Generate and score the first step of a training, and leave everything as it was.
 
-    No loss, no gradient, no optimizer: the model's tensors, the random state and the run folders stay as they are. Rewards see
-    the `trainer_state` of the training. What they remember is put back afterwards, if it is theirs to tell (`state_dict` and
-    `load_state_dict`). Arguments are those of `train`, and so is what it refuses.
+    There is no loss, no gradient and no optimizer step. The model's tensors, the random state and
+    the folders of runs do not change. Rewards get the `trainer_state` of the training. If a reward
+    has `state_dict` and `load_state_dict`, what it remembers is restored afterwards. The arguments,
+    and the errors for wrong ones, are those of `train`.
 
     Returns:
         The groups with scores, totals and advantages, as `run.step(1)` will have them.
@@ -63,42 +64,43 @@ def dry_run(
         rewards=rewards,
         settings=settings,
     )
-    memory = stateful_holders(reward_list(rewards))
-    # Copied, for a state_dict may hand out the very lists that the reward adds to; a reward itself may hold a lock or a model.
-    known = {name: copy.deepcopy(reward.state_dict()) for name, reward in memory.items()}
+    holders = stateful_holders(reward_list(rewards))
+    # Copied, because a state_dict may return the very lists that the reward adds to. The reward
+    # itself may hold a lock or a model, which cannot be copied.
+    states = {name: copy.deepcopy(reward.state_dict()) for name, reward in holders.items()}
     try:
         with (
             kept_random_state(),
             kept_modes(model),
             reference_adapter(model),
-            tempfile.TemporaryDirectory() as nowhere,
+            tempfile.TemporaryDirectory() as folder,
         ):
-            # What makes a run visible elsewhere has no place in a dry one.
-            quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
-            prepared = prepare(model, tokenizer, task, rewards, quiet)
-            trainer = build_trainer(prepared, _DryTrainer)
-            trainer.beta = 0.0  # only a loss would look at the reference
-            trainer.args.output_dir = nowhere
-            with contextlib.suppress(_Sampled), refusing():
+            # A dry run is not shown in a tracker.
+            untracked = settings.replace(extra={**settings.extra, "report_to": "none"})
+            prepared = prepare(model, tokenizer, task, rewards, untracked)
+            trainer = build_trainer(prepared, _DryRunTrainer)
+            trainer.beta = 0.0  # only a loss would need the reference model
+            trainer.args.output_dir = folder
+            with contextlib.suppress(_FirstStepSampled), refusing():
                 trainer.train()
     finally:
-        for name, reward in memory.items():
-            reward.load_state_dict(known[name])
+        for name, reward in holders.items():
+            reward.load_state_dict(states[name])
     table = completions_table(
         last_generation(trainer), 1, settings.num_generations, prepared.weights, bool(trainer.tools)
     )
     return StepGroups.of("A dry run", table, prepared.weights)
 
 
-class _Sampled(Exception):
-    """The first completions are there."""
+class _FirstStepSampled(Exception):
+    """Raised when the completions of the first step are sampled and scored."""
 
 
-class _DryTrainer(KitTrainer):
-    """Trainer whose first training step ends where its loss would begin."""
+class _DryRunTrainer(KitTrainer):
+    """Trainer whose first training step ends where the loss would be computed."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         model.train()
         with torch.no_grad():
             self._prepare_inputs(inputs)
-        raise _Sampled
+        raise _FirstStepSampled

@@ -1,4 +1,4 @@
-"""What will really run: the configuration that TRL or Unsloth makes of the settings, beside what was asked."""
+"""Compare the settings with the configuration that TRL or Unsloth builds from them."""
 
 import dataclasses
 import tempfile
@@ -16,33 +16,39 @@ from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 
 def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
-    """The configuration as for a training, and what TRL alone makes of the same.
+    """Return the configuration of a training, and TRL's own one without Unsloth, as a pair.
 
-    To be called before the trainer is built: each resets what an accelerator holds (transformers, `_setup_devices`).
+    Both are built from the same arguments.
+
+    Call this before the trainer is built: each configuration resets what an accelerator holds
+    (transformers, `TrainingArguments._setup_devices`).
     """
-    # What Unsloth prints of its changes stands in the table.
-    with tempfile.TemporaryDirectory() as nowhere, silently():
-        handed = grpo_arguments(settings, {}, Path(nowhere), model)
-        built = GRPOConfig(**handed)
-        # Unsloth's class on a GPU is made of TRL's, and named like it.
-        stock = [kind for kind in type(built).__mro__ if kind.__name__ == "GRPOConfig"][-1]
-        # One optimizer is known to Unsloth alone.
-        known = {field.name for field in dataclasses.fields(stock)} - {"optim"}
-        return built, stock(**{name: value for name, value in handed.items() if name in known})
+    # The table of effective settings replaces what Unsloth prints about its changes.
+    with tempfile.TemporaryDirectory() as folder, silently():
+        arguments = grpo_arguments(settings, {}, Path(folder), model)
+        built = GRPOConfig(**arguments)
+        # Unsloth's class on a GPU inherits from TRL's and has the same name.
+        stock_class = [cls for cls in type(built).__mro__ if cls.__name__ == "GRPOConfig"][-1]
+        # Only Unsloth knows all values of `optim`.
+        known = {field.name for field in dataclasses.fields(stock_class)} - {"optim"}
+        stock_arguments = {name: value for name, value in arguments.items() if name in known}
+        return built, stock_class(**stock_arguments)
 
 
 def effective_settings(
     settings: Settings, model: Any = None, *, pair: Any = None
 ) -> EffectiveSettings:
-    """Say which settings will not run as written here, and what runs that nobody asked for, with the reason where it is known.
+    """Return the settings that will not run as written here, what will run instead, and why.
 
-    The configuration is built as for a training, on this machine, and looked at. What the trainer itself changes afterwards
-    stands in `run.json`, as `effective`.
+    The configuration is built as for a training and compared with the settings. Changes that the
+    trainer itself makes later are in `run.json` under `effective`.
 
     Args:
-        settings: Of the run.
-        model: The loaded model, which knows its number type, whether vLLM generates for it, and whether prompts are shared.
-        pair: `configurations` that were made already; in place of the first, the `args` of a trainer.
+        settings: The settings of the run.
+        model: The loaded model. It decides the dtype, whether vLLM generates, and whether the
+            completions of a group share their prompt.
+        pair: The result of `configurations`, if it exists already. Its first entry may be the
+            `args` of a trainer.
 
     Raises:
         ValueError: TRL refuses the settings.
@@ -55,25 +61,29 @@ def effective_settings(
     has_model = model is not None
     chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
     engine = choose_engine(model, settings)
-    asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=engine.is_vllm)
-    found = compared(settings, asked, *(pair or configurations(settings, model)))
-    loaded = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
-    shaped = settings if model is None else as_loaded(model, settings)
+    requested = requested_arguments(
+        settings, gpu=gpu, number_type=chosen.name, has_vllm=engine.is_vllm
+    )
+    result = compared(settings, requested, *(pair or configurations(settings, model)))
+    changed = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
+    loaded = as_loaded(model, settings) if has_model else settings
     for name in SHAPE:
-        if getattr(shaped, name) != getattr(settings, name):
-            why = "The adapter that the model was loaded with decides it."
-            loaded[name] = Effect(getattr(settings, name), getattr(shaped, name), why)
+        asked = getattr(settings, name)
+        runs = getattr(loaded, name)
+        if asked != runs:
+            reason = "The adapter that the model was loaded with decides this."
+            changed[name] = Effect(asked, runs, reason)
+    arguments = dict(result.arguments)
     if settings.num_train_epochs is not None:
-        steps = (
-            f"{settings.max_steps} steps" if pair else "steps that gn.plan(settings, task) shows"
-        )
-        why = "Counted in the training questions when the training starts."
-        loaded["num_train_epochs"] = Effect(settings.num_train_epochs, steps, why)
+        steps = "the number of steps that gn.plan(settings, task) shows"
+        if pair:
+            steps = f"{settings.max_steps} steps"
+        else:
+            arguments.pop("max_steps", None)  # not known yet
+        reason = "Computed from the number of training questions when the training starts."
+        changed["num_train_epochs"] = Effect(settings.num_train_epochs, steps, reason)
     if settings.fast_inference and engine.why_not_vllm is not None:
-        loaded["fast_inference"] = Effect(True, False, engine.why_not_vllm)
+        changed["fast_inference"] = Effect(True, False, engine.why_not_vllm)
     if settings.shared_prompts and engine.why_not_cpu_engine is not None:
-        loaded["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
-    built = dict(found.arguments)
-    if settings.num_train_epochs is not None and not pair:
-        built.pop("max_steps", None)  # not known yet
-    return EffectiveSettings({**loaded, **found.changed}, built)
+        changed["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
+    return EffectiveSettings({**changed, **result.changed}, arguments)

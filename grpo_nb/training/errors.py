@@ -1,8 +1,8 @@
-"""What ended a training, in words: which reward on which row, memory, disk, GPU."""
+"""Explain the errors that end a training: a reward failed, or the machine lacks something."""
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from grpo_nb.runs.checkpoints import is_disk_full
 from grpo_nb.scoring.calls import RewardError, to_floats
 from grpo_nb.scoring.scores import score
 
-# What a reward raised may tell of memory or GPU; the words of other errors may be those of a completion.
-_OF_THE_MACHINE = (RuntimeError, MemoryError)
-# What TRL hands to a reward beside the columns of the data.
-_NOT_COLUMNS = (
+#: Only these errors of a reward can report missing memory or a GPU fault. The text of any other
+#: error may quote a completion.
+MACHINE_ERRORS = (RuntimeError, MemoryError)
+#: Keywords that TRL passes to a reward in addition to the columns of the data.
+TRL_KEYWORDS = (
     "prompts",
     "completions",
     "completion_ids",
@@ -33,100 +34,122 @@ _NOT_COLUMNS = (
     "log_extra",
     "log_metric",
 )
+#: Keywords that stay the same when a failing call is repeated row by row.
+REPEATED_KEYWORDS = ("prompts", "completion_ids", "trainer_state")
 
 
 def guarded(reward: RewardFunction) -> RewardFunction:
-    """Return the reward as it is, but for its errors: they name the reward, the row and what was scored there.
+    """Return the reward with errors that name the reward, the row and the completion.
 
-    Scores that the trainer could not use (too few, not numbers) are errors here too, while it is known whose they are.
+    Scores that TRL could not use (too few, infinite, not numbers) are errors too, while it is still
+    known which reward gave them.
     """
     name = reward_name(reward)
 
     def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": list(map(with_last_word, completions)), **others}
+        keywords = {"completions": [with_last_word(c) for c in completions], **others}
         with _located(reward, keywords):
-            return _usable(name, list(reward(**keywords)), keywords["completions"])
+            scores = list(reward(**keywords))
+            return _usable(name, scores, keywords["completions"])
 
     async def async_guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
-        keywords = {"completions": list(map(with_last_word, completions)), **others}
+        keywords = {"completions": [with_last_word(c) for c in completions], **others}
         with _located(reward, keywords):
-            return _usable(name, list(await reward(**keywords)), keywords["completions"])
+            scores = list(await reward(**keywords))
+            return _usable(name, scores, keywords["completions"])
 
-    guarding = async_guard if is_async(reward) else guard
-    guarding.__name__ = name
-    return guarding
+    wrapper = async_guard if is_async(reward) else guard
+    wrapper.__name__ = name
+    return wrapper
 
 
 def _usable(name: str, scores: list[Any], completions: Sequence[Completion]) -> list[Any]:
-    """Return the scores, if TRL can train on them."""
-    if len(scores) != len(completions):  # no row has done it
-        told = f"it returned {len(scores)} scores for {len(completions)} completions: there must be one for each"
-        raise RewardError(name, None, "", ValueError(told))
+    """Return the scores, or raise a `RewardError` if TRL cannot train on them."""
+    if len(scores) != len(completions):
+        message = (
+            f"it returned {len(scores)} scores for {len(completions)} completions: return one "
+            "score for each"
+        )
+        raise RewardError(name, None, "", ValueError(message))
     for row, value in enumerate(to_floats(scores, len(scores))):
-        if math.isinf(
-            value
-        ):  # every advantage of its group, and with them the adapter, would be NaN
+        # One infinite score makes every advantage of its group NaN, and with them the adapter.
+        if math.isinf(value):
             excerpt = repr(shorten(completion_text(completions[row]), 120))
-            told = f"it gave {scores[row]!r:.40}: give a finite number, or None where it has nothing to say"
-            raise RewardError(name, row, excerpt, ValueError(told))
+            message = (
+                f"it gave {scores[row]!r:.40}: return a finite number, or None if the reward does "
+                "not apply to this completion"
+            )
+            raise RewardError(name, row, excerpt, ValueError(message))
     return scores
 
 
 @contextlib.contextmanager
-def _located(reward: RewardFunction, keywords: dict[str, Any]) -> Iterator[None]:
-    """Raise what goes wrong in the block with reward, row and excerpt: each row is tried on its own. Memory stays memory."""
+def _located(reward: RewardFunction, keywords: Mapping[str, Any]) -> Iterator[None]:
+    """Raise an error of the reward as a `RewardError` that names the row.
+
+    Running out of memory stays as it is.
+    """
     try:
         yield
     except (RewardError, EnvironmentProblem):
         raise
     except Exception as error:
-        if isinstance(error, _OF_THE_MACHINE) and is_out_of_memory(error):
+        if isinstance(error, MACHINE_ERRORS) and is_out_of_memory(error):
             raise
-        columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
-        rows = [
-            {key: values[i] for key, values in columns.items()}
-            for i in range(len(keywords["completions"]))
-        ]
-        known = {key: keywords.get(key) for key in ("prompts", "completion_ids", "trainer_state")}
-        score(
-            reward, keywords["completions"], rows, **known
-        )  # raises a `RewardError` where a row alone does it
+        completions = keywords["completions"]
+        columns = {key: values for key, values in keywords.items() if key not in TRL_KEYWORDS}
+        rows = []
+        for index in range(len(completions)):
+            rows.append({key: values[index] for key, values in columns.items()})
+        repeated = {key: keywords.get(key) for key in REPEATED_KEYWORDS}
+        # Calls the reward with each row alone, and raises a `RewardError` for the row that fails.
+        score(reward, completions, rows, **repeated)
+        # No row fails alone, so the error belongs to the whole call.
         raise RewardError(reward_name(reward), None, "", error) from error
 
 
 @contextlib.contextmanager
 def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
-    """Raise what ends the block: with what to do where the machine is the reason, and as it is otherwise.
+    """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         run: The run's folder; None before it has one.
 
     Raises:
-        EnvironmentProblem: Memory, disk or GPU.
+        EnvironmentProblem: Memory or disk is full, or the GPU failed.
     """
     try:
         yield
+    except EnvironmentProblem:
+        raise
     except Exception as error:
-        of_a_reward = isinstance(error, RewardError) and not isinstance(
-            error.__cause__, _OF_THE_MACHINE
-        )
-        if isinstance(error, EnvironmentProblem) or (of_a_reward and not is_disk_full(error)):
+        is_reward_error = isinstance(error, RewardError)
+        is_fault_of_reward = is_reward_error and not isinstance(error.__cause__, MACHINE_ERRORS)
+        if is_fault_of_reward and not is_disk_full(error):
             raise
-        memory, problem = memory_advice(error, settings), gpu_problem(error)
-        if memory is not None:
-            told = f"{memory.message} {memory.why} {memory.advice}"
-            if run is not None:
-                told += (
-                    " With another batch or length it is another run, which can begin with what this one learnt: "
-                    f"gn.load_model(settings, adapter={str(run / 'adapter')!r})."
-                )
-            problem = EnvironmentProblem(f"{told}\n({type(error).__name__}: {str(error)[:200]})")
-        elif run is not None and is_disk_full(error):
-            problem = EnvironmentProblem(
-                f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
-                f"gn.train(..., resume={str(run)!r})."
-            )
+        problem = _machine_problem(error, settings, run)
         if problem is None:
             raise
         raise problem from error
+
+
+def _machine_problem(
+    error: Exception, settings: Settings, run: Path | None
+) -> EnvironmentProblem | None:
+    """Return the machine's problem behind an error, with advice; None if it is not the cause."""
+    memory = memory_advice(error, settings)
+    if memory is not None:
+        message = f"{memory.message} {memory.why} {memory.advice}"
+        if run is not None:
+            message += (
+                " Another batch size or length makes it another run, which can start from what "
+                f"this run has learned: gn.load_model(settings, adapter={str(run / 'adapter')!r})."
+            )
+        return EnvironmentProblem(f"{message}\n({type(error).__name__}: {str(error)[:200]})")
+    if run is not None and is_disk_full(error):
+        return EnvironmentProblem(
+            f"the disk of {str(run)!r} is full ({error}). Everything saved before is kept. Free "
+            f"some space, then resume with gn.train(..., resume={str(run)!r})."
+        )
+    return gpu_problem(error)

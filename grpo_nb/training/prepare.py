@@ -1,6 +1,6 @@
-"""What a training is made of: everything checked before anything slow, and TRL's `GRPOTrainer` built with the kit's parts.
+"""Check everything that a training needs before anything slow starts, and build the trainer.
 
-In the same way for a training and for a dry run.
+A training and a dry run use the same functions.
 """
 
 import contextlib
@@ -8,7 +8,7 @@ import dataclasses
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,68 +43,67 @@ from trl import GRPOConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
 
+#: How `train` and `dry_run` are called.
 CALL = "gn.{}(model, tokenizer, task, rewards, settings)"
-"""The arguments of a training and of a dry run, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a training is made of, after everything that can be checked beforehand was."""
+    """The checked parts of a training.
+
+    Attributes:
+        model: The loaded model with its LoRA.
+        tokenizer: The model's tokenizer.
+        task: The task without the prompts that are too long.
+        rewards: The reward functions.
+        settings: The settings, with the task's arguments for the chat template, so that the trainer
+            renders the same prompts, and with the steps that `num_train_epochs` amounts to.
+        weights: The weight of each reward by name.
+        engine: The engine that samples. Prompts are shared if `engine.why_not_cpu_engine` is None.
+    """
 
     model: Any
     tokenizer: Any
     task: Task
-    """Without the prompts that are too long."""
     rewards: list[RewardFunction]
     settings: Settings
-    """With what the task gives the chat template, so that the trainer renders its prompts and a run records it, and with the
-    steps that `num_train_epochs` comes to."""
     weights: dict[str, float]
-    """Of the rewards by name."""
     engine: EngineChoice
-    """The engine that samples. Prompts are shared if `engine.why_not_cpu_engine` is None."""
 
 
 def prepare(
     model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
 ) -> Prepared:
-    """Check what a training is asked for; nothing is written.
+    """Check the arguments of a training and return its parts. Nothing is written.
 
     Raises:
-        ValueError: Rewards, data or settings that cannot work.
+        ValueError: Rewards, data or settings cannot work.
+        RewardError: A reward failed on the first row.
     """
     require_same_settings(model, tokenizer, settings)
-    if settings.keep == "best" and not settings.holdout_every:
-        raise ValueError(
-            "keep = 'best' needs held-out scores: settings = settings.replace(holdout_every=5)."
-        )
-    if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            "holdout_every needs held-out questions: holdout_every=0, or gn.load_task(..., holdout=0.2)."
-        )
-    settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
+    _require_holdout(task, settings)
+    settings = task.rendered_by(as_loaded(model, settings))
+    rewards = reward_list(rewards)
     if task.tools is not None:
         tool_template(tokenizer)
-        task.tools.require_repeatable(task.train[-1])  # `with_tools` has tried the first
-    given, task = task, task.fit(tokenizer, settings.max_prompt_length)
-    left_out = sum(task.dropped.values()) - sum(given.dropped.values())
-    if left_out:
-        warnings.warn(
-            f"{left_out} prompts are too long and left out: {task.notes[-1]}.", stacklevel=3
-        )
-    settings = settings.for_questions(len(task.train))
-    weights = tried(rewards, task, settings)
+        # `with_tools` has tried the first row.
+        task.tools.require_repeatable(task.train[-1])
+    fitted = task.fit(tokenizer, settings.max_prompt_length)
+    _warn_of_long_prompts(task, fitted)
+    settings = settings.for_questions(len(fitted.train))
+    weights = try_rewards(rewards, fitted, settings)
     engine = choose_engine(model, settings)
-    if settings.shared_prompts and engine.why_not_cpu_engine is not None and find_gpu() is None:
+    is_slow = settings.shared_prompts and engine.why_not_cpu_engine is not None
+    if is_slow and find_gpu() is None:
         warnings.warn(
-            "Prompts are not shared, and a step takes about three times as long: "
-            f"{engine.why_not_cpu_engine}.",
+            "The completions of a group do not share their prompt, so a step takes about three "
+            f"times as long: {engine.why_not_cpu_engine}.",
             stacklevel=3,
         )
     return Prepared(
         model=model,
         tokenizer=tokenizer,
-        task=task,
+        task=fitted,
         rewards=rewards,
         settings=settings,
         weights=weights,
@@ -112,71 +111,93 @@ def prepare(
     )
 
 
-def tried(rewards: Iterable[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
-    """Return the weight of each reward by its name, after one call of each on the first row.
+def _require_holdout(task: Task, settings: Settings) -> None:
+    if settings.keep == "best" and not settings.holdout_every:
+        raise ValueError(
+            'keep="best" needs held-out scores: settings = settings.replace(holdout_every=5).'
+        )
+    if settings.holdout_every and not len(task.holdout):
+        raise ValueError(
+            "holdout_every needs held-out questions, and this task has none. Write "
+            "holdout_every=0, or gn.load_task(..., holdout=0.2)."
+        )
 
-    What is missing shows before training. The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
+
+def _warn_of_long_prompts(task: Task, fitted: Task) -> None:
+    dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
+    if dropped:
+        warnings.warn(
+            f"{dropped} prompts are too long and are not trained on: {fitted.notes[-1]}.",
+            stacklevel=4,
+        )
+
+
+def try_rewards(
+    rewards: Sequence[RewardFunction], task: Task, settings: Settings
+) -> dict[str, float]:
+    """Call each reward once on the first row, and return the weights by name.
+
+    The call is that of trl 1.15 at step 0. So a missing column or a wrong return value shows before
+    training.
 
     Raises:
-        RewardError: One fails, or gives what a training could not use.
+        RewardError: A reward fails, or returns what TRL could not use.
         ValueError: Weights, names or columns of the data do not fit.
     """
     weights = weights_by_name(rewards)
-    if taken := weights.keys() & OWN_COLUMNS:
+    taken = weights.keys() & OWN_COLUMNS
+    if taken:
         raise ValueError(
-            f"{taken} is a column of the record of completions already: give the reward another name."
+            f"{sorted(taken)} is already a column of the record of completions: give the reward "
+            "another name."
         )
-    row = task.train[0]
     check_rows(rewards, task.train)
-    tried_on = task.begun(row)
+    row = task.train[0]
+    content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
-    state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
+    # An attribute of the kit: a reward that learns from each training call can leave this one out.
+    state.is_trial = True
     for reward in rewards:
-        answer = [{"role": "assistant", "content": task.format.render("reasoning", row["answer"])}]
-        call_reward(
-            guarded(reward),
-            make_batch([answer], tried_on, completion_ids=[[0]], trainer_state=state),
-        )
+        answer = [{"role": "assistant", "content": content}]
+        batch = make_batch([answer], task.begun(row), completion_ids=[[0]], trainer_state=state)
+        call_reward(guarded(reward), batch)
     return weights
 
 
-def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> Any:
-    """Return the trainer. Where it writes is said later, in `args.output_dir`: it has nothing on the disk yet.
+def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = None) -> Any:
+    """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
-        prepared: What it trains.
-        kind: A subclass of `KitTrainer`; `KitTrainer` itself if None.
+        prepared: The parts of the training.
+        trainer_class: A subclass of `KitTrainer`; `KitTrainer` itself if None.
     """
-    if has_engine(prepared.model):
-        hand_copies_to_vllm()  # also where the model was not loaded by the kit
-    drop_leftovers(prepared.model)
+    model = prepared.model
+    if has_engine(model):
+        hand_copies_to_vllm()  # also for a model that the kit did not load
+    drop_leftovers(model)
     if find_gpu() is None:
         yield_cores()
-    can_share = prepared.engine.why_not_cpu_engine is None
-    engine = CpuEngine(prepared.model) if can_share else None
-    # transformers makes the folder that it is to write to, so it is one that goes away again.
+    can_share_prompts = prepared.engine.why_not_cpu_engine is None
+    engine = CpuEngine(model) if can_share_prompts else None
+    # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
         explained(prepared.settings),
-        kept_precision(prepared.model),
-        tempfile.TemporaryDirectory() as nowhere,
+        kept_precision(model),
+        tempfile.TemporaryDirectory() as folder,
     ):
-        arguments = grpo_arguments(
-            prepared.settings, prepared.weights, Path(nowhere), prepared.model
-        )
+        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(folder), model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
         tool_arguments: dict[str, Any] = {}
         if tools is not None:
-            # Of a warning that its interface may change: trl is pinned.
+            # TRL warns that its tool interface may change; the kit pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tool_arguments = {
-                "tools": list(tools.functions),
-                "environment_factory": tools.fresh_environment,
-            }
-        trainer = (kind or KitTrainer)(
-            model=prepared.model,
+            tool_arguments["tools"] = list(tools.functions)
+            tool_arguments["environment_factory"] = tools.fresh_environment
+        trainer = (trainer_class or KitTrainer)(
+            model=model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
@@ -186,19 +207,31 @@ def build_trainer(prepared: Prepared, kind: type[KitTrainer] | None = None) -> A
             **tool_arguments,
         )
     share_event_loop(trainer, event_loop(os.getpid()))
-    silence(trainer)
+    # The figure and the bar replace the rows of dicts that transformers prints.
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
     return trainer
 
 
 def grpo_arguments(
     settings: Settings, weights: dict[str, float], folder: Path, model: Any = None
 ) -> dict[str, Any]:
-    """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
+    """Return the arguments of TRL's `GRPOConfig` for a run.
+
+    Args:
+        settings: The run's settings.
+        weights: The weight of each reward by name, in the order of the rewards.
+        folder: The run's folder.
+        model: The loaded model; None gives the arguments for a model as it would be loaded.
+
+    Raises:
+        ValueError: `settings.extra` has a name that the installed class does not know.
+    """
     gpu = find_gpu()
     has_model = model is not None
     chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
-    # An installed vLLM is not enough: asked to use it with a model that was loaded without it, TRL
-    # starts an engine of its own.
+    # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
+    # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
     _require_fields(settings)
     tell_unsloth(chosen.name)
@@ -218,8 +251,8 @@ def grpo_arguments(
 def _require_fields(settings: Settings) -> None:
     """Refuse names in `extra` that the installed class does not have.
 
-    On a GPU Unsloth's class would drop them with a printed line (unsloth/models/rl_config_compat.py,
-    `filter_config_init_kwargs`).
+    On a GPU Unsloth's class would drop them with a printed line
+    (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`).
 
     Raises:
         ValueError: With the names.
@@ -228,23 +261,18 @@ def _require_fields(settings: Settings) -> None:
     missing = sorted(settings.extra.keys() - fields)
     if missing:
         raise ValueError(
-            f"extra holds {', '.join(map(repr, missing))}, and GRPOConfig has no such argument here "
-            f"(trl {installed_version('trl')}; some arguments exist only on a GPU, where Unsloth adds "
-            "them). Leave it out: it would have no effect."
+            f"extra holds {', '.join(map(repr, missing))}, and GRPOConfig has no such argument "
+            f"here (trl {installed_version('trl')}; some arguments exist only on a GPU, where "
+            "Unsloth adds them). Leave it out: it would have no effect."
         )
-
-
-def silence(trainer: Any) -> None:
-    """Take away transformers' rows of dicts in a cell or terminal, which the figure and the bar replace."""
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
 
 
 @contextlib.contextmanager
 def kept_precision(model: Any) -> Iterator[None]:
-    """Give the adapter back the numbers that it had before a trainer of TRL was built, also where building it failed.
+    """Restore the adapter's values and dtype after the block, which builds a trainer of TRL.
 
-    TRL 1.15 rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's on a GPU does not.
+    TRL 1.15 rounds the adapter of a quantized model to bfloat16, in which small updates vanish.
+    Unsloth's trainer on a GPU does not round it.
     """
     loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
     try:
@@ -258,7 +286,10 @@ def kept_precision(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reference_adapter(model: Any) -> Iterator[None]:
-    """Take away the reference adapter that TRL leaves behind: with it, a later load restores only the zeros in it."""
+    """Delete TRL's reference adapter after the block.
+
+    If it stayed, a later load would restore only its zeros.
+    """
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Which run to go on with or to give back, whether it is the same training, and going back to its newest checkpoint."""
+"""Resume a run: find it, check that it is the same training, go back to its newest checkpoint."""
 
 import contextlib
 import dataclasses
@@ -26,23 +26,38 @@ from grpo_nb.runs.run_folder import (
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 
-# What the next step does not depend on, or only in how long there are next steps.
-MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
-              "run_root", "gpu_memory_utilization")  # fmt: skip
+#: Settings that may change when a run is resumed, because the next step does not depend on them.
+MAY_CHANGE = (
+    "max_steps",
+    "num_train_epochs",
+    "save_steps",
+    "holdout_every",
+    "holdout_questions",
+    "keep",
+    "stop_on_alert",
+    "run_root",
+    "gpu_memory_utilization",
+)
+#: Parts of a task that make it another training if they change.
+TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
+#: Parts of the machine whose change is reported, because the numbers may differ slightly.
+MACHINE_PARTS = ("rollout", "number_type", "host")
 
-# A run gets its folder and run.json in milliseconds; a busy network drive takes longer.
-_SECONDS_TO_START = 30.0
+#: A new run gets its folder and run.json in milliseconds; a busy network drive takes longer.
+SECONDS_TO_START = 30.0
+#: A run on another machine that wrote nothing for so long is not being trained any more.
+SECONDS_OF_SILENCE = 120
 
 
 class Resumption(NamedTuple):
-    """A run to go on with."""
+    """A run that `train` resumes or returns."""
 
     run: Run
     checkpoint: NewestCheckpoint
-    changed: list[str]
-    """What is not as it was, in words."""
+    changes: list[str]
+    """Sentences on what differs from the earlier part of the run."""
     is_over: bool = False
-    """It is finished and has its adapter: there is nothing to go on with, and it is given back."""
+    """True if the run is finished and has its adapter, so that it is returned without training."""
 
 
 def find_run(
@@ -52,83 +67,73 @@ def find_run(
     info: RunInfo,
     locks: ExitStack,
 ) -> Resumption | None:
-    """Return the run that `train(..., name=name, resume=resume)` means, or None if it begins a new one.
+    """Return the run that `train(..., name=name, resume=resume)` means; None starts a new one.
 
     Args:
-        settings, name, resume: Given to `train`.
-        info: Of a new run that would start now.
-        locks: Holds the lock of the run that was found, until the caller closes it: nobody else can take the run up
-            between the moment when it is found and its end.
+        settings: The settings that were given to `train`.
+        name: The name that was given to `train`.
+        resume: None, "auto", or the path or name of a run, as given to `train`.
+        info: The `RunInfo` of a new run that would start now.
+        locks: Takes the lock of the run that is found. It is held until the caller closes `locks`,
+            so that no other process can resume the run between now and its end.
 
     Raises:
-        FileNotFoundError: The run that was named does not exist.
-        ValueError: It cannot be resumed, with the reason.
+        FileNotFoundError: There is no run of that path or name.
+        ValueError: The run cannot be resumed, with the reason.
     """
     if resume is None:
         return None
-    root, is_auto = Path(settings.run_root), resume == "auto"
+    root = Path(settings.run_root)
+    is_auto = resume == "auto"
     run = _newest_run(root, name) if is_auto else _named_run(root, Path(resume))
     if run is None:
         return None
-    # Before the lock, whose file makes the folder look as if it had just been written.
-    _require_silence(run, is_auto)
     hold(run.path, locks)
-    before, status, checkpoint = run.info, run.status, newest_checkpoint(run.path / "checkpoints")
-    now = json.loads(json.dumps(info.to_dict(), default=str))  # which has lists for tuples
-    if status == "running":  # of an earlier version, or on a drive without locks
+    before = run.info
+    status = run.status
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    # Through JSON, so that tuples are lists, as in the file.
+    now = json.loads(json.dumps(info.to_dict(), default=str))
+    if status == "running":  # written by an earlier version, or on a drive without locks
         raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
-    other = _other_training(before, now)
-    pairs = list(zip(before["rewards"], now["rewards"], strict=False))
-    rewards = [
-        f"the reward {old['name']!r} has changed: {said}"
-        for old, new in pairs
-        if (said := differences(old, new))
-    ]
+    other_training = _differences_in_training(before, now)
+    reward_changes = _changes_in_rewards(before, now)
     if is_auto and status == "finished":
-        is_only_state = all(old["hash"] == new["hash"] for old, new in pairs)
-        if rewards and is_only_state and not other and name is None:
-            # Of other settings or data one knows; the state of an object changes unseen, by each call that it counts.
-            warnings.warn(
-                f"{run.name!r} is finished, but {'; '.join(rewards)}: a new run begins. gn.open_run({run.name!r}) reads "
-                "the finished one. A reward that remembers something from call to call needs state_dict() and "
-                "load_state_dict(): what they hold does not count as a change.",
-                stacklevel=3,
-            )
-        other += rewards
-        if other and name is None:  # the newest is another training
+        if name is None and (other_training or reward_changes):
+            if not other_training:
+                _warn_of_changed_state(run, before, now, reward_changes)
             return None
-    if other:
+        other_training += reward_changes
+    if other_training:
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(other)}. Go on as it began, or give a new run another name."
+            f"the run {run.name!r} was another training: {'; '.join(other_training)}. Resume it "
+            "with what it started with, or give a new run another name."
         )
-    is_whole = settings.max_steps == before["settings"]["max_steps"] and any(
-        run.adapter_path.glob("*.safetensors")
-    )
-    if is_auto and status == "finished" and is_whole:
+    is_complete = settings.max_steps == before["settings"]["max_steps"]
+    has_adapter = any(run.adapter_path.glob("*.safetensors"))
+    if is_auto and status == "finished" and is_complete and has_adapter:
         return Resumption(run, checkpoint, [], is_over=True)
     if checkpoint.path is None:
-        return _without_checkpoint(run, checkpoint, is_auto)
-    if settings.max_steps < checkpoint.step or (
-        status == "finished" and settings.max_steps == checkpoint.step
-    ):
-        raise ValueError(
-            f"the run {run.name!r} has done {checkpoint.step} steps already, and max_steps = {settings.max_steps}: "
-            f"settings = settings.replace(max_steps={checkpoint.step * 2}) trains it further, resume=None begins a new run."
-        )
-    changed = _differences(
-        before["settings"], now["settings"], (key for key in MAY_CHANGE if key != "run_root")
-    )
-    changed += rewards + _differences(before["versions"], now["versions"], before["versions"])
-    changed += _differences(before, now, ("rollout", "number_type", "host"))
-    changed += [f"passed over {text}" for text in checkpoint.passed_over]
-    return Resumption(run, checkpoint, changed)
+        _set_aside_without_checkpoint(run, checkpoint, is_auto)
+        return None
+    _require_steps_left(settings, run, checkpoint)
+    changes = [
+        *_differences(
+            before["settings"], now["settings"], [key for key in MAY_CHANGE if key != "run_root"]
+        ),
+        *reward_changes,
+        *_differences(before["versions"], now["versions"], before["versions"]),
+        *_differences(before, now, MACHINE_PARTS),
+        *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
+    ]
+    return Resumption(run, checkpoint, changes)
 
 
 def hold(folder: Path, locks: ExitStack) -> None:
     """Lock the folder of a run until `locks` is closed.
 
     Raises:
-        ValueError: Another process trains the run; says which.
+        ValueError: Another process trains the run; the message names it.
     """
     try:
         locks.enter_context(locked(folder))
@@ -142,61 +147,81 @@ def starting(
 ) -> Iterator[None]:
     """Hold the lock of the folder of all runs while a new run gets its folder and its `run.json`.
 
-    Between `find_run` and this moment the trainer is built, which takes seconds. With `resume="auto"` two processes could
-    both find no run in them, and both begin one.
+    Building the trainer takes seconds between `find_run` and this moment. Without the lock two
+    processes with `resume="auto"` could both find no run, and both start one.
 
     Args:
         root: Folder of all runs.
-        name, resume: Given to `train`.
-        sequence: From `next_sequence`, before `find_run` looked.
+        name: The name that was given to `train`.
+        resume: The value that was given to `train`.
+        sequence: The result of `next_sequence` before `find_run` looked.
 
     Raises:
-        ValueError: With `resume="auto"`, another process has begun a run since then that this call would have found.
+        ValueError: With `resume="auto"`, another process has started a run since then that this
+            call would have found.
     """
     root.mkdir(parents=True, exist_ok=True)
-    with locked(root, _SECONDS_TO_START):
-        is_begun = next_sequence(root) != sequence
-        if name is not None:
-            is_begun = (root / name / "run.json").is_file()
-        if resume == "auto" and is_begun:
+    with locked(root, SECONDS_TO_START):
+        if name is None:
+            is_started = next_sequence(root) != sequence
+            started = "a run"
+        else:
+            is_started = (root / name / "run.json").is_file()
+            started = f"the run {name!r}"
+        if resume == "auto" and is_started:
             raise ValueError(
-                f"another process has begun {'a run' if name is None else f'the run {name!r}'} in {str(root)!r} while this "
-                "one was getting ready. Two processes would train the same. Run this cell again when that one has ended; "
-                "resume=None begins another run beside it."
+                f"another process has started {started} in {str(root)!r} while this one was "
+                "preparing its own, so both would train the same. Run this cell again when the "
+                "other process has ended, or pass resume=None to start a second run."
             )
         yield
 
 
 def _being_trained(name: str, holder: str) -> str:
     return (
-        f"the run {name!r} is being trained right now by {holder}. Two processes would write over each other's steps. Wait "
-        "until that one has ended, or end it, and run this cell again; resume=None begins another run beside it."
+        f"the run {name!r} is being trained right now by {holder}. Two processes would overwrite "
+        "each other's steps. Wait until that process has ended, or end it, and run this cell "
+        "again. Pass resume=None to start another run."
     )
 
 
 def _newest_run(root: Path, name: str | None) -> Run | None:
-    ordered = []
+    """Return the newest run in a folder, or the run called `name`; None if there is none.
+
+    Raises:
+        ValueError: Another machine may be training the run, or its run.json cannot be read.
+    """
+    candidates = []
     for file in sorted(root.glob("*/run.json")):
         run = Run(file.parent)
         if name not in (None, run.name):
             continue
         try:
-            ordered.append((run.order, file.stat().st_mtime, run))
+            candidates.append((run.order, file.stat().st_mtime, run))
         except (OSError, ValueError) as error:
             if name is not None:
                 raise
-            warnings.warn(f"{run.name!r} cannot be the run to go on with: {error}", stacklevel=4)
-    if ordered:
-        *_, newest = max(ordered, key=lambda entry: entry[:2])
-        return open_run(newest.path)
-    folder = root / (name or "")
-    if name is not None and folder.is_dir() and all(map(_is_first_file, folder.iterdir())):
-        # It was killed before it had written its first file, and nothing else is there; or it begins at this moment.
-        with ExitStack() as locks:
-            locks.enter_context(locked(root, _SECONDS_TO_START))
-            hold(folder, locks)
-            shutil.rmtree(folder)
+            warnings.warn(f"Run {run.name!r} cannot be resumed: {error}", stacklevel=4)
+    if candidates:
+        *_, newest = max(candidates, key=lambda candidate: candidate[:2])
+        run = open_run(newest.path)
+        # Checked before the lock is taken, whose file makes the folder look freshly written.
+        _require_silence(run)
+        return run
+    if name is not None:
+        _remove_unstarted(root, root / name)
     return None
+
+
+def _remove_unstarted(root: Path, folder: Path) -> None:
+    """Remove the folder of a run that was killed before it had written its first file."""
+    if not folder.is_dir() or not all(_is_first_file(file) for file in folder.iterdir()):
+        return
+    # The run may also start at this moment, in a process that holds these locks.
+    with ExitStack() as locks:
+        locks.enter_context(locked(root, SECONDS_TO_START))
+        hold(folder, locks)
+        shutil.rmtree(folder)
 
 
 def _is_first_file(file: Path) -> bool:
@@ -204,91 +229,160 @@ def _is_first_file(file: Path) -> bool:
 
 
 def _named_run(root: Path, path: Path) -> Run:
-    return open_run(path if (path / "run.json").is_file() else root / path)
+    is_path = (path / "run.json").is_file()
+    return open_run(path if is_path else root / path)
 
 
-def _require_silence(run: Run, is_auto: bool) -> None:
-    # Another machine cannot be asked: silence tells that it is gone.
-    if is_auto and run.status == "unknown" and seconds_since_written(run.path) < 120:
-        told = f"the run {run.name!r} was written a moment ago by another machine ({run.info['host']!r}): it may be training"
+def _require_silence(run: Run) -> None:
+    """Raise if another machine, which cannot be asked, wrote the run a moment ago."""
+    if run.status == "unknown" and seconds_since_written(run.path) < SECONDS_OF_SILENCE:
         raise ValueError(
-            f"{told}. Try again in two minutes or, if you know that it is gone: resume={run.name!r}."
+            f"the run {run.name!r} was written a moment ago by another machine "
+            f"({run.info['host']!r}), which may still be training it. Try again in two minutes. If "
+            f"you know that the other machine has stopped, pass resume={run.name!r}."
         )
 
 
-def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
-    why = "; ".join(checkpoint.passed_over) or "none was written yet when it ended"
-    # Any file may be missing, as on a drive that was cut off; what was trained shows in the others.
-    if (
-        not is_auto
-        or run.rows
-        or run.steps
-        or run.adapter_path.is_dir()
-        or run.checkpoint_step is not None
-    ):
-        raise ValueError(
-            f"the run {run.name!r} has no complete checkpoint to go on from ({why}). For a new run: resume=None, another name."
+def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what makes two trainings different, and the line that restores the settings."""
+    old_settings = before["settings"]
+    new_settings = now["settings"]
+    changed = {}
+    for key, value in old_settings.items():
+        if key not in MAY_CHANGE and value != new_settings.get(key):
+            changed[key] = value
+    sentences = []
+    if changed:
+        sentences += _differences(old_settings, new_settings, changed)
+        sentences.append(replacing(changed))
+    sentences += _differences(before["task"], now["task"], TASK_PARTS)
+    old_weights = {reward["name"]: reward["weight"] for reward in before["rewards"]}
+    new_weights = {reward["name"]: reward["weight"] for reward in now["rewards"]}
+    # Lists, because the order of the rewards matters too.
+    if list(old_weights.items()) != list(new_weights.items()):
+        sentences.append(
+            f"the rewards and their weights were {old_weights}, and now are {new_weights}"
         )
-    aside = run.path.rename(free_path(run.path, ".unfinished-", 1)).name
+    return sentences
+
+
+def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each reward whose code or state is not that of the earlier run."""
+    sentences = []
+    for old, new in zip(before["rewards"], now["rewards"], strict=False):
+        difference = differences(old, new)
+        if difference:
+            sentences.append(f"the reward {old['name']!r} has changed: {difference}")
+    return sentences
+
+
+def _warn_of_changed_state(
+    run: Run, before: Mapping[str, Any], now: Mapping[str, Any], reward_changes: list[str]
+) -> None:
+    """Warn that a new run starts only because the state of a reward has changed.
+
+    A user knows about other settings, data or code. The state of a reward object changes unseen,
+    for example with each call that the object counts.
+    """
+    rewards = zip(before["rewards"], now["rewards"], strict=False)
+    is_same_code = all(old["hash"] == new["hash"] for old, new in rewards)
+    if not is_same_code:
+        return
     warnings.warn(
-        f"{run.name!r} ended before its first checkpoint ({why}) and is in {aside!r}: a new run begins.",
+        f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a new run "
+        f"starts. gn.open_run({run.name!r}) opens the finished run. If a reward remembers "
+        "something between calls, give it state_dict() and load_state_dict(): what they hold does "
+        "not count as a change.",
         stacklevel=4,
     )
 
 
-def _other_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What makes two trainings different ones, each in words; for settings with the line that takes them back."""
-    old, new = before["settings"], now["settings"]
-    back = {key: old[key] for key in old if key not in MAY_CHANGE and old[key] != new.get(key)}
-    found = [*_differences(old, new, back), replacing(back)] if back else []
-    found += _differences(
-        before["task"], now["task"], ("fingerprint", "format", "name", "train", "holdout")
+def _require_steps_left(settings: Settings, run: Run, checkpoint: NewestCheckpoint) -> None:
+    is_done = run.status == "finished" and settings.max_steps == checkpoint.step
+    if settings.max_steps < checkpoint.step or is_done:
+        raise ValueError(
+            f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
+            f"{settings.max_steps}. To train it further, write settings = "
+            f"settings.replace(max_steps={checkpoint.step * 2}). Pass resume=None to start a new "
+            "run."
+        )
+
+
+def _set_aside_without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
+    """Rename the folder of a run that ended before its first checkpoint, for a new run.
+
+    Raises:
+        ValueError: Something in the folder was trained, or the run was named by the user.
+    """
+    reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
+    # Single files may be missing, as on a drive that was disconnected. The others show what was
+    # done.
+    traces = [run.rows, run.steps, run.adapter_path.is_dir(), run.checkpoint_step is not None]
+    if not is_auto or any(traces):
+        raise ValueError(
+            f"the run {run.name!r} has no complete checkpoint to resume from ({reason}). To start "
+            "a new run, pass resume=None and another name."
+        )
+    renamed = run.path.rename(free_path(run.path, ".unfinished-", 1))
+    warnings.warn(
+        f"Run {run.name!r} ended before its first checkpoint ({reason}). Its folder is now called "
+        f"{renamed.name!r}, and a new run starts.",
+        stacklevel=4,
     )
-    was, are = (
-        {reward["name"]: reward["weight"] for reward in info["rewards"]} for info in (before, now)
-    )
-    if list(was.items()) != list(are.items()):  # their order counts, too
-        found.append(f"the rewards and their weights were {was}, are {are}")
-    return found
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    return [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
-        for key in keys
-        if old.get(key) != new.get(key)
-    ]
+    sentences = []
+    for key in keys:
+        if old.get(key) != new.get(key):
+            sentences.append(f"{key} was {old.get(key)!r}, is {new.get(key)!r}")
+    return sentences
 
 
-def continued_info(found: Resumption, info: RunInfo) -> RunInfo:
-    """Return the `RunInfo` of a resumed run from that of a new one; warn of what has changed."""
-    run, step, before = found.run, found.checkpoint.step, found.run.info
-    if found.changed:
+def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
+    """Return the `RunInfo` of a resumed run, made from a new one, and warn of changes."""
+    run = resumption.run
+    before = run.info
+    step = resumption.checkpoint.step
+    if resumption.changes:
         warnings.warn(
-            f"Resuming {run.name!r} at step {step}: {'; '.join(found.changed)}.", stacklevel=3
+            f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.", stacklevel=3
         )
-    entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step, "changed": found.changed}
+    entry = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "step": step,
+        "changed": resumption.changes,
+    }
     kept = {key: before[key] for key in ("started", "reference", "sequence") if key in before}
     return dataclasses.replace(info, **kept, resumed=[*before.get("resumed", ()), entry])
 
 
-def go_back(found: Resumption) -> Path:
-    """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
-    run, step = found.run, found.checkpoint.step
-    kept = [row for row in run.rows if row["step"] <= step]
-    write_text(run.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+def go_back(resumption: Resumption) -> Path:
+    """Take a run's folder back to its checkpoint, and return the folder.
+
+    Afterwards each step is recorded once. If this is interrupted, it can be done again.
+    """
+    run = resumption.run
+    step = resumption.checkpoint.step
+    kept_rows = [json.dumps(row) + "\n" for row in run.rows if row["step"] <= step]
+    write_text(run.path / "metrics.jsonl", "".join(kept_rows))
     for file in (run.path / "completions").glob("step_*"):
         if (completions_step(file) or 0) > step:
             file.unlink()
-    # A step that is done again can end otherwise on a GPU, and its adapter of before must not pass for the new one.
-    for made_at, folder in best_adapters(run.path):
-        if made_at > step:
+    # On a GPU a repeated step can give other numbers, and its old adapter must not pass for the new
+    # one.
+    for saved_at, folder in best_adapters(run.path):
+        if saved_at > step:
             shutil.rmtree(folder)
-    for left in run.path.rglob(".*.partial-*"):  # what was half written when it was killed
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
-    # What was measured and exported belongs to the adapter of then, not to the one there will be.
+    # Files that were half written when the run was killed.
+    for partial_file in run.path.rglob(".*.partial-*"):
+        if partial_file.is_dir():
+            shutil.rmtree(partial_file)
+        else:
+            partial_file.unlink()
+    # Comparisons and exports belong to the earlier adapter, not to the one that the run will have.
     for old in (run.path / "comparison", run.path / "exports.json"):
         if old.exists():
             put_in_place(old, old.with_name(f"{old.stem}-step-{step}{old.suffix}"))
-    clear_away(run.path / "checkpoints", found.checkpoint)
+    clear_away(run.path / "checkpoints", resumption.checkpoint)
     return run.path

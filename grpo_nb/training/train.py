@@ -1,4 +1,4 @@
-"""Begin a run, go on with one or give it back; train, and leave its folder complete whatever ends it."""
+"""Train a model with GRPO: start a run, resume one, or return a finished one."""
 
 from __future__ import annotations
 
@@ -31,18 +31,31 @@ from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
-from grpo_nb.training.beginning import keep_beginning, keep_generation
-from grpo_nb.training.callback import Observer, Recorder, best_adapter
 from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
-from grpo_nb.training.info import BASE_MODEL, START_ADAPTER, reference_of, run_info
-from grpo_nb.training.observers import HoldoutScore
 from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
+from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder, best_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
+from grpo_nb.training.run_start import (
+    BASE_MODEL,
+    START_ADAPTER,
+    reference_of,
+    run_info,
+    write_generation,
+    write_start,
+)
 from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+#: Disk space for logs, completions and figures of a run.
+BYTES_OF_LOGS = 200_000_000
+#: Adapters that a run may hold at once: three checkpoints (two and the one being written), the
+#: final, the best, the first and the reference adapter, and one that is being copied.
+ADAPTERS_PER_RUN = 8
+#: Checkpoints that a run may hold at once. Each has Adam's two moments in float32.
+CHECKPOINTS_PER_RUN = 3
 
 
 def train(
@@ -60,35 +73,42 @@ def train(
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
-    Everything that can be checked is checked first: nothing is written and nothing slow starts on bad input. A checkpoint is
-    written as `settings.save_steps` says and when the training ends; the first Ctrl-C lets the step end, a second one stops at
-    once. What an error or a lost machine costs is the work since the last checkpoint. With `resume="auto"` the same cell can
-    be run again and again: it begins, goes on after whatever happened, ends with the same numbers as if nothing had, and then
-    gives the finished run back (docs/guide/runs.md).
+    All input is checked first: with bad input nothing is written and nothing slow starts. A
+        checkpoint is written as `settings.save_steps` says and when the training ends. The first
+        Ctrl-C ends the training after the current step, the second one at once. An error or a lost
+        machine costs only the work since the last checkpoint. With `resume="auto"` the same cell
+        can be run again and again: it starts the run, resumes it after an interruption with the
+        same numbers as if nothing had happened, and returns the run once it is finished
+        (docs/guide/runs.md).
 
     Args:
-        model: From `load_model`, with a LoRA. It is trained in place; a second call goes on from where it is, but for a
-            resumed run, whose checkpoint is loaded.
-        tokenizer: From `load_model`.
-        task: From `load_task`. Prompts longer than `settings.max_prompt_length` are dropped and counted.
-        rewards: Reward functions with TRL's signature. An attribute `weight` is passed on as its `reward_weights`.
-        settings: From `preset`.
-        name: Of the run's folder under `settings.run_root`; by default the time it starts.
-        resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
-            given), and gives it back if it is finished: with its adapter in the model, and nothing is trained. Where there is
-            none, or the newest is a finished one of other settings, data or rewards, a new one begins. The path or name of a
-            run goes on with that one. A finished one goes on if `max_steps` is more now.
-        observers: Asked at each logged step; they may add to its row and may stop the training (`gn.training.Observer`).
-        kl_reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
-            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
-            GPU it is the base model in any case, and a warning says so.
+        model: A model from `load_model`, with a LoRA, which is trained in place. A second call
+            continues from the LoRA's current weights; a resumed run loads those of its checkpoint.
+        tokenizer: The tokenizer from `load_model`.
+        task: A task from `load_task`. Prompts longer than `settings.max_prompt_length` are dropped
+            and counted.
+        rewards: Reward functions with TRL's signature. An attribute `weight` becomes TRL's
+            `reward_weights`.
+        settings: Settings, for example from `preset`.
+        name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
+        resume: None starts a new run. "auto" resumes the newest run under `settings.run_root` (the
+            run called `name`, if given). A finished run is returned with its adapter in the model,
+            without training. "auto" starts a new run if there is none, or if the newest one is
+            finished and had other settings, data or rewards. A path or name resumes that run; a
+            finished run continues if `max_steps` is larger now.
+        observers: Functions that are called at each logged step. They may add to its row and may
+            stop the training (`gn.training.Observer`).
+        kl_reference: The model that the KL is measured against if `beta` is above 0: the model as
+            it is when this run "start"s, with what its adapter has learned already, or the "base"
+            model without an adapter. With a new adapter both are the same. On a GPU it is always
+            the base model, and a warning says so where that makes a difference.
 
     Raises:
-        ValueError: Settings, weights or data that cannot work, or that are not those of the run to resume.
-        EnvironmentProblem: Too little disk, or memory: on a CPU by the plan beforehand, and while training.
-        FileExistsError: A run of that name exists.
-        FileNotFoundError: There is no run to resume at that path.
-        RewardError: A reward failed, in its trial on the first row or in training: the row and an excerpt of the completion.
+        ValueError: Settings, weights or data cannot work, or differ from those of the run to
+            resume. EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked
+            beforehand. FileExistsError: A run of that name exists. FileNotFoundError: There is no
+            run to resume at that path. RewardError: A reward failed, in its trial on the first row
+            or in training. The error names the row and shows an excerpt of the completion.
 
     >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
     >>> trained.status, len(trained.metrics)
@@ -105,116 +125,139 @@ def train(
     )
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
-    # What the run will need against what there is, on the path that it will take.
-    path_taken = settings.replace(shared_prompts=prepared.engine.why_not_cpu_engine is None)
-    plan(path_taken, prepared.task, model=model, tokenizer=tokenizer).require_fit()
-    info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
-    info.base = base_identity(model, settings.model)
-    record = record_of_model(model)
-    info.loader = {} if record is None else record.loader
-    # Before `find_run` looks, so that a run that another process begins meanwhile is noticed.
-    sequence = next_sequence(Path(settings.run_root))
+    root = Path(settings.run_root)
+    _require_memory(prepared)
+    info = _info_of_new_run(prepared)
+    # Read before `find_run` looks, so that a run which another process starts meanwhile is noticed.
+    sequence = next_sequence(root)
     with ExitStack() as locks:
-        before = find_run(settings, name, resume, info, locks)
-        if before is not None and before.is_over:
-            return _given_back(before, prepared)
-        require_writable(Path(settings.run_root) if before is None else before.run.path)
-        require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
-        if before is None:
+        # 1. Find the run to resume.
+        resumption = find_run(settings, name, resume, info, locks)
+        if resumption is not None and resumption.is_over:
+            return _finished_run(resumption, prepared)
+        require_writable(root if resumption is None else resumption.run.path)
+        require_disk(root, _bytes_needed(model), "A run")
+        if resumption is None:
             info.reference = reference_of(model, settings, kl_reference)
         else:
-            info = continued_info(before, info)
+            info = continued_info(resumption, info)
         with reference_adapter(model):
-            # Before the run has a folder: what TRL refuses leaves nothing behind.
-            _, alone = configurations(settings, model)
+            # 2. Build the trainer before the run has a folder: if TRL refuses, nothing is left
+            # behind.
+            _, stock_configuration = configurations(settings, model)
             trainer = build_trainer(prepared)
-            info.effective = effective_settings(
-                settings, model, pair=(trainer.args, alone)
-            ).to_dict()
-            scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-            if scores:
-                info.heldout_judge = scores[0].judged_by
-            if before is None:
-                with starting(Path(settings.run_root), name, resume, sequence):
-                    run = _make_run(prepared, name, info, locks)
-                _keep_inputs(run, prepared, info)
-                folder = run.path
+            pair = (trainer.args, stock_configuration)
+            info.effective = effective_settings(settings, model, pair=pair).to_dict()
+            all_observers = list(observers)
+            if settings.holdout_every:
+                score = HoldoutScore(prepared)
+                info.heldout_judge = score.judged_by
+                all_observers.insert(0, score)
+            # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
+            if resumption is None:
+                with starting(root, name, resume, sequence):
+                    folder = _new_run(prepared, name, info, locks)
             else:
-                folder = go_back(before)
+                folder = go_back(resumption)
             run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
             with writing_here(run.path):
+                if resumption is None:
+                    _write_inputs(run, prepared, info)
                 run.write_info(info)
-                _train_and_close(
-                    Recorder(run, trainer, settings, [*scores, *observers]), info, before
-                )
+                # 4. Train, and complete the folder however the training ends.
+                recorder = Recorder(run, trainer, settings, all_observers)
+                _train_and_close(recorder, info, resumption)
     return run
 
 
-def _given_back(found: Resumption, prepared: Prepared) -> Run:
-    """Return a finished run as after its training: its adapter in the model, what its rewards learnt, its figure shown."""
+def _require_memory(prepared: Prepared) -> None:
+    """Raise if the run does not fit this machine, on the path that the run will take."""
+    can_share_prompts = prepared.engine.why_not_cpu_engine is None
+    settings = prepared.settings.replace(shared_prompts=can_share_prompts)
+    model, tokenizer = prepared.model, prepared.tokenizer
+    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+
+
+def _info_of_new_run(prepared: Prepared) -> RunInfo:
+    model, settings = prepared.model, prepared.settings
+    info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
+    info.base = base_identity(model, settings.model)
+    load_record = record_of_model(model)
+    info.loader = {} if load_record is None else load_record.loader
+    return info
+
+
+def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
+    """Return a finished run as after its training: with adapter, state of rewards and figure."""
     run = Run(
-        found.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards
+        resumption.run.path,
+        model=prepared.model,
+        tokenizer=prepared.tokenizer,
+        rewards=prepared.rewards,
     )
     load_adapter(prepared.model, run.adapter_path)
-    if found.checkpoint.path is not None:
-        restore_state(stateful_holders(prepared.rewards), found.checkpoint.path)
+    if resumption.checkpoint.path is not None:
+        restore_state(stateful_holders(prepared.rewards), resumption.checkpoint.path)
     if is_notebook():
-        LivePlot(run.weights, run.settings.beta, run.reference).update(
-            run.rows, alerts=run.alerts, is_last=True
-        )
+        figure = LivePlot(run)
+        figure.update(run.rows, alerts=run.alerts, is_last=True)
     warnings.warn(
-        f"The run {run.name!r} is finished: it is given back with its adapter, nothing was trained. resume=None: a new run.",
+        f"Run {run.name!r} is already finished; returning it without training. Pass resume=None to "
+        "start a new run.",
         stacklevel=3,
     )
     return run
 
 
-def _make_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Run:
-    """Make the folder of a new run with its `run.json`, locked until `locks` is closed."""
+def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitStack) -> Path:
+    """Make the folder of a new run with its `run.json`, and lock it until `locks` is closed."""
     root = Path(prepared.settings.run_root)
     info.sequence = next_sequence(root)
     run = Run(new_run_folder(root, name))
     hold(run.path, locks)
-    run.write_info(info)  # first of all: it is what makes the folder a run
-    return run
+    run.write_info(info)  # first of all files, because it makes the folder a run
+    return run.path
 
 
-def _keep_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
-    """Keep what a new run starts from: its reference adapter, its questions, its first state, its template."""
+def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
+    """Write what a new run starts from: adapters, questions, rows and chat template."""
     if info.reference == START_ADAPTER:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
-    keep_beginning(run, prepared.model, prepared.task)
+    write_start(run, prepared.model, prepared.task)
     keep_template(run.path, prepared.tokenizer)
 
 
-def _train_and_close(recorder: Recorder, info: RunInfo, before: Resumption | None) -> None:
-    """Train, and leave adapter, figure, card and run.json as they belong to the newest checkpoint, whatever ended it."""
-    run, trainer, settings, failure = recorder.run, recorder.trainer, recorder.settings, None
+def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption | None) -> None:
+    """Train, and leave adapter, figure, card and run.json of the newest checkpoint at any end."""
+    run = recorder.run
+    trainer = recorder.trainer
+    settings = recorder.settings
     trainer.args.output_dir = str(run.path / "checkpoints")
     trainer.add_callback(recorder)
     trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(keep_generation, run, size=settings.num_generations)
-    info.status = "failed"  # until something better is known; run.json says running meanwhile
+    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
+    failure = None
+    info.status = "failed"  # until the training ends otherwise; run.json says "running" meanwhile
     try:
         with explained(settings, run.path), recorder.stop_button(), refusing():
             _settle_reference(trainer, run, info)
-            # Ended after its last step, before the adapter was left, it has none to do; transformers would do one more.
-            if before is None or before.checkpoint.step < settings.max_steps:
-                trainer.train(resume_from_checkpoint=before and str(before.checkpoint.path))
+            _run_trainer(trainer, settings, resumption)
             if recorder.error is not None:
                 raise recorder.error
-        is_cut_short = recorder.is_interrupted and trainer.state.global_step < settings.max_steps
         info.stopped_by = recorder.stopped_by
-        info.status = (
-            "interrupted" if is_cut_short else "stopped" if recorder.stopped_by else "finished"
-        )
+        if recorder.is_interrupted and trainer.state.global_step < settings.max_steps:
+            info.status = "interrupted"
+        elif recorder.stopped_by:
+            info.status = "stopped"
+        else:
+            info.status = "finished"
     except KeyboardInterrupt:
         info.status = "interrupted"
     except Exception as error:
         failure = error
         info.error = f"{type(error).__name__}: {error}"
-    not_saved = [f"Not saved: {lost}." for lost in _close(recorder, info)]
+    not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
     if failure is not None:
         for note in not_saved:
             failure.add_note(note)
@@ -225,58 +268,68 @@ def _train_and_close(recorder: Recorder, info: RunInfo, before: Resumption | Non
         keep_newest(run.path / "checkpoints", 1)
 
 
+def _run_trainer(trainer: Any, settings: Settings, resumption: Resumption | None) -> None:
+    """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
+    if resumption is None:
+        trainer.train()
+        return
+    # A run can be lost after its last step, before its adapter was written. Then there is no step
+    # left to do, but transformers would do one more.
+    if resumption.checkpoint.step < settings.max_steps:
+        trainer.train(resume_from_checkpoint=str(resumption.checkpoint.path))
+
+
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
-    """Leave adapter, figure, card and run.json, each as far as possible; return what could not be, with the reason."""
-    run, lost = recorder.run, []
-    # An error before the first step has changed nothing that is there.
+    """Write adapter, figure, card and run.json; return what failed, with the reason."""
+    run = recorder.run
+    write_info = partial(run.write_info, info)
+    steps = [write_info, recorder.close, partial(write_model_card, run), write_info]
+    # An error before the first step has changed nothing, so the adapter is left as it is.
     has_trained = recorder.bar is not None or info.status != "failed"
-    leaves = [partial(_leave_adapter, recorder, info)] if has_trained else []
-    says = partial(run.write_info, info)  # before the card, which tells the status
-    for leave in (*leaves, says, recorder.close, partial(write_model_card, run), says):
+    if has_trained:
+        steps.insert(0, partial(_leave_adapter, recorder, info))
+    problems: list[str] = []
+    for step in steps:
         try:
-            leave()
+            step()
         except Exception as error:
-            lost.append(f"{type(error).__name__}: {error}")
-        info.not_saved = lost
-    return lost
+            problems.append(f"{type(error).__name__}: {error}")
+        info.not_saved = problems
+    return problems
 
 
 def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
-    """Have the KL measured to what `run.json` says."""
-    model, is_base = (
-        trainer.accelerator.unwrap_model(trainer.model),
-        info.reference == BASE_MODEL,
-    )
-    if "ref" in model.peft_config and is_base:
-        # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
-        # the base model, and switching the adapter off gives the same without three products per layer.
+    """Make TRL measure the KL against the reference that `run.json` names."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    has_frozen_copy = "ref" in model.peft_config
+    if has_frozen_copy and info.reference == BASE_MODEL:
+        # TRL adds a frozen copy of the adapter as the reference. Without the copy it switches the
+        # adapter off, which gives the base model and saves three matrix products per layer.
         model.delete_adapter("ref")
-    elif "ref" not in model.peft_config and not is_base:
+    elif not has_frozen_copy and info.reference != BASE_MODEL:
         raise ValueError(
-            f"the run {run.name!r} measures its KL to the adapter that it started from, and Unsloth on a GPU only to the base "
-            "model. Go on with it on a CPU, as it began, or begin a new run."
+            f"the run {run.name!r} measures its KL against the adapter that it started from, but "
+            "on a GPU Unsloth measures it against the base model. Resume it on a CPU, where it "
+            "started, or start a new run."
         )
 
 
 def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Leave a copy of the newest checkpoint's adapter or, with `keep="best"`, that of the best score; the model has it, too."""
-    run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
-    source, step = newest.path, newest.step
+    """Copy and load the adapter of the newest checkpoint, or of the best score if asked for."""
+    run = recorder.run
+    newest = newest_checkpoint(run.path / "checkpoints")
+    source = newest.path
+    step = newest.step
     best = best_row(recorder.rows) if recorder.settings.keep == "best" else None
     if best is not None:
-        kept = best_row(row for row in recorder.rows if best_adapter(run, row["step"]).is_dir())
+        with_adapter = [row for row in recorder.rows if best_adapter(run, row["step"]).is_dir()]
+        kept = best_row(with_adapter)
         if kept is not None:
-            source, step = best_adapter(run, kept["step"]), kept["step"]
+            step = kept["step"]
+            source = best_adapter(run, step)
         if kept is not best:
-            left = "no adapter of a scored step is left"
-            if kept is not None:
-                left = f"that of step {step} is the best that is left"
-            warnings.warn(
-                f'keep="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
-                f"is gone: {left}, and the run's adapter is now that of step {step}.",
-                stacklevel=4,
-            )
-    if source is None:  # it ended before its first checkpoint
+            _warn_of_lost_best_adapter(best, kept, step)
+    if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:
         for file in source.glob("adapter_*"):
@@ -286,7 +339,24 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     info.adapter_step = step
 
 
+def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
+    rest = "the adapter of no scored step is left"
+    if kept is not None:
+        rest = f"the best adapter that is left is that of step {step}"
+    warnings.warn(
+        f'keep="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
+        f"its adapter is gone: {rest}, and the run's adapter is now that of step {step}.",
+        stacklevel=4,
+    )
+
+
 def _bytes_needed(model: Any) -> int:
-    """Room for a run: three checkpoints (two and the one being written) with Adam's two moments, five adapters, the logs."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    return 200_000_000 + sum((8 * p.element_size() + 3 * 8) * p.numel() for p in trained)
+    """Return the disk space that a run needs at most: adapters, checkpoints and logs, in bytes."""
+    adam_moments = 2 * 4  # bytes for each trained number
+    total = BYTES_OF_LOGS
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            per_number = ADAPTERS_PER_RUN * parameter.element_size()
+            per_number += CHECKPOINTS_PER_RUN * adam_moments
+            total += per_number * parameter.numel()
+    return total

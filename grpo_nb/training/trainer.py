@@ -1,12 +1,13 @@
-"""`KitTrainer`: TRL's `GRPOTrainer` (1.15) with everything that the kit changes about it, in one class.
+"""TRL's `GRPOTrainer` (1.15) with everything that the kit changes about it, in one class.
 
-1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler, random
-   state and its counters. The rest is added here: the adapter (transformers' loader mistakes the
-   frozen `ref` adapter for the trained one), TRL's count of micro-batches, the order of the data in
-   later passes, and what rewards and observers remember. A checkpoint is written right after a row
-   was logged, between two generations, so that nothing in it is half done. Only a checkpoint that
-   ends a training within a generation keeps the rest of that generation. Not covered: the random
-   state inside vLLM, which cannot be read, and several processes.
+1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler,
+   random state and its counters. The rest is added here: the adapter (transformers' loader
+   mistakes the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the
+   order of the data in later passes, and what rewards and observers remember. A checkpoint is
+   written right after a row was logged, between two generations, so that nothing in it is half
+   done. Only a checkpoint that ends a training within a generation keeps the rest of that
+   generation. Not covered: the random state inside vLLM, which cannot be read, and several
+   processes.
 2. On a CPU a `CpuEngine` samples and computes log-probabilities. Rewards, advantages, losses and
    metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
    prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
@@ -70,7 +71,7 @@ class KitTrainer(GRPOTrainer):
     Attributes:
         stateful: Rewards and observers that remember something from step to step, by name. Set it
             before `train()`.
-        record_generation: Called with the first generations, see `beginning.keep_generation`.
+        record_generation: Called with the first generations, see `run_start.write_generation`.
         stock_reason: Why a batch took TRL's own path, or None if none did.
     """
 
@@ -297,7 +298,7 @@ class KitTrainer(GRPOTrainer):
 
     def _tool_call_loop(self, *args: Any) -> Any:
         if self.task_tools is not None:
-            # TRL makes these tables anew for each batch (trl 1.15, _generate_and_score_completions).
+            # trl 1.15 makes these tables anew for each batch (_generate_and_score_completions).
             limited = []
             for tools in self._sync_tool_dicts:
                 limited.append(
@@ -363,7 +364,7 @@ def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
 
 
 def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:
-    """Give rewards and observers the state of a checkpoint; one that it does not know starts anew."""
+    """Restore rewards and observers from a checkpoint; one without a saved state starts afresh."""
     remembered = json.loads((checkpoint / "loop.json").read_text("utf-8"))["remembered"]
     for name in holders.keys() & remembered.keys():
         holders[name].load_state_dict(remembered[name])

@@ -218,7 +218,7 @@ print(
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
-# | *is no run: it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
+# | *is not a run, because it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
 # | *was another training* | a resumed run must be the same run | the line it prints, or a new run |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` before |

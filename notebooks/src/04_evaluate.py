@@ -206,7 +206,7 @@ print(run.outcome(comparison).sentence)
 # | --- | --- | --- |
 # | *no difference shown* | too few questions, too short a run, or nothing learnt | read the transcripts; more `STEPS`; more held-out questions |
 # | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps them apart |
-# | *is no run: it has no run.json* | `RUN` is not a run's folder | the folder that the training cell printed |
+# | *is not a run, because it has no run.json* | `RUN` is not a run's folder | the folder that the training cell printed |
 # | *has no adapter yet* | the run did not come to its end | `gn.train(..., resume="auto")` |
 
 # %% [markdown]

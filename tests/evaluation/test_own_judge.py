@@ -10,7 +10,7 @@ import grpo_nb as gn
 from grpo_nb.generation.samples import Completion
 from grpo_nb.runs.rows import best_row
 from grpo_nb.scoring.record import record_of
-from grpo_nb.training.observers import HoldoutScore
+from grpo_nb.training.recorder import HoldoutScore
 from tests.conftest import brevity
 
 
@@ -99,7 +99,7 @@ def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
         texts = [str(2 * i if i < count else 99) for i in range(4)]
         return [Completion(text, tokens=1, is_cut=False) for text in texts]
 
-    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", answers)
+    monkeypatch.setattr("grpo_nb.training.recorder.answers_of_model", answers)
     task = SimpleNamespace(
         holdout=questions, format=gn.tasks.xml(), chat_template_kwargs={}, tools=None, begun=dict
     )

@@ -33,7 +33,7 @@ def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
 
 
 def rehearsal(model: Path | str, folder: Path, **asked: bool) -> Request:
-    """What a random model on a CPU can do in four steps; priming's turns have 30 tokens."""
+    """What a random model on a CPU can do in four steps."""
     changes = {
         "max_steps": 4,
         "max_completion_length": 40,

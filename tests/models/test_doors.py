@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load
 from grpo_nb.models.identity import template_of
-from grpo_nb.training.info import START_ADAPTER
+from grpo_nb.training.run_start import START_ADAPTER
 from tests.support.tiny import load_tiny
 
 

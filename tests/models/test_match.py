@@ -64,7 +64,6 @@ def test_all_that_use_the_model_refuse_them_before_anything_is_written(
         lambda: gn.train(model, tokenizer, task, rewards, other),
         lambda: gn.dry_run(model, tokenizer, task, rewards, other),
         lambda: gn.baseline(model, tokenizer, task, rewards, other),
-        lambda: gn.training.prime(model, tokenizer, task, other, reasoning=str),
     ):
         with pytest.raises(
             ValueError, match=r"lora_rank is 4 and the model has 16.*gn.load_model\(settings\)"

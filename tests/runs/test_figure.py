@@ -1,42 +1,51 @@
-"""The training figure: what it draws, what it says of what is missing, and that nothing of it is cut off or overlaps."""
+"""The training figure: what it draws, what it leaves out, and that it can be read."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pandas
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from grpo_nb.runs import figure as figures
+from grpo_nb.core import palette
+from grpo_nb.runs import figure as figure_module
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import (
     EACH,
     HOLDOUT,
     KL,
-    LENGTHS,
+    LENGTH,
     TOTAL,
     LivePlot,
+    overlay,
     png,
     thinned,
     training_figure,
 )
 from grpo_nb.runs.rise import describe
 
-CARDS = (
-    "Groups without spread",
-    "Cut at the limit",
-    "Gradient norm",
+TITLES_OF_ALL = [
+    "Total reward",
+    "Each reward",
+    "KL",
+    "Completion length",
+    "Truncated",
+    "No learning signal",
     "Entropy",
+    "Gradient norm",
     "Learning rate",
-    "Seconds per step",
-)
+    "Time per step",
+]
 
 
 def alert(
@@ -45,234 +54,335 @@ def alert(
     return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
-def made_rows(count: int = 20, **changes: Any) -> list[dict]:
-    return [
-        {
-            "step": i + 1, "max_steps": count, "reward": 1 + 2.0 * i / count, "reward_std": 0.5, "kl": 0.01 + 0.1 * i / count,
-            "rewards/right/mean": i / count, "rewards/form/mean": 1.0, "completions/mean_length": 30.0,
-            "completions/clipped_ratio": 0.25, "frac_reward_zero_std": 0.5, "grad_norm": 0.4, "entropy": 0.6,
-            "learning_rate": 1e-4, "step_time": 8.0, **changes,
+def made_rows(count: int = 20, **changes: Any) -> list[dict[str, Any]]:
+    rows = []
+    for index in range(count):
+        row = {
+            "step": index + 1,
+            "max_steps": count,
+            "reward": 1 + 2.0 * index / count,
+            "reward_std": 0.5,
+            "kl": 0.01 + 0.1 * index / count,
+            "rewards/right/mean": index / count,
+            "rewards/form/mean": 1.0,
+            "completions/mean_length": 30.0,
+            "completions/clipped_ratio": 0.25,
+            "frac_reward_zero_std": 0.5,
+            "grad_norm": 0.4,
+            "entropy": 0.6,
+            "learning_rate": 1e-4,
+            "step_time": 8.0,
         }
-        for i in range(count)
-    ]  # fmt: skip
+        rows.append(row | changes)
+    return rows
 
 
-def panels(rows: list[dict], beta: float | None = 0.04, **options: Any) -> dict[str, Any]:
-    figure = training_figure(rows, {"right": 2.0}, beta, **options)
-    return {axis.get_title(loc="left") or "cards": axis for axis in figure.axes}
+def heldout(share: float) -> dict[str, float]:
+    row = {"holdout/accuracy": share, "holdout/low": share - 0.1, "holdout/high": share + 0.1}
+    for name in ("in_format", "anywhere"):
+        row[f"holdout/{name}"] = share + 0.2
+        row[f"holdout/{name}_low"] = share
+        row[f"holdout/{name}_high"] = share + 0.3
+    return row
 
 
-def said(axis: Any) -> list[str]:
-    texts = [
-        axis.get_title(loc="right"),
-        axis.get_xlabel(),
-        *(text.get_text() for text in axis.texts),
-    ]
-    return [text for text in texts if text]
+def panels(rows: list[dict[str, Any]], **options: Any) -> dict[str, Axes]:
+    figure = training_figure(rows, {"right": 2.0}, **options)
+    return {title(axis): axis for axis in figure.axes}
 
 
-def card(axis: Any, title: str) -> list[str]:
-    """What is written on a card: the texts that begin where its title does."""
-    (left,) = (text.get_position()[0] for text in axis.texts if text.get_text() == title)
-    return [
-        text.get_text()
-        for text in axis.texts
-        if text.get_position()[0] == left and text.get_text() != title
-    ]
+def title(axis: Axes) -> str:
+    return axis.get_title(loc="left").strip()
 
 
-def marked(axis: Any, shape: str) -> list[float]:
-    return sorted(
-        x for line in axis.get_lines() if line.get_marker() == shape for x in line.get_xdata()
-    )
+def texts_of(axis: Axes) -> list[str]:
+    return [axis.get_title(loc="right").strip(), *[text.get_text() for text in axis.texts]]
 
 
-def test_the_figure_shows_values_means_and_labels() -> None:
-    rows = made_rows(20)
-    shown = panels(rows, reference="the base model")
-    assert set(shown) == {TOTAL, EACH, KL, HOLDOUT, LENGTHS, "cards"}
-    raw, mean = shown[TOTAL].get_lines()
-    assert (
-        list(raw.get_ydata()) == [row["reward"] for row in rows]
-        and raw.get_linewidth() < mean.get_linewidth()
-    )
-    assert mean.get_ydata()[-1] == pytest.approx(sum(r["reward"] for r in rows[-5:]) / 5)
-    assert {"right x2", "form"} <= set(said(shown[EACH])) and "to the base model, nats" in said(
-        shown[KL]
-    )
-    styles = {line.get_linestyle() for line in shown[EACH].get_lines() if line.get_linewidth() > 1}
-    assert len(styles) == 2, "lines must differ in more than colour"
-    assert [card(shown["cards"], name)[0] for name in CARDS] == [
-        "50%",
-        "25%",
-        "0.4",
-        "0.6",
-        "0.0001",
-        "8",
-    ]
-    (band,) = panels(made_rows(8, reward=2.0, reward_std=0.75))[TOTAL].collections
+def marked_steps(axis: Axes, marker: str) -> list[float]:
+    steps: list[float] = []
+    for line in axis.get_lines():
+        if line.get_marker() == marker:
+            steps.extend(line.get_xdata())
+    return sorted(steps)
+
+
+def foot_of(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def band_of(axis: Axes) -> tuple[float, float]:
+    (band,) = axis.collections
     heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (1.25, 2.75)
+    return heights.min(), heights.max()
 
 
-def test_what_was_not_measured_is_said_not_drawn() -> None:
-    shown = panels([{"step": row["step"], "reward": row["reward"]} for row in made_rows()])
-    for name in (EACH, KL, LENGTHS, HOLDOUT):
-        assert not shown[name].get_lines() and "not measured" in said(shown[name]), name
-    assert not shown["cards"].get_lines() and all(
-        card(shown["cards"], name) == ["not measured"] for name in CARDS
-    )
-    assert not shown[TOTAL].collections and "weighted sum" in said(shown[TOTAL]), (
-        "no band, and no word of one"
-    )
-    without = [{key: value for key, value in row.items() if key != "kl"} for row in made_rows()]
-    assert "not measured (beta = 0)" in said(panels(without, beta=0.0)[KL])
-    assert png(training_figure([])).startswith(b"\x89PNG")
+def test_figure_default_has_three_panels() -> None:
+    rows = [row | heldout(0.5) for row in made_rows()]
+    assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
 
 
-def test_values_that_are_no_numbers_are_marked_in_words() -> None:
+def test_figure_all_has_every_measured_panel() -> None:
+    assert list(panels(made_rows(), panels="all")) == TITLES_OF_ALL
+
+
+def test_figure_refuses_other_choice_of_panels() -> None:
+    with pytest.raises(ValueError, match="panels = 'kl' must be 'main' or 'all'"):
+        training_figure(made_rows(), panels="kl")
+
+
+def test_figure_leaves_out_what_was_not_measured() -> None:
+    rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
+    assert list(panels(rows, panels="all")) == ["Total reward"]
+
+
+def test_figure_without_rows_has_no_panel_and_says_so() -> None:
+    figure = training_figure([])
+    assert figure.axes == []
+    assert "No step has been logged yet." in foot_of(figure)
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_figure_with_one_reward_shows_it_once() -> None:
+    rows = [{"step": 1, "reward": 0.5, "rewards/right/mean": 0.5}]
+    assert list(panels(rows)) == ["Total reward"]
+
+
+def test_total_reward_shows_values_pale_and_mean_strong() -> None:
     rows = made_rows(20)
-    rows[6]["grad_norm"], rows[9]["grad_norm"], rows[3]["kl"] = math.nan, math.inf, math.nan
-    shown = panels(rows)
-    assert "NaN at 2 steps" in card(shown["cards"], "Gradient norm") and "NaN at 1 step" in said(
-        shown[KL]
-    )
-    assert marked(shown["cards"], "x") == [7, 10] and marked(shown[KL], "x") == [4]
-    everywhere = said(panels(made_rows(20, kl=math.nan))[KL])
-    assert "NaN at 20 steps" in everywhere and "not measured" not in everywhere
+    raw, mean = panels(rows)["Total reward"].get_lines()
+    assert list(raw.get_ydata()) == [row["reward"] for row in rows]
+    assert raw.get_linewidth() < mean.get_linewidth()
+    last_five = [row["reward"] for row in rows[-5:]]
+    assert mean.get_ydata()[-1] == pytest.approx(sum(last_five) / 5)
 
 
-def test_alerts_are_marked_where_they_came_and_written_below() -> None:
-    others = [alert(i, "warning", "no_spread", f"n{i}") for i in range(1, 5)]
-    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    alerts = [*others, over, alert(12, message="KL went from $0.1$ to <b>2.0</b>.")]
-    shown = panels(made_rows(20), alerts=alerts)
-    # On the reward, and on the curve or card that it speaks about; of a withdrawn one no red triangle is left.
-    assert marked(shown[TOTAL], "v") == marked(shown[KL], "v") == [12]
-    assert marked(shown[TOTAL], "D") == marked(shown["cards"], "D") == [1, 2, 3, 4]
-    assert marked(shown["cards"], "1") == [5]
-    assert (
-        marked(shown[LENGTHS], "v") == marked(shown[LENGTHS], "D") == marked(shown[KL], "D") == []
-    )
-
-    def foot(*told: Alert) -> str:
-        return "\n".join(
-            text.get_text() for text in training_figure(made_rows(20), {}, 0.04, alerts=told).texts
-        )
-
-    assert (
-        "critical, step 12: KL went from $0.1$ to <b>2.0</b>.\nwarning, step 4: n4\nwarning, step 3: n3"
-        in foot(*alerts)
-    )
-    assert "withdrawn at step 9 (was critical), step 5: cut" in foot(over)
+def test_each_reward_is_named_with_weight_and_own_style() -> None:
+    axis = panels(made_rows())["Each reward"]
+    assert {"right x2", "form"} <= set(texts_of(axis))
+    strong = [line for line in axis.get_lines() if line.get_linewidth() > 1]
+    assert len({line.get_linestyle() for line in strong}) == 2
 
 
-@pytest.mark.parametrize("count", [3, 14, 200, 20_000])
-def test_nothing_is_cut_off_at_an_edge_and_no_words_overlap(count: int) -> None:
-    more = {
-        "holdout/accuracy": 0.5,
-        "rewards/W" + 30 * "W" + "/mean": 0.5,
-        "learning_rate": 1.234e-05,
-    }
-    rows = made_rows(count, **more)
-    rows[0]["learning_rate"], rows[-1]["grad_norm"] = 1e-4, math.nan
-    words = f"{20 * 'WWW '}{60 * 'W'}"
-    told = [
-        alert(count - i, rule=rule, message=words) for i, rule in enumerate(("kl_a", "kl_b", "x"))
-    ]
-    for alerts in ((), told):
-        how = {"reference": "the adapter it started from", "alerts": alerts}
-        figure = training_figure(rows, {"right": 2.0, "W" + 30 * "W": 0.25}, 0.04, **how)
-        renderer = FigureCanvasAgg(figure).get_renderer()
-        figure.draw(renderer)
-        drawn, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
-        assert min(drawn.x0, drawn.y0) >= 0 and drawn.x1 <= width and drawn.y1 <= height, drawn
-        axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
-        ticks = [
-            (axis.get_view_interval(), tick) for axis in axes for tick in axis.get_major_ticks()
-        ]
-        unseen = {tick.label1 for (low, high), tick in ticks if not low <= tick.get_loc() <= high}
-        texts = [
-            text
-            for text in figure.findobj(Text)
-            if text.get_text() and text.get_visible() and text not in unseen
-        ]
-        boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
-        assert len(boxes) > 40
-        for (one, a), (other, b) in itertools.combinations(boxes, 2):
-            assert min(a.x1, b.x1) <= max(a.x0, b.x0) or min(a.y1, b.y1) <= max(a.y0, b.y0), (
-                one,
-                other,
-            )
-        sentence = describe(rows, "the adapter it started from")
-        assert " ".join(text.get_text() for text in figure.texts).startswith(sentence), (
-            "all of it is there"
-        )
-
-
-def test_no_text_of_the_user_s_is_a_formula() -> None:
-    rows = [
-        {"step": i, "reward": 1.0, "rewards/$^$_a_very_long_name_of_one/mean": 1.0} for i in (1, 2)
-    ]
-    figure = training_figure(rows, {}, 0.04, alerts=[alert(1, message=r"$\\nothing^^$")])
-    assert png(figure).startswith(b"\x89PNG") and "$^$_a_very_long_n..." in said(figure.axes[1])
-
-
-@pytest.mark.parametrize("count", [1, 512, 513, 40_000])
-def test_what_is_drawn_is_bounded_and_no_spike_is_lost(count: int) -> None:
-    values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
-    kept = thinned(values)
-    assert {values.min(), values.max(), values.iloc[-1]} <= set(kept) and len(kept) <= 2 * 256 + 1
-    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256 and list(
-        kept.index
-    ) == sorted(kept.index)
-
-
-def test_the_live_figure_is_one_display_within_its_share_of_the_time(
-    displayed: list, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("reward_range", "expected"),
+    [
+        pytest.param(None, (1.25, 2.75), id="range not known"),
+        pytest.param((0.0, 3.5), (1.25, 2.75), id="inside the range"),
+        pytest.param((1.5, 2.5), (1.5, 2.5), id="clipped to the range"),
+    ],
+)
+def test_reward_band_stays_in_the_possible_range(
+    reward_range: tuple[float, float] | None, expected: tuple[float, float]
 ) -> None:
-    now, drawn = 0.0, 0
-    monkeypatch.setattr(figures.time, "perf_counter", lambda: now)
+    rows = made_rows(8, reward=2.0, reward_std=0.75)
+    axis = panels(rows, reward_range=reward_range)["Total reward"]
+    assert band_of(axis) == expected
 
-    def slow(*_: Any) -> bytes:
-        nonlocal now, drawn
-        now, drawn = now + 0.25, drawn + 1
-        return b""
 
-    monkeypatch.setattr(
-        figures, "training_figure", lambda rows, *told, **_: Figure(label=describe(rows, told[-1]))
-    )
-    monkeypatch.setattr(figures, "png", slow)
-    plot, rows = LivePlot({}, 0.04, "the base model"), made_rows(2000)
-    for count in range(1, 2001):
-        now += 1.0
-        plot.update(rows[:count])
-    assert 30 <= drawn <= 2 + 0.005 * now / 0.25, (
-        "two at the start, then within the share, which is used"
-    )
-    assert (
-        plot.update(rows, is_last=True) and [kind for kind, *_ in displayed].count("display") == 1
-    )
-    _, data, metadata = displayed[-1]
-    assert (
-        data["text/plain"] == describe(rows, "the base model")
-        and data["text/plain"] in metadata["image/png"]["alt"]
-    )
+def test_reward_without_deviation_has_no_band_and_no_word_of_one() -> None:
+    rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
+    axis = panels(rows)["Total reward"]
+    assert len(axis.collections) == 0
+    assert "weighted sum" in texts_of(axis)
 
 
 def test_heldout_panel_shows_three_measures_with_intervals() -> None:
-    rows = []
-    for step, share in ((1, 0.2), (5, 0.5)):
-        row = {"step": step, "max_steps": 5, "holdout/accuracy": share, "holdout/low": share - 0.1}
-        row |= {"holdout/high": share + 0.1, "holdout/in_format": 0.9, "holdout/anywhere": 0.6}
-        for name in ("in_format", "anywhere"):
-            row |= {f"holdout/{name}_low": 0.5, f"holdout/{name}_high": 0.95}
-        rows.append(row)
-    figure = training_figure(rows)
-    panel = next(axis for axis in figure.axes if axis.get_title(loc="left") == "Held-out accuracy")
-    assert panel.get_title(loc="right") == "50% correct"
-    assert [text.get_text() for text in panel.texts] == [
-        "in the format 90%",
-        "correct anywhere 60%",
-    ]
-    assert len(panel.collections) == 3
+    rows = [{"step": 1} | heldout(0.2), {"step": 5} | heldout(0.5)]
+    axis = panels(rows)["Held-out questions"]
+    assert len(axis.collections) == 3
+    assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
+
+
+def test_kl_panel_names_the_reference_model() -> None:
+    shown = panels(made_rows(), reference="the base model", panels="all")
+    assert "nats, to the base model" in texts_of(shown["KL"])
+
+
+def test_every_panel_has_units_on_both_axes() -> None:
+    shown = panels([row | heldout(0.5) for row in made_rows()], panels="all")
+    for name, axis in shown.items():
+        assert axis.get_xlabel() == "optimizer step", name
+    without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
+    assert without_unit == ["Learning rate"]
+
+
+def test_values_that_are_not_numbers_are_marked_and_counted() -> None:
+    rows = made_rows(20)
+    rows[6]["grad_norm"] = math.nan
+    rows[9]["grad_norm"] = math.inf
+    rows[3]["kl"] = math.nan
+    shown = panels(rows, panels="all")
+    assert "NaN at 2 steps" in texts_of(shown["Gradient norm"])
+    assert "NaN at 1 step" in texts_of(shown["KL"])
+    assert marked_steps(shown["Gradient norm"], "x") == [7, 10]
+    assert marked_steps(shown["KL"], "x") == [4]
+
+
+def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
+    shown = panels(made_rows(20, kl=math.nan), panels="all")
+    assert "NaN at 20 steps" in texts_of(shown["KL"])
+
+
+def test_alerts_are_marked_in_the_panels_that_they_are_about() -> None:
+    warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
+    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
+    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], panels="all")
+    assert marked_steps(shown["Total reward"], "v") == [12]
+    assert marked_steps(shown["KL"], "v") == [12]
+    assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
+    assert marked_steps(shown["No learning signal"], "D") == [1, 2, 3, 4]
+    assert marked_steps(shown["Truncated"], "1") == [5]
+    assert marked_steps(shown["Completion length"], "v") == []
+
+
+def test_worst_and_latest_alerts_are_written_below() -> None:
+    warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
+    critical = alert(12, message="KL went from $0.1$ to <b>2.0</b>.")
+    foot = foot_of(training_figure(made_rows(20), alerts=[*warnings, critical]))
+    expected = "critical, step 12: KL went from $0.1$ to <b>2.0</b>.\nwarning, step 4: n4"
+    assert expected + "\nwarning, step 3: n3" in foot
+    assert "n2" not in foot
+
+
+def test_withdrawn_alert_is_written_as_withdrawn() -> None:
+    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
+    foot = foot_of(training_figure(made_rows(20), alerts=[over]))
+    assert "withdrawn at step 9 (was critical), step 5: cut" in foot
+
+
+@pytest.mark.parametrize("choice", ["main", "all"])
+@pytest.mark.parametrize("count", [3, 14, 200, 20_000])
+def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
+    rows = made_rows(count, **heldout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
+    rows[-1]["grad_norm"] = math.nan
+    message = (
+        "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
+    )
+    alerts = [alert(count - 1, rule="kl_drift", message=message), alert(count, message=message)]
+    weights = {"right": 2.0, "W" + 30 * "W": 0.25}
+    reference = "the adapter it started from"
+    figure = training_figure(rows, weights, reference, alerts=alerts, panels=choice)
+    boxes = boxes_of_texts(figure)
+    width, height = figure.get_size_inches() * figure.dpi
+    for text, box in boxes:
+        assert min(box.x0, box.y0) >= 0, text
+        assert box.x1 <= width, text
+        assert box.y1 <= height, text
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        overlap_x = min(a.x1, b.x1) - max(a.x0, b.x0)
+        overlap_y = min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert min(overlap_x, overlap_y) <= 0, (one, other)
+    assert " ".join(foot_of(figure).split()).startswith(describe(rows, reference))
+
+
+def boxes_of_texts(figure: Figure) -> list[tuple[str, Any]]:
+    """Return each visible text of a figure with its box in pixels."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    hidden = set()
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            low, high = axis.get_view_interval()
+            ticks = axis.get_major_ticks()
+            hidden |= {tick.label1 for tick in ticks if not low <= tick.get_loc() <= high}
+    boxes = []
+    for text in figure.findobj(Text):
+        if text.get_text().strip() and text.get_visible() and text not in hidden:
+            # A title ends with an empty line, where the unit is written.
+            if text.get_text().endswith("\n"):
+                continue
+            boxes.append((text.get_text(), text.get_window_extent(renderer)))
+    assert len(boxes) > 20
+    return boxes
+
+
+def test_figure_shows_names_and_messages_as_text_not_as_formulas() -> None:
+    metric = "rewards/$^$_a_very_long_name_of_one/mean"
+    rows = [{"step": i, "reward": 1.0, metric: 1.0, "rewards/b/mean": 1.0} for i in (1, 2)]
+    figure = training_figure(rows, alerts=[alert(1, message=r"$\\nothing^^$")])
+    assert png(figure).startswith(b"\x89PNG")
+    assert "$^$_a_very_long_n..." in texts_of(figure.axes[1])
+
+
+def luminance(colour: str) -> float:
+    channels = []
+    for value in to_rgb(colour):
+        linear = value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        channels.append(linear)
+    return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colours (WCAG 2.1)."""
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("page", ["#FFFFFF", "#111111"])
+@pytest.mark.parametrize("colour", [*palette.COLOURS, palette.INK, palette.RED])
+def test_palette_contrast_suffices_on_light_and_dark_pages(colour: str, page: str) -> None:
+    assert contrast(colour, page) >= 4.3
+
+
+def test_figure_background_is_transparent() -> None:
+    figure = training_figure(made_rows())
+    assert figure.get_facecolor()[3] == 0
+    assert {axis.get_facecolor()[3] for axis in figure.axes} == {0}
+
+
+@pytest.mark.parametrize("count", [1, 512, 513, 40_000])
+def test_thinned_keeps_extremes_and_last_value_in_few_points(count: int) -> None:
+    values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
+    kept = thinned(values)
+    assert {values.min(), values.max(), values.iloc[-1]} <= set(kept)
+    assert len(kept) <= 2 * 256 + 1
+    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256
+    assert list(kept.index) == sorted(kept.index)
+
+
+def test_live_plot_is_one_display_within_its_share_of_the_time(
+    displayed: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = {"now": 0.0, "drawn": 0}
+    monkeypatch.setattr(figure_module.time, "perf_counter", lambda: clock["now"])
+
+    def slow_png(*_: Any) -> bytes:
+        clock["now"] += 0.25
+        clock["drawn"] += 1
+        return b""
+
+    def quick_figure(rows: list, weights: dict, reference: str, **_: Any) -> Figure:
+        return Figure(label=describe(rows, reference))
+
+    monkeypatch.setattr(figure_module, "training_figure", quick_figure)
+    monkeypatch.setattr(figure_module, "png", slow_png)
+    run = SimpleNamespace(weights={}, reference="the base model", reward_range=None)
+    plot = LivePlot(run)
+    rows = made_rows(2000)
+    for count in range(1, 2001):
+        clock["now"] += 1.0
+        plot.update(rows[:count])
+    # Two at the start, then a two-hundredth of the time, which is used.
+    assert 30 <= clock["drawn"] <= 2 + 0.005 * clock["now"] / 0.25
+    assert plot.update(rows, is_last=True)
+    assert [kind for kind, *_ in displayed].count("display") == 1
+    _, data, metadata = displayed[-1]
+    assert data["text/plain"] == describe(rows, "the base model")
+    assert data["text/plain"] in metadata["image/png"]["alt"]
+
+
+def test_overlay_draws_no_axes_without_data() -> None:
+    rows = [{"step": 1, "reward": 1.0}, {"step": 2, "reward": 2.0}]
+    assert [title(axis) for axis in overlay({"one": rows, "two": rows}).axes] == ["Total reward"]
+    assert overlay({"none": []}).axes == []
+
+
+def test_overlay_draws_each_measured_panel_of_each_run() -> None:
+    rows = [row | heldout(0.5) for row in made_rows()]
+    figure = overlay({"one": rows, "_two": rows})
+    expected = [panel.title for panel in (TOTAL, HOLDOUT, KL, LENGTH)]
+    assert [title(axis) for axis in figure.axes] == expected
+    assert EACH.title not in expected
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]

@@ -77,7 +77,7 @@ def test_run_outcome_of_an_old_comparison_uses_the_tasks_baseline(tmp_path: Path
     (run.path / "run.json").write_text(json.dumps(info))
     compare_by_hand(run)
     assert "majority" not in COMPARISON
-    assert "not clear of that floor" in run.outcome().sentence
+    assert "is not clearly above this majority-class baseline" in run.outcome().sentence
     assert not run.outcome().worked
 
 
@@ -118,7 +118,7 @@ def test_outcome_of_an_older_adapter_did_not_work(tmp_path: Path) -> None:
 def test_outcome_from_another_start_did_not_work(tmp_path: Path) -> None:
     outcome = compared_run(tmp_path / "first", before="").outcome()
     assert not outcome.worked
-    assert "does not begin with the model that this run started from" in outcome.sentence
+    assert "does not start with the model that this run started from" in outcome.sentence
 
 
 def test_outcome_of_trained_questions_did_not_work(tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path
 
 
 def test_outcome_refuses_what_is_no_comparison(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="is no comparison: write run"):
+    with pytest.raises(TypeError, match="is not a comparison. Write run"):
         write_run(tmp_path / "first").outcome("better")

@@ -39,14 +39,14 @@ def test_the_p_value_is_the_share_of_orders_that_rise_as_much() -> None:
     rise = reward_rise(rows([1, 2, 3, 4, 5]))
     assert (
         rise.p_value == pytest.approx(1 / math.factorial(5))
-        and "1 in 100 or fewer" in rise.sentence
+        and "less than once in 100 runs" in rise.sentence
     )
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0]])
 def test_too_few_steps_are_no_verdict(values: list[float]) -> None:
     rise = reward_rise(rows(values))
-    assert not rise.is_clear and "cannot be told" in rise.sentence and rise.steps == len(values)
+    assert not rise.is_clear and "too few to show a rise" in rise.sentence and rise.steps == len(values)
 
 
 def test_what_was_not_measured_is_left_out() -> None:

@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     )
     assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
     assert len(run.trained_questions.hashes) == 3 and run.best is None and run.alerts == []
-    with pytest.raises(ValueError, match="no completions of step 3; it has those of: 2 to 4"):
+    with pytest.raises(ValueError, match="no completions of step 3. Steps with completions: 2 to 4"):
         run.step(3)
     with pytest.raises(TypeError):
         run.write_step({"step": 6, "reward": object()}, None)

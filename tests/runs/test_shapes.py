@@ -82,7 +82,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     "run.json, deep": ("run.json", DEEP, "nested deeper than 50 levels"),
     "run.json, deeper than Python": ("run.json", "[" * 100_000, "nested deeper than 50 levels"),
     "run.json, huge": ("run.json", f'{{"pid": {HUGE}}}', "a whole number of 401 digits"),
-    "metrics.jsonl, a list": ("metrics.jsonl", '[["step", 1]]\n', r"\[\['step', 1\]\] is no object"),
+    "metrics.jsonl, a list": ("metrics.jsonl", '[["step", 1]]\n', r"\[\['step', 1\]\] is not a JSON object"),
     "metrics.jsonl, no step": ("metrics.jsonl", '{"reward": 1}\n', "the row has no field 'step'"),
     "metrics.jsonl, a text as step": ("metrics.jsonl", '{"step": "x"}\n', "step = 'x'"),
     "metrics.jsonl, a huge step": ("metrics.jsonl", f'{{"step": {10**30}}}\n', "step = 1000"),
@@ -155,7 +155,7 @@ def read_all(run: gn.runs.Run) -> None:
 def assert_named(run: gn.runs.Run, file: str, said: str) -> None:
     with pytest.raises(
         ValueError,
-        match=f"{Path(file).name}.* is damaged, or of another version of the kit.*{said}",
+        match=f"{Path(file).name}.* is damaged, or was written by another version.*{said}",
     ):
         read_all(run)
     listed = gn.runs.list(run.path.parent)

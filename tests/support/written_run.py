@@ -44,7 +44,7 @@ def write_run(
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.config.number_types import number_type
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.training.info import run_info
+    from grpo_nb.training.run_start import run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)

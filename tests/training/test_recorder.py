@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.training.observers import HoldoutScore
+from grpo_nb.training.recorder import HoldoutScore
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
 
@@ -50,9 +50,9 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr("grpo_nb.training.callback.is_notebook", lambda: where == "notebook")
+    monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
     broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
-    monkeypatch.setattr(f"grpo_nb.training.callback.{broken}", breaks)
+    monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
     with pytest.warns(UserWarning, match="Nothing more is shown") as caught:
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
@@ -108,7 +108,7 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
         {**shared, "is_correct": number > 0, "is_anywhere": number > 1} for number in range(20)
     ]
     judges = []
-    observers = "grpo_nb.training.observers"
+    observers = "grpo_nb.training.recorder"
     monkeypatch.setattr(f"{observers}.answers_of_model", lambda *args, **named: [])
     monkeypatch.setattr(
         f"{observers}.read_answers", lambda *args, reward: judges.append(reward) or answers

@@ -21,8 +21,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.scoring.calls import RewardError
 from grpo_nb.training import prepare
-from grpo_nb.training.callback import Recorder
-from grpo_nb.training.observers import HoldoutScore
+from grpo_nb.training.recorder import HoldoutScore, Recorder
 from tests.conftest import brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
@@ -217,7 +216,7 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grpo_nb.training.train.build_trainer", without_copy)
-        with pytest.raises(ValueError, match="Unsloth on a GPU only to the base model"):
+        with pytest.raises(ValueError, match="on a GPU Unsloth measures it against the base model"):
             gn.train(*fresh, [brevity], settings.replace(max_steps=5), resume="second-4")
 
 
@@ -283,7 +282,7 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
     files = {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()}
     back()  # as a new process has it: the adapter is new
     with pytest.warns(
-        UserWarning, match=f"'{first.name}' is finished: it is given back .* nothing was trained"
+        UserWarning, match=f"'{first.name}' is already finished; returning it without training"
     ):
         run = cell()
     assert run.path == first.path
@@ -674,7 +673,7 @@ def test_train_in_a_read_only_folder_is_refused(
         gn.machine.EnvironmentProblem, match=r"is read-only for this process\. .*run_root="
     ):
         gn.train(*fresh, [brevity], there, name="new", resume="auto")
-    with pytest.warns(UserWarning, match="is finished: it is given back"):
+    with pytest.warns(UserWarning, match="is already finished; returning it"):
         assert gn.train(*fresh, [brevity], there, resume="auto").path == finished.path
 
 

@@ -97,7 +97,7 @@ def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
 ) -> None:
     shutil.copytree(whole[0].path, tmp_path / "form")
     monkeypatch.setenv("STOP_AT", "2")
-    with pytest.warns(UserWarning, match="'form' is finished: it is given back with its adapter"):
+    with pytest.warns(UserWarning, match="'form' is already finished; returning it"):
         stopped = train_both(tiny, tmp_path)
     assert "resumed" not in stopped[0].info and are_equal(
         adapter(stopped[1], "start"), adapter(whole[0])
@@ -120,7 +120,7 @@ def test_outcome_of_a_stage_takes_its_own_comparison_only(tiny, whole: list[gn.r
     own = gn.compare(second, tiny[2])
     assert "the comparison" not in second.outcome(own).sentence.partition(".")[0]
     from_base = gn.compare("base", second, tiny[2], run=second)
-    assert "does not begin with the model that this run started from" in str(
+    assert "does not start with the model that this run started from" in str(
         second.outcome(from_base)
     )
     assert "the comparison is not of the adapter that this run has now" in str(first.outcome(own))
@@ -140,7 +140,7 @@ def test_run_names_the_judge_of_its_held_out_curve(tiny, tmp_path: Path) -> None
     run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
     judged_by = "what seen() scores with 2 or more (its score for a gold answer in the format)"
     assert run.info["heldout_judge"] == judged_by
-    assert f"Correct is {judged_by}." in repr(run)
+    assert f"Counted as correct: {judged_by}." in repr(run)
     assert gn.compare(run).after.judged_by == judged_by
     assert run.info["adapter_step"] == run.best["step"]
 

@@ -77,8 +77,6 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "training and held-out curve": lambda t, _: gn.train(t.model, t.tokenizer, t.task, [brevity], t.settings),
     "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings),
     "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
-    "priming": lambda t, _: gn.training.prime(
-        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, reasoning=lambda row: ""),
     "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
     "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
     "opened run, a set of questions": lambda t, _: gn.evaluate(
@@ -148,8 +146,7 @@ def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> Non
         ValueError, match=r"say it where the task is made, gn.load_task\(..., chat_template_kwargs="
     ):
         gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
-    prime = lambda *parts: gn.training.prime(*parts[:3], parts[4], reasoning=str)  # noqa: E731
-    for use in (gn.train, gn.dry_run, gn.baseline, prime):
+    for use in (gn.train, gn.dry_run, gn.baseline):
         with pytest.raises(ValueError, match="say it where the task is made"):
             use(model, tokenizer, plain, [brevity], off)
     with pytest.raises(

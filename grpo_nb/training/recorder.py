@@ -1,0 +1,350 @@
+"""Record each logged step of a training: write it, show it, and decide whether to save or stop.
+
+For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
+observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
+tells the trainer whether to save a checkpoint and whether to stop. Everything that it decides, it
+decides from the rows, so that a resumed run continues as if nothing had happened.
+"""
+
+import contextlib
+import json
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+from tqdm import tqdm
+
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.files import put_in_place, staged_folder
+from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
+from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.evaluation.subjects import Decoding, answers_of_model
+from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.models.import_unsloth import import_unsloth
+from grpo_nb.models.load import save_adapter
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.base import completion_text
+from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.checkpoints import keep_best
+from grpo_nb.runs.figure import LivePlot
+from grpo_nb.runs.groups import played
+from grpo_nb.runs.repetition import repetition_metrics
+from grpo_nb.runs.rows import ACCURACY, best_row, tidy_row
+from grpo_nb.runs.run_folder import Run
+from grpo_nb.scoring.right_by import choose_judge, judge_in_words
+from grpo_nb.upstream.trl import last_generation
+
+import_unsloth()
+
+from transformers import TrainerCallback
+
+Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
+"""A function that is called with each row before it is written, and with the step's completions.
+
+The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
+step. An observer may add keys to the row. It returns True to end the training after this step. An
+observer that remembers something is resumed with the run if it has `state_dict()` and
+`load_state_dict(state)`.
+"""
+
+#: TRL logs this key at each step that sampled completions, whatever their scores were.
+GENERATED = "completions/mean_length"
+
+
+class Recorder(TrainerCallback):
+    """Callback that writes and shows each logged step, and decides when to save and to stop.
+
+    Args:
+        run: The run whose folder is written to. Its existing rows are continued.
+        trainer: The run's `KitTrainer`.
+        settings: The run's settings.
+        observers: Called with each row, in this order. The health rules come last, because they
+            read what the others add.
+
+    Attributes:
+        is_interrupted: True after the stop button was pressed, or when a judge's budget is used up.
+        stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
+        error: The error of an observer. It is raised after the step was recorded and saved.
+        bar: The progress bar, from the first step on.
+    """
+
+    def __init__(
+        self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()
+    ) -> None:
+        self.run = run
+        self.trainer = trainer
+        self.settings = settings
+        self.observers = list(observers)
+        self.rows = run.rows
+        self.weights = run.weights
+        self.health = HealthMonitor(
+            weights=self.weights,
+            settings=settings,
+            ranges=run.ranges,
+            rows=self.rows,
+            stop_on=settings.stop_on_alert,
+        )
+        self.is_interrupted = False
+        self.stopped_by: str | None = None
+        self.error: BaseException | None = None
+        self.bar: tqdm | None = None
+        self._plot: LivePlot | None = None
+        self._alerts = CellOutput()
+        self._is_shown = True
+
+    @contextlib.contextmanager
+    def stop_button(self) -> Iterator[None]:
+        """Within the block, end the training after the current step at the first Ctrl-C.
+
+        A second Ctrl-C ends it at once.
+        Outside of the main thread no interrupt arrives, and nothing changes.
+        """
+
+        def on_interrupt(number: int, frame: Any) -> None:
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            self.is_interrupted = True
+            if self.bar is not None:
+                self.bar.set_description("stopping after this step, press again to stop now")
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin()
+        state.log_history = [dict(row) for row in self.rows]
+        self.bar = progress_bar(
+            state.max_steps, initial=state.global_step, desc="training", unit="step", leave=True
+        )
+        if is_notebook():
+            self._plot = LivePlot(self.run)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
+            self.is_interrupted = True
+            warnings.warn(
+                "The budget of a judge does not cover another step, so the training ends here.",
+                stacklevel=2,
+            )
+        # A checkpoint always follows a row, also where only every tenth step is logged.
+        control.should_log |= self.is_interrupted or control.should_training_stop
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        is_closing_summary = logs is None or "train_runtime" in logs
+        if is_closing_summary:
+            return
+        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
+        table = None
+        if GENERATED in row:
+            table = self._completions_of_step(row)
+        self._ask_observers(row, table)
+        new_alerts = self.health.update(row)
+        if new_alerts:
+            row["alerts"] = [alert.to_dict() for alert in new_alerts]
+        if self.health.should_stop:
+            critical = [alert.rule for alert in self.health.alerts if alert.kind == "critical"]
+            self.stopped_by = ", ".join(critical)
+        self.run.write_step(row, table)
+        self.rows.append(row)
+        if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
+            self._save_best_adapter(row["step"])
+        self._show(row, new_alerts)
+        if self.is_interrupted or self.stopped_by or self.error:
+            control.should_training_stop = True
+        is_save_due = self.trainer.is_save_due(self.settings.save_steps)
+        control.should_save = control.should_training_stop or is_save_due
+
+    def _completions_of_step(self, row: dict[str, Any]) -> pandas.DataFrame:
+        """Return the step's completions as a table; add measurements of their text to the row."""
+        group_size = self.settings.num_generations
+        has_tools = bool(self.trainer.tools)
+        table = completions_table(
+            last_generation(self.trainer), row["step"], group_size, self.weights, has_tools
+        )
+        texts = list(played(table))
+        groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
+        row |= repetition_metrics(groups)
+        if has_tools:
+            last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
+            unanswered = [bool(turn.get("tool_calls")) for turn in last_turns]
+            row["tools/unanswered"] = sum(unanswered) / len(unanswered)
+        return table
+
+    def _ask_observers(self, row: dict[str, Any], table: pandas.DataFrame | None) -> None:
+        for observer in self.observers:
+            try:
+                if observer(row, table):
+                    self.stopped_by = getattr(observer, "__name__", type(observer).__name__)
+            except (Exception, KeyboardInterrupt) as error:
+                self.error = self.error or error
+
+    def _save_best_adapter(self, step: int) -> None:
+        target = best_adapter(self.run, step)
+        with staged_folder(target) as staged:
+            save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
+            put_in_place(staged, target)
+        keep_best(self.run.path)
+
+    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+        """Update bar, figure and alerts.
+
+        If that fails, warn once and show nothing more: the training goes on.
+        """
+        if not self._is_shown:
+            return
+        try:
+            self._update_bar(row)
+            if self._plot is not None:
+                self._plot.update(self.rows, alerts=self.health.alerts)
+            if new_alerts and is_notebook():
+                report = self.health.report()
+                self._alerts.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
+            elif new_alerts:
+                tqdm.write("\n".join(repr(alert) for alert in new_alerts))
+        except Exception as error:
+            self._is_shown = False
+            warnings.warn(
+                "The progress of this training is not shown any more, because showing it failed "
+                f"({type(error).__name__}: {error}). The training goes on, and everything is "
+                "recorded: run.plot() draws the curves, run.alerts has the alerts.",
+                stacklevel=2,
+            )
+
+    def _update_bar(self, row: Mapping[str, Any]) -> None:
+        if "reward" in row:
+            kl = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
+            self.bar.set_postfix({"reward": f"{row['reward']:.2f}", "KL": kl}, refresh=False)
+        self.bar.update(row["step"] - self.bar.n)
+        self.bar.refresh()
+
+    def close(self) -> None:
+        """End the bar, draw the last figure, and write the curves as an image."""
+        if self.bar is not None:
+            self.bar.close()
+        if self._plot is not None and self._is_shown:
+            self._plot.update(self.rows, alerts=self.health.alerts, is_last=True)
+        self.run.save_figure()
+
+
+def best_adapter(run: Run, step: int) -> Path:
+    """Return the folder that keeps the adapter of a step with the best held-out score so far."""
+    return run.path / "best" / f"step-{step}"
+
+
+def completions_table(
+    logs: Mapping[str, Any],
+    step: int,
+    group_size: int,
+    weights: Mapping[str, float],
+    has_tools: bool = False,
+) -> pandas.DataFrame:
+    """Return the last generation batch of a trainer as the table that `Run.completions` gives.
+
+    Args:
+        logs: TRL's record of the batch (`upstream.trl.last_generation`).
+        step: The trainer's step.
+        group_size: Completions per prompt. The rows of a group are consecutive, because TRL's
+            RepeatSampler repeats each prompt `num_generations` times.
+        weights: The weight of each reward by name.
+        has_tools: True if a completion is an episode, of which every turn is kept.
+    """
+    scores = pandas.DataFrame({name: list(values) for name, values in logs["rewards"].items()})
+    prompts = [
+        prompt if isinstance(prompt, str) else json.dumps(prompt) for prompt in logs["prompt"]
+    ]
+    columns: dict[str, Any] = {
+        "step": step,
+        "group": scores.index // group_size,
+        "prompt": prompts,
+        "completion": [completion_text(completion) for completion in logs["completion"]],
+    }
+    if has_tools:
+        columns["turns"] = [json.dumps(turns, default=str) for turns in logs["completion"]]
+    columns |= dict(scores)
+    # Sum only the numeric scores, as TRL does; the total is NaN where no reward gave a number.
+    columns["total"] = (scores * pandas.Series(weights)).sum(axis=1, min_count=1)
+    columns["advantage"] = list(logs["advantages"])
+    # What rewards log for each completion (TRL's `log_extra`), such as a judge's reasons.
+    for name, words in logs.get("extra", {}).items():
+        if name not in columns:
+            columns[name] = pandas.Series([str(word) for word in words])
+    # Built at once: a table that grows by columns takes twice as long.
+    return pandas.DataFrame(columns)
+
+
+class HoldoutScore:
+    """Observer that answers held-out questions greedily at intervals and records the score.
+
+    The keys are `holdout/accuracy` with its 95 % interval (`holdout/low`, `holdout/high`), the
+    share `in_format`, the share with the correct answer `anywhere` in the text, each with its
+    interval (`in_format_low`, ...), and `mean_length`. `anywhere` is left out if the judge does not
+    report where it reads the answer. The first and the last step are always scored. The random
+    state is restored afterwards, so that the training is the same with and without the score.
+
+    Args:
+        prepared: The training, a `grpo_nb.training.prepare.Prepared`. The same questions are asked
+            each time, so that the whole curve shows one measure.
+    """
+
+    def __init__(self, prepared: Any) -> None:
+        self._prepared = prepared
+        holdout = prepared.task.holdout
+        count = min(prepared.settings.holdout_questions, len(holdout))
+        self._questions = [holdout[i] for i in range(count)]
+        # Chosen once, so that all points of the curve have the same full score.
+        self._judge = choose_judge(
+            prepared.rewards,
+            self._questions,
+            prepared.task.format,
+            tokenizer=prepared.tokenizer,
+            begun=prepared.task.begun,
+        )
+
+    @property
+    def judged_by(self) -> str:
+        """Description of the judge: which answers count as correct."""
+        return judge_in_words(self._judge or correctness(), self._questions)
+
+    def __call__(self, row: dict[str, Any], completions: Any) -> None:
+        """Add the score to the row if it is due at this step."""
+        is_due = row["step"] % self._prepared.settings.holdout_every == 0
+        if is_due or row["step"] in (1, row["max_steps"]):
+            row |= self.score()
+
+    def score(self) -> dict[str, float]:
+        """Answer the questions with the current model and return the measurements."""
+        training = self._prepared
+        greedy = Decoding(
+            max_completion_length=training.settings.max_completion_length,
+            chat_template_kwargs=training.task.chat_template_kwargs,
+            tools=training.task.tools,
+        )
+        completions = answers_of_model(training.model, training.tokenizer, self._questions, greedy)
+        answers = read_answers(
+            self._questions, completions, training.task.format, reward=self._judge
+        )
+        evaluation = Evaluation("", answers)
+        low, high = evaluation.interval
+        measured = {ACCURACY: evaluation.accuracy, "holdout/low": low, "holdout/high": high}
+        for measure, name in (("format", "in_format"), ("anywhere", "anywhere")):
+            share = evaluation.share_of(measure)
+            interval = evaluation.interval_of(measure)
+            if share is not None and interval is not None:
+                measured[f"holdout/{name}"] = share
+                measured[f"holdout/{name}_low"] = interval[0]
+                measured[f"holdout/{name}_high"] = interval[1]
+        measured["holdout/mean_length"] = evaluation.mean_length
+        return measured

@@ -1,0 +1,180 @@
+"""Record what a run starts from: the `RunInfo` of its run.json, and its `start/` folder.
+
+With the start folder the first steps can be repeated elsewhere (`grpo_nb.scaleout`):
+
+runs/<name>/start/
+  adapter_*                    the LoRA before the first step
+  train.jsonl, holdout.jsonl   the rows in their order, if they have at most 100 MB
+  generations.json             the first three generations: the row of each group, and the token ids
+                               of each completion
+"""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.files import write_json, write_text
+from grpo_nb.core.writers import process_identity
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.host import usable_memory_gib
+from grpo_nb.machine.packages import package_versions
+from grpo_nb.models.load import save_adapter
+from grpo_nb.rewards.base import RewardFunction, range_of
+from grpo_nb.runs.run_folder import Run
+from grpo_nb.runs.run_info import RunInfo
+from grpo_nb.scoring.record import record_of
+from grpo_nb.tasks.task import Task
+
+#: The two models that the KL of a run can be measured against, as run.json names them.
+BASE_MODEL = "the base model"
+START_ADAPTER = "the adapter it started from"
+#: Larger data are not copied into each run. Such a run cannot be written as a scale-out folder.
+MAX_TASK_BYTES = 100_000_000
+
+
+def run_info(prepared: Any, number_type: str) -> RunInfo:
+    """Return the `RunInfo` of a run that starts now.
+
+    Args:
+        prepared: The run's `grpo_nb.training.prepare.Prepared`.
+        number_type: The dtype that the loaded model computes in.
+    """
+    gpu = find_gpu()
+    why_not_shared = prepared.engine.why_not_cpu_engine
+    named_rewards = zip(prepared.weights.items(), prepared.rewards, strict=True)
+    return RunInfo(
+        status="running",
+        **process_identity(),
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        settings=prepared.settings.to_dict(),
+        task=_task_record(prepared.task),
+        rewards=[_reward_record(reward, name, weight) for (name, weight), reward in named_rewards],
+        machine={
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(usable_memory_gib(), 1),
+            "gpu": dataclasses.asdict(gpu) if gpu else None,
+        },
+        number_type=number_type,
+        versions=package_versions(),
+        rollout=f"stock ({why_not_shared})" if why_not_shared else "shared prompts",
+        generation=str(prepared.engine),
+    )
+
+
+def _task_record(task: Task) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "format": dataclasses.asdict(task.format),
+        "train": len(task.train),
+        "holdout": len(task.holdout),
+        "dropped": dict(task.dropped),
+        "fingerprint": task.fingerprint,
+        "is_ordered": task.is_ordered,
+        "floor": task.answers.floor,
+        "tools": task.tools.schemas if task.tools is not None else [],
+    }
+
+
+def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str, Any]:
+    bounds = range_of(reward)
+    # The health rules judge the level of a reward by its range, which needs two finite ends.
+    is_finite = bool(bounds) and all(math.isfinite(bound) for bound in bounds)
+    return {
+        "name": name,
+        "weight": weight,
+        "call": repr(reward),
+        **record_of(reward),
+        "range": list(bounds) if is_finite else None,
+    }
+
+
+def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
+    """Return the model that the KL of a new run is measured against.
+
+    A warning says if that is not the model asked for. On a GPU it is always the base model. Unsloth
+    removes the lines of TRL's trainer that make a frozen copy of the adapter
+    (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the
+    trained adapter.
+
+    Args:
+        model: The loaded model with its LoRA.
+        settings: The run's settings.
+        kl_reference: "start" or "base", as given to `train`.
+
+    Raises:
+        ValueError: `kl_reference` is neither of the two.
+    """
+    if kl_reference not in ("start", "base"):
+        raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
+    if settings.beta == 0 or kl_reference == "base":
+        return BASE_MODEL
+    # A new LoRA has B = 0, so the model with it is the base model.
+    lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
+    is_new_lora = not any(tensor.detach().any() for tensor in lora_b)
+    if is_new_lora:
+        return BASE_MODEL
+    if find_gpu() is None:
+        return START_ADAPTER
+    warnings.warn(
+        "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure it "
+        "against the adapter that it starts from. To ask for the base model, pass "
+        'kl_reference="base".',
+        stacklevel=4,
+    )
+    return BASE_MODEL
+
+
+def write_start(run: Run, model: Any, task: Task) -> None:
+    """Write the adapter and the rows that a new run starts from."""
+    save_adapter(model, run.start_path)
+    if task.train.data.nbytes + task.holdout.data.nbytes <= MAX_TASK_BYTES:
+        write_task(run.start_path, task)
+
+
+def write_task(folder: Path, task: Task) -> None:
+    """Write the rows of a task as JSON lines; values that JSON does not know become text."""
+    for name, rows in (("train", task.train), ("holdout", task.holdout)):
+        lines = [json.dumps(row, default=str) + "\n" for row in rows]
+        write_text(folder / f"{name}.jsonl", "".join(lines))
+
+
+def write_generation(
+    run: Run,
+    micro_batches: int,
+    step: int,
+    rows: Sequence[Mapping[str, Any]],
+    completion_ids: Sequence[Sequence[int]],
+    group_size: int,
+) -> None:
+    """Add one of the first generations to `generations.json`.
+
+    Token ids are kept, because the text alone would not restore them.
+
+    Args:
+        run: The run whose folder is written to.
+        micro_batches: Micro-batches that the training has done before this generation.
+        step: Optimizer steps that it has done before this generation.
+        rows: The data row of each completion. Completions of a group follow one another.
+        completion_ids: The token ids of each completion.
+        group_size: Completions per group.
+    """
+    file = run.start_path / "generations.json"
+    recorded = json.loads(file.read_text("utf-8")) if file.is_file() else []
+    # A resumed run samples some generations again, which replace the earlier ones.
+    earlier = [entry for entry in recorded if entry["at"] < micro_batches]
+    generation = {
+        "at": micro_batches,
+        "step": step,
+        "rows": list(rows[::group_size]),
+        "completion_ids": [list(ids) for ids in completion_ids],
+    }
+    write_json(file, [*earlier, generation])
