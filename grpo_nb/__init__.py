@@ -1,8 +1,9 @@
-"""grpo_nb: teach a language model with GRPO on one GPU or a plain CPU, in a notebook, with evidence at every step.
+"""grpo_nb: train a language model with GRPO in a notebook, on one GPU or a plain CPU.
 
-Importing this package loads nothing heavy and starts no process. What `gn.` offers stands in one list, `__init__.pyi`, which
-the loader, `dir(gn)` and editors read; the rest lives in its room (`gn.tasks.xml`, `gn.runs.list`). Names are
-looked up when they are used, in the order that keeps Unsloth ahead of trl and transformers, which it patches while they load.
+Importing this package loads nothing heavy and starts no process. The public names are listed in
+`__init__.pyi`, which the loader, `dir(gn)` and editors read. Everything else is in its subpackage,
+such as `gn.tasks.xml` and `gn.runs.list`. A name is imported when it is first used, in the order
+that Unsloth needs: it patches trl and transformers while they are imported.
 """
 
 import functools
@@ -10,22 +11,26 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-# Not in the list, and there all the same: `gn.lab.ByHand`.
-_OTHER_ROOMS = ("lab", "models", "sandbox")
+# Subpackages that are not in the list of public names, but can be reached: `gn.lab.ByHand`.
+_UNLISTED = ("lab", "models", "sandbox")
 
 
 @functools.cache
-def _door() -> tuple[Any, Any, list[str]]:
-    import lazy_loader  # not at the top: the Install cell imports grpo_nb.machine before anything is installed
+def _public_api() -> tuple[Any, Any, list[str]]:
+    """Return the `__getattr__`, `__dir__` and `__all__` that belong to `__init__.pyi`."""
+    # Not at the top, because the Install cell imports grpo_nb.machine before anything is installed.
+    import lazy_loader
 
     return lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OTHER_ROOMS:
+    if name in _UNLISTED:
         return importlib.import_module(f"{__name__}.{name}")
-    return _door()[2] if name == "__all__" else _door()[0](name)
+    get_attribute, _, public_names = _public_api()
+    return public_names if name == "__all__" else get_attribute(name)
 
 
 def __dir__() -> list[str]:
-    return [*_door()[1](), "__version__"]
+    _, list_names, _ = _public_api()
+    return [*list_names(), "__version__"]

@@ -1,4 +1,4 @@
-"""What `gn.` offers: at most thirty names. The loader, `dir(gn)` and editors read this list."""
+"""Public names of `gn`, at most thirty. The loader, `dir(gn)` and editors read this list."""
 
 from . import checks as checks
 from . import config as config

@@ -54,14 +54,15 @@ def fill(place: Path, device: str) -> None:
     wanted = [f"-r{ROOT}/requirements{kind}.txt" for kind in kinds]
     with (place / "install.log").open("w", encoding="utf-8") as log:
         note = functools.partial(print, file=log, flush=True)
-        installer.run_pip(["install", *wanted], "torch, transformers, trl, jupyter", print, note)
-        installer.install_alone(ROOT, print, note)
+        step = "Installing torch, transformers, trl and jupyter"
+        installer.run_step([*installer.PIP, "install", *wanted], step, print, note)
+        installer.install_without_dependencies(ROOT, print, note)
         installer.remove_misfits(print, note)
         installer.link(ROOT)
         # In the environment's folder, because unsloth leaves a cache in the working directory.
         load = f"import os; os.chdir({sys.prefix!r}); import unsloth, trl"
         installer.run_step(
-            [sys.executable, "-c", load], "checking that unsloth and trl load", print, note
+            [sys.executable, "-c", load], "Checking that unsloth and trl load", print, note
         )
     (place / "complete").write_text(wanted_for(place, device))
 

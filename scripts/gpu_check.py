@@ -540,7 +540,7 @@ def page(report: dict[str, list[Row]]) -> str:
         f"{verdicts.count(ok)} {word}" for ok, word in WORDS.items() if ok in verdicts
     )
     lines = [f"**gpu-check: {counts}** ({time.strftime('%Y-%m-%d')})", ""]
-    lines += ["```", repr(gn.check_environment()), json.dumps(package_versions()), "```", ""]
+    lines += ["```", gn.check_environment().table.text(), json.dumps(package_versions()), "```", ""]
     lines += ["| phase | check | verdict | found | bound |", "| --- | --- | --- | --- | --- |"]
     for phase, row in found:
         said = (phase, row.name, WORDS.get(row.ok, row.ok), row.found, row.bound)

@@ -1,4 +1,4 @@
-"""Shared by the tests: the real embedded model, a tiny one of the same architecture, and a run made with each."""
+"""Fixtures of all tests: the embedded model, a tiny one, a run of each, and executed notebooks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-os.environ.setdefault(
-    "HF_HUB_OFFLINE", "1"
-)  # read when huggingface_hub is imported; no test asks the Hub
+# No test asks the Hub. The variable is read when huggingface_hub is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import grpo_nb as gn
 from grpo_nb.export.result import Export
@@ -36,12 +35,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Folders whose tests do not need unsloth, so that a run of them alone starts ten seconds earlier.
+WITHOUT_UNSLOTH = ("checks", "config", "core", "health", "machine", "rewards", "scoring", "tasks")
+
+
+def needs_unsloth(arguments: list[str]) -> bool:
+    """Return True unless all paths given to pytest are in folders that do not need unsloth."""
+    folders = [ROOT / "tests" / name for name in WITHOUT_UNSLOTH]
+    for argument in arguments:
+        path = Path(argument.partition("::")[0]).resolve()
+        if not any(path.is_relative_to(folder) for folder in folders):
+            return True
+    return False
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Import unsloth before any test module imports transformers; not where pytest-xdist only hands out the tests."""
+    """Import unsloth before a test module imports transformers, which unsloth patches."""
+    # The process of pytest-xdist that hands out the tests runs none.
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
-    # The imports would be looked through again and again, and afterwards by each training, loading and evaluation, a third of a
-    # second each time. What is made from here on is collected as ever.
+    if not needs_unsloth(config.args):
+        return
+    # Without the freeze, each training, loading and evaluation would search the imports for garbage,
+    # a third of a second each time. Objects made from here on are collected as ever.
     gc.disable()
     import_unsloth()
     open_nursery()
@@ -50,9 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files are handed out to the processes in this order: those that take long first, by their `begins(place)`.
+    """Sort the tests by their mark `begins(place)`, so that files that take long come first.
 
-    So that at the end no process is left alone with one of them.
+    pytest-xdist hands out whole files in this order. A long file at the end would leave one process
+    at work alone.
     """
     last = 1_000
 
@@ -64,7 +81,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Whole files go to one process, since what their tests share is made in each; so do the files that share an export."""
+    """Hand out whole files, because each process makes the fixtures of a file anew.
+
+    The files that share an export go to one process together.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -81,16 +101,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which room's tests took how long, in all processes together."""
+    """Write how long the tests of each folder took, in all processes together."""
     seconds: Counter[str] = Counter()
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
-            seconds[Path(report.nodeid.partition("::")[0]).parts[1].removesuffix(".py")] += (
-                report.duration
-            )
-    terminalreporter.write_line(
-        ", ".join(f"{room} {took:.0f} s" for room, took in seconds.most_common() if took >= 1)
-    )
+            file = Path(report.nodeid.partition("::")[0])
+            folder = file.parts[1].removesuffix(".py")
+            seconds[folder] += report.duration
+    slow = [f"{folder} {took:.0f} s" for folder, took in seconds.most_common() if took >= 1]
+    terminalreporter.write_line(", ".join(slow))
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
     python -I child.py SCRIPT REQUEST ANSWER
 
-SCRIPT defines `answer(request)`. REQUEST and ANSWER are JSON files. This file imports nothing of the
-kit, and is never imported.
+SCRIPT defines `answer(request)`. REQUEST and ANSWER are JSON files. This file imports nothing of
+the kit, and is never imported.
 """
 
 import json

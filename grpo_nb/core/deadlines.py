@@ -1,8 +1,9 @@
-"""A time limit for calling a function that was defined in a notebook and may never return.
+"""Limit the time of a call to a function from a notebook, which may never return.
 
-On the main thread of a POSIX system the call itself is interrupted: regular expressions and long powers, which hold Python's
-global lock, look for signals, and what sets an alarm of its own, as math-verify does, works as it will in a training.
-Elsewhere there is no limit.
+On the main thread of a POSIX system an alarm interrupts the call itself. It also stops regular
+expressions and long powers, which hold Python's global lock but look for signals. A function that
+sets an alarm of its own, as math-verify does, works as it does in a training. On other systems and
+threads there is no limit.
 """
 
 import signal
@@ -10,15 +11,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+# The alarm repeats, because the called code may catch the first interruption.
+_REPEAT_SECONDS = 0.1
+
 
 class _TimeIsUp(BaseException):
-    """Not an Exception: a reward that catches all of those must not catch this one."""
+    """Interruption of the call. It is not an Exception, so that a reward cannot catch it as one."""
 
 
 def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
-    """Return `call()`, or raise when it takes longer.
+    """Return `call()`, or raise if it takes longer than a number of seconds.
 
-    A call that sets an alarm of its own takes this one away.
+    A call that sets an alarm of its own removes the limit.
 
     Raises:
         TimeoutError: The call was stopped.
@@ -26,9 +30,8 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     >>> run_with_deadline(lambda: 7, 1.0)
     7
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(
-        signal, "setitimer"
-    ):
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or not hasattr(signal, "setitimer"):
         return call()
     is_over = False
 
@@ -36,21 +39,18 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
         if not is_over:
             raise _TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    previous_handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         try:
-            signal.setitimer(
-                signal.ITIMER_REAL, seconds, 0.1
-            )  # repeating: code may swallow the first interruption
+            signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
             return call()
         finally:
-            # Python runs signal handlers at calls and jumps only. So none can run between the end of the call and this
-            # assignment, and one that runs later raises nothing.
+            # Python runs signal handlers only at calls and jumps. So none can run between the end
+            # of the call and this assignment, and one that runs later raises nothing.
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeIsUp:
         raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:
-        signal.signal(
-            signal.SIGALRM, before or signal.SIG_DFL
-        )  # None where it was not set by Python
+        # The previous handler is None if it was not set by Python.
+        signal.signal(signal.SIGALRM, previous_handler or signal.SIG_DFL)

@@ -1,8 +1,8 @@
 """Write files and folders completely or not at all, and check paths that come from other people.
 
-A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the end.
-A folder that is replaced is called `.NAME.replaced-...` between two renames. A process that is killed
-leaves these hidden files behind. They are never in the way and can be deleted.
+A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
+end. A folder that is replaced is called `.NAME.replaced-...` between two renames. If the process is
+killed, these hidden files stay. They are never in the way and can be deleted.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def staged_file(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder next to `target`, removed at the end unless `put_in_place` has moved it."""
+    """Yield a new folder next to `target`, removed at the end unless `put_in_place` moved it."""
     staged = _hidden_sibling(target, "partial")
     staged.mkdir(parents=True)
     try:

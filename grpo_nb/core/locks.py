@@ -1,7 +1,7 @@
-"""A lock on a folder: one process at a time works in it, and the next process learns which one that is.
+"""Lock a folder, so that one process at a time works in it and the next one learns who that is.
 
-The lock is `flock` on a hidden file in the folder. The kernel gives it back when the process ends, however it ends, so that a
-crash leaves nothing to clean up. Some network drives know no `flock`: there the work goes on without a lock.
+The lock is `flock` on a hidden file in the folder. The operating system releases it when the
+process ends, also after a crash. Some network drives have no `flock`; there, work goes on without.
 """
 
 import contextlib
@@ -20,11 +20,12 @@ from grpo_nb.core.writers import process_identity
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
-# flock(2) and the drivers of network drives answer with these where they have no locks.
+# Errors of flock(2) and of the drivers of network drives where there are no locks.
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-# open(2) answers with ELOOP for a symbolic link, because of O_NOFOLLOW.
+# Because of O_NOFOLLOW, the error of open(2) for a symbolic link is ELOOP.
 _NOT_A_FILE = (errno.ELOOP, errno.EISDIR)
+# The holder writes about 100 bytes about itself. Another file of this name may have any length.
 _MOST_BYTES = 4096
 _SECONDS_BETWEEN_TRIES = 0.02
 # Descriptors of the locks that this process holds.
@@ -35,7 +36,8 @@ class FolderLockedError(ValueError):
     """Another process works in the folder."""
 
     def __init__(self, folder: Path, holder: Mapping[str, Any]) -> None:
-        self.folder, self.holder = folder, holder
+        self.folder = folder
+        self.holder = holder
         super().__init__(f"{str(folder)!r} is locked by {self.holder_sentence}.")
 
     @property
@@ -43,15 +45,16 @@ class FolderLockedError(ValueError):
         """The process that holds the lock, in words."""
         if not self.holder:
             return "another process"
-        host, pid, since = (self.holder.get(key) for key in ("host", "pid", "since"))
-        return f"process {pid} on {host!r} since {since}"
+        get = self.holder.get
+        return f"process {get('pid')} on {get('host')!r} since {get('since')}"
 
 
 @contextlib.contextmanager
 def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a folder as long as the block lasts.
+    """Hold the lock of a folder for the length of the block.
 
-    A folder that cannot be written to needs no lock, and one on a drive without locks gets none: a log message says so.
+    A folder that cannot be written to needs no lock. On a drive without locks the block runs
+    without one, and a log message warns of that.
 
     Args:
         folder: The folder.
@@ -70,6 +73,7 @@ def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
 
 
 def _acquire_within(file: Path, wait_seconds: float) -> int | None:
+    """Return the descriptor of the locked file, or None if the folder cannot be locked."""
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
@@ -105,14 +109,19 @@ def _acquire(file: Path) -> int | None:
             return None
         if _is_at(file, descriptor):
             break
-        # Its last holder removed the file after it was opened here: what is locked now is no longer in the folder.
+        # The last holder removed the file after it was opened here, so another one must be locked.
         os.close(descriptor)
     _held.add(descriptor)
+    _write_holder(descriptor)
+    return descriptor
+
+
+def _write_holder(descriptor: int) -> None:
     identity = process_identity() | {"since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, without a name
+    # On a full disk the lock is held all the same, without the name of its holder.
+    with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(identity).encode())
-    return descriptor
 
 
 def _not_a_file_message(file: Path) -> str:
@@ -126,13 +135,14 @@ def _not_a_file_message(file: Path) -> str:
 def _release(file: Path, descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
-        # The folder can have been moved, and another process can have its own lock at this path.
+        # If the folder was moved, another process may have its own lock at this path.
         if _is_at(file, descriptor):
             file.unlink()
     os.close(descriptor)
 
 
 def _is_at(file: Path, descriptor: int) -> bool:
+    """Return True if the open file is the one that is at this path now."""
     try:
         return os.path.samestat(file.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -151,14 +161,14 @@ def _holder_of(descriptor: int) -> dict[str, Any]:
 @functools.cache
 def _warn_not_supported(reason: str) -> None:
     _log.warning(
-        "The drive of this folder has no locks (%s), so nothing stops a second process from training the same run: "
-        "start only one.",
+        "The drive of this folder has no locks (%s), so nothing stops a second process from "
+        "training the same run: start only one.",
         reason,
     )
 
 
 def _close_in_child() -> None:
-    # A fork shares the lock. Without this, a child that outlives a killed training would keep its run locked.
+    # A forked child shares the lock. If a training is killed, its child would keep the run locked.
     for descriptor in _held:
         with contextlib.suppress(OSError):
             os.close(descriptor)

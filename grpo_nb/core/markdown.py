@@ -1,45 +1,57 @@
-"""Text of others in Markdown, so that it can only ever be read as text: lines, code spans, and fences that nothing closes."""
+"""Put texts of models and users into Markdown so that they are always shown as plain text."""
 
 import html
 import re
 
-# What CommonMark, and the Hub's mathematics, give a meaning to inside a line; underscores only at the edge of a word.
-_MEANINGFUL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# What makes a heading, a list, a quotation or a rule of a line that begins with it.
-_BEGINNING = re.compile(r"^(\d*)([-+=>.):])")
+# Characters with a meaning for CommonMark, or for the mathematics of the Hub, inside a line. An
+# underscore has one only at the edge of a word.
+_SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+# Characters that make a heading, a list, a quotation or a rule of a line that begins with them.
+_LINE_START = re.compile(r"^(\d*)([-+=>.):])")
+_FENCE_TICKS = 3
 
 
 def plain(text: object) -> str:
-    r"""Return text on one line, in which no character means anything to Markdown or HTML.
+    r"""Return a text on one line, in which no character means anything to Markdown or HTML.
 
     >>> plain("a|b *c* <script>")
     'a\\|b \\*c\\* &lt;script&gt;'
     """
-    marked = _MEANINGFUL.sub(r"\\\1", " ".join(str(text).split()))
-    return html.escape(_BEGINNING.sub(r"\1\\\2", marked), quote=False)
+    line = _on_one_line(text)
+    line = _SPECIAL.sub(r"\\\1", line)
+    line = _LINE_START.sub(r"\1\\\2", line)
+    return html.escape(line, quote=False)
 
 
 def span(text: object) -> str:
-    r"""Return text as a code span, also inside a table: as many backticks around it as it needs, pipes escaped.
+    r"""Return a text as a code span, which can also be in a table.
 
     >>> span("x | y"), span("a `b` c")
     ('`x \\| y`', '`` a `b` c ``')
     """
-    shown = " ".join(str(text).split()).replace("|", r"\|")
-    ticks = _longer_than_inside(shown, 1)
-    pad = " " if "`" in shown or not shown else ""
-    return f"{ticks}{pad}{shown}{pad}{ticks}"
+    # A pipe would end the cell of a table.
+    line = _on_one_line(text)
+    line = line.replace("|", r"\|")
+    ticks = "`" * (_longest_ticks(line) + 1)
+    padding = " " if "`" in line or not line else ""
+    return f"{ticks}{padding}{line}{padding}{ticks}"
 
 
 def fence(text: str, language: str = "") -> str:
-    """Return text as a block of code, between fences longer than any inside.
+    """Return a text as a block of code.
 
     >>> fence("x = 1", "python").splitlines()
     ['```python', 'x = 1', '```']
     """
-    ticks = _longer_than_inside(text, 3)
+    ticks = "`" * max(_FENCE_TICKS, _longest_ticks(text) + 1)
     return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
 
 
-def _longer_than_inside(text: str, least: int) -> str:
-    return "`" * max(least, *(1 + len(run) for run in re.findall("`+", text)), 0)
+def _on_one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _longest_ticks(text: str) -> int:
+    """Return the length of the longest run of backticks, which must not close a span or a fence."""
+    lengths = [len(run) for run in re.findall("`+", text)]
+    return max(lengths, default=0)

@@ -18,8 +18,8 @@ def is_notebook() -> bool:
 def progress_bar(total: int | None = None, **options: Any) -> Any:
     """Return a tqdm bar that disappears when it is done, unless `leave=True`.
 
-    tqdm's own bar for notebooks is a widget. A saved page does not have its state, and shows 0 % for
-    ever. This bar is text, updated in place.
+    tqdm's own bar for notebooks is a widget, of which a saved page shows 0 % for ever. This bar is
+    text, updated in place.
 
     Args:
         total: Number of steps; None if it is not known.
@@ -37,8 +37,8 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
 class CellOutput(io.TextIOBase):
     """An output of the running notebook cell that is updated in place.
 
-    As the file of a bar, it shows the last line written. When tqdm clears the bar, the output becomes
-    an empty line.
+    As the file of a bar, it shows the last line written. When tqdm clears the bar, the output is an
+    empty line.
     """
 
     _handle: Any = None

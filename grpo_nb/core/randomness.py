@@ -1,6 +1,6 @@
-"""The state of every random generator that a training draws from: python's, numpy's, torch's, and those of the GPUs.
+"""Save and restore all random generators that a training draws from: Python's, numpy's and torch's.
 
-With it as it was, whatever ran in between changes nothing after it.
+If the state is restored after other code has drawn numbers, the training is as without that code.
 """
 
 import contextlib
@@ -15,13 +15,19 @@ def random_state() -> dict[str, Any]:
     import torch
 
     name, keys, *rest = numpy.random.get_state()
-    of_numpy = (name, torch.from_numpy(keys.astype("int64")), *rest)
-    of_torch = {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
-    return {"python": random.getstate(), "numpy": of_numpy, **of_torch}
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys.astype("int64")), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all(),
+    }
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
-    """Go on drawing where `random_state` was taken. A GPU more or less than then keeps its own state."""
+    """Set all generators to a state from `random_state`.
+
+    The machine may have another number of GPUs now. A GPU without a saved state keeps its own.
+    """
     import numpy
     import torch
 
@@ -30,13 +36,13 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     name, keys, *rest = state["numpy"]
     numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
     torch.set_rng_state(state["torch"])
-    for device, cuda in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
-        torch.cuda.set_rng_state(cuda, device)
+    for device, cuda_state in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(cuda_state, device)
 
 
 @contextlib.contextmanager
 def kept_random_state() -> Iterator[None]:
-    """Within the block anything may be drawn; after it, all generators are where they were."""
+    """Restore all generators at the end of the block, which may draw numbers."""
     state = random_state()
     try:
         yield

@@ -1,7 +1,7 @@
-"""Every interval, test and power computation of the kit, each with its source.
+"""Intervals, tests and power computations of the kit, each with its source.
 
-The functions take plain numbers. They know nothing of models, rewards or runs. scipy and numpy are
-imported inside of the functions that need them, so that importing the kit stays light.
+The functions take plain numbers. scipy and numpy are imported inside the functions that need them,
+so that importing the kit stays fast.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Literal
 
 Verdict = Literal["better", "worse", "no difference shown"]
 
-#: With fewer questions no difference is claimed: a few questions are an anecdote, not a sample.
+#: With fewer questions no difference is claimed, because chance would decide the verdict.
 FEWEST_QUESTIONS = 10
 #: Quantile of the standard normal distribution for a two-sided interval of 95 %.
 Z_95 = 1.959964
@@ -22,6 +22,8 @@ Z_95 = 1.959964
 Z_POWER_80 = 0.841621
 #: Numbers held at once while random sign flips are tried.
 _FLIPS_AT_ONCE = 4_000_000
+#: Distance of two correlations, in atanh, below which the number of pairs needed stops growing.
+_SMALLEST_DISTANCE = 0.02
 #: Variance of a rank sum below which all values count as equal.
 _SMALLEST_RANK_VARIANCE = 1e-9
 
@@ -46,7 +48,10 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     wrong = samples - correct
     if wrong < k:
         return 1.0
-    return 1.0 - math.prod(1.0 - k / i for i in range(wrong + 1, samples + 1))
+    all_wrong = 1.0
+    for i in range(wrong + 1, samples + 1):
+        all_wrong *= 1.0 - k / i
+    return 1.0 - all_wrong
 
 
 def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, float]:
@@ -71,15 +76,18 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     if samples > 1 and n > 1:
         spread = variance(values, share)
         if spread > 0:
-            effective = share * (1 - share) / (spread / n)
+            variance_of_mean = spread / n
+            effective = share * (1 - share) / variance_of_mean
             n = min(max(effective, n), n * samples)
     shrink = 1 + Z_95**2 / n
     middle = (share + Z_95**2 / (2 * n)) / shrink
-    half = Z_95 / shrink * math.sqrt(share * (1 - share) / n + (Z_95 / (2 * n)) ** 2)
+    share_variance = share * (1 - share) / n
+    correction = (Z_95 / (2 * n)) ** 2
+    half = Z_95 / shrink * math.sqrt(share_variance + correction)
     # If all or no answers are right, one end is the share itself, apart from rounding.
-    low = min(max(middle - half, 0.0), share)
-    high = max(min(middle + half, 1.0), share)
-    return low, high
+    low = max(middle - half, 0.0)
+    high = min(middle + half, 1.0)
+    return min(low, share), max(high, share)
 
 
 # Two models on the same questions
@@ -183,8 +191,10 @@ def paired_interval(change: Sequence[float], samples: int = 1) -> tuple[float, f
     """
     n = len(change) + 2
     middle = sum(change) / n
-    squares = (sum(c * c for c in change) + 2 / samples) / n
-    half = Z_95 * math.sqrt((squares - middle * middle) / n)
+    squares = sum(c * c for c in change)
+    mean_square = (squares + 2 / samples) / n
+    variance_of_mean = (mean_square - middle * middle) / n
+    half = Z_95 * math.sqrt(variance_of_mean)
     return max(middle - half, -1.0), min(middle + half, 1.0)
 
 
@@ -206,14 +216,16 @@ def smallest_difference(change: Sequence[float]) -> float | None:
     count = len(change)
     if count < FEWEST_QUESTIONS:
         return None
-    changed = max(sum(c * c for c in change) / count, 2 / (count + 2))
+    squares = sum(c * c for c in change)
+    changed = max(squares / count, 2 / (count + 2))
     for step in range(1, 1001):
         difference = step / 1000
         # A difference of d needs at least a share d of changed answers.
         spread = max(changed, difference)
         n = max(count - 1 / difference, 0.0)
+        test_term = Z_95 * math.sqrt(spread)
         power_term = Z_POWER_80 * math.sqrt(max(spread - difference**2, 0.0))
-        if difference * math.sqrt(n) >= Z_95 * math.sqrt(spread) + power_term:
+        if difference * math.sqrt(n) >= test_term + power_term:
             return difference
     return None
 
@@ -269,9 +281,10 @@ def mann_whitney_z(before: Sequence[float], after: Sequence[float]) -> float:
         rank_of[value] = values_so_far - (counts[value] - 1) / 2
     rank_sum = sum(rank_of[value] for value in after)
     expected_rank_sum = m * (n + m + 1) / 2
+    total = n + m
     ties = sum(count**3 - count for count in counts.values())
-    tie_correction = ties / ((n + m) * (n + m - 1))
-    rank_variance = n * m / 12 * (n + m + 1 - tie_correction)
+    tie_correction = ties / (total * (total - 1))
+    rank_variance = n * m / 12 * (total + 1 - tie_correction)
     if rank_variance <= _SMALLEST_RANK_VARIANCE:
         return 0.0
     return (rank_sum - expected_rank_sum) / math.sqrt(rank_variance)
@@ -289,10 +302,14 @@ def kendall_z(values: Sequence[float]) -> float:
     n = len(values)
     if n < 2:
         return 0.0
-    rising_pairs = 0
+    rising_minus_falling = 0
     for before, after in combinations(values, 2):
-        rising_pairs += (after > before) - (after < before)
-    return rising_pairs / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        if after > before:
+            rising_minus_falling += 1
+        elif after < before:
+            rising_minus_falling -= 1
+    pair_variance = n * (n - 1) * (2 * n + 5) / 18
+    return rising_minus_falling / math.sqrt(pair_variance)
 
 
 @dataclass(frozen=True)
@@ -306,7 +323,9 @@ class RankCorrelation:
     def pairs_needed(self, level: float) -> float:
         """Return how many pairs it takes until an interval around this value excludes `level`."""
         distance = abs(math.atanh(self.value) - math.atanh(level))
-        return (1 + self.value**2 / 2) * (Z_95 / max(distance, 0.02)) ** 2 + 3
+        distance = max(distance, _SMALLEST_DISTANCE)
+        variance_times_pairs = 1 + self.value**2 / 2
+        return variance_times_pairs * (Z_95 / distance) ** 2 + 3
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCorrelation:
@@ -324,14 +343,18 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> RankCor
     """
     import pandas
 
-    ranks = pandas.DataFrame({"first": list(first), "second": list(second)}, dtype=float).rank()
+    values = pandas.DataFrame({"first": list(first), "second": list(second)}, dtype=float)
+    ranks = values.rank()
     r = float(ranks["first"].corr(ranks["second"]))
     # At 1 and -1 atanh is infinite.
     r = 0.0 if math.isnan(r) else max(-0.999, min(r, 0.999))
+    half = math.inf
     degrees = len(ranks) - 3
-    half = Z_95 * math.sqrt((1 + r * r / 2) / degrees) if degrees > 0 else math.inf
+    if degrees > 0:
+        half = Z_95 * math.sqrt((1 + r * r / 2) / degrees)
     middle = math.atanh(r)
-    return RankCorrelation(r, (math.tanh(middle - half), math.tanh(middle + half)))
+    interval = (math.tanh(middle - half), math.tanh(middle + half))
+    return RankCorrelation(r, interval)
 
 
 def rise_p_value(values: Sequence[float]) -> float:
@@ -348,5 +371,6 @@ def rise_p_value(values: Sequence[float]) -> float:
     """
     from scipy.stats import kendalltau
 
-    p_value = float(kendalltau(range(len(values)), values, alternative="greater").pvalue)
+    times = range(len(values))
+    p_value = float(kendalltau(times, values, alternative="greater").pvalue)
     return 1.0 if math.isnan(p_value) else p_value

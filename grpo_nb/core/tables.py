@@ -1,7 +1,7 @@
 """Reports that show themselves as plain text and as HTML, made of sentences and tables.
 
-A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of their
-own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
+A class that shows itself inherits `Shown` and yields its parts in order. Views with a layout of
+their own are jinja2 templates in their subpackage; `grpo_nb.core.pages` renders them.
 """
 
 import html
@@ -69,7 +69,9 @@ class Table:
 
     def text(self) -> str:
         """Return the table as lines with aligned columns."""
-        lines = [[_words(cell) for cell in row] for row in self._all_rows()]
+        lines = []
+        for row in self._all_rows():
+            lines.append([_words(cell) for cell in row])
         widths = []
         for index, column in enumerate(zip(*lines, strict=True)):
             width = 0 if index in self.wide else max(len(cell) for cell in column)

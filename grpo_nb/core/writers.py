@@ -1,7 +1,7 @@
-"""The process that writes a folder: noted when it starts, and looked up later to see if it is alive.
+"""Record which process writes a folder, and find out later if that process is alive.
 
-A process id alone is no proof: days later, another process can have the same one. So the start time
-and the host are noted as well.
+A process id alone is no proof, because another process can have the same id some days later. So the
+start time and the host are recorded as well.
 """
 
 import contextlib
@@ -14,13 +14,17 @@ from typing import Any
 # Start times are rounded on their way through JSON and psutil.
 _SAME_START_SECONDS = 0.1
 
-# Folders that this process is writing now. A notebook kernel lives on after its runs, so its process
-# id does not show that a run goes on.
+# Folders that this process is writing now. A notebook kernel is alive after the end of its runs, so
+# its process id does not show that a run goes on.
 _folders_being_written: set[Path] = set()
 
 
 def process_identity(pid: int | None = None) -> dict[str, Any]:
-    """Return id, start time and host of a process, by default this one, as `run.json` stores them."""
+    """Return id, start time and host of a process, as `run.json` stores them.
+
+    Args:
+        pid: Process id; None for this process.
+    """
     if pid is None:
         pid = os.getpid()
     return {"pid": pid, "process_start": _start_time(pid), "host": platform.node()}
@@ -28,7 +32,7 @@ def process_identity(pid: int | None = None) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing_here(path: Path) -> Iterator[None]:
-    """Note for the length of the block that this process is writing the folder at `path`."""
+    """Record for the length of the block that this process is writing the folder at `path`."""
     folder = path.absolute()
     _folders_being_written.add(folder)
     try:

@@ -4,7 +4,6 @@ The verdict never says more than the data shows: "better" and "worse" need an ex
 Everything else is "no difference shown", with what would have been.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.tables import Part, Shown, Table, as_written
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
 from grpo_nb.evaluation.results import REWARD, Comparison, Evaluation, frequent_answer
 from grpo_nb.evaluation.subjects import (
@@ -386,11 +386,10 @@ class _Asked:
         highest = max(self.run.weights.values(), default=0.0)
         main = [record["name"] for record in missing if record["weight"] == highest]
         if len(main) == 1 and not has_answer_reward:
-            warnings.warn(
+            warn_user(
                 f"The main reward of the run {self.run.name!r} is your function {main[0]}(), and the folder "
                 "of the run has only its source. correctness() decides which answers are correct, unless "
-                f"you write correct={main[0]}.",
-                stacklevel=5,
+                f"you write correct={main[0]}."
             )
             return []
         return rewards

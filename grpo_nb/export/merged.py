@@ -1,11 +1,11 @@
 """Export a run as a merged model: the 16-bit base plus the adapter, verified weight by weight."""
 
 import functools
-import warnings
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.argument_types import require
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.ask import evaluate
 from grpo_nb.export.export_folder import (
     make_export,
@@ -149,5 +149,5 @@ def compare_score_with_run(run: Run, folder: Path) -> dict[str, Any]:
             ", which is OUTSIDE of that interval: what was measured of the run does not hold for "
             "the merged model"
         )
-        warnings.warn(f"The merged model of {run.name!r}: {sentence}.", stacklevel=2)
+        warn_user(f"The merged model of {run.name!r}: {sentence}.")
     return {"said": sentence, "accuracy": score.accuracy, "interval": list(score.interval)}

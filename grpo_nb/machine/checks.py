@@ -1,235 +1,230 @@
-"""The preflight: eight rows about this machine, what is wrong, and the line that mends it.
+"""Check if this machine can train, and say what to do first if it cannot.
 
-Reads package metadata and the driver; imports neither torch nor unsloth.
+Only package metadata and the driver are read; neither torch nor unsloth is imported.
 """
 
-import os
-import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal
 
-from grpo_nb.core.tables import Html, Shown, Table, bold
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import GpuState, NoGpu, find_gpu, read_gpu
-from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart, usable_cores
+from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, usable_cores
 
-# Status, what was found, and what to do about it.
-Finding = tuple[str, str] | tuple[str, str, str]
+Status = Literal["ok", "warning", "problem"]
+
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
-_INSTALL = f"Run the Install cell in a fresh kernel; or {packages.BY_HAND}, and restart the kernel."
-_SLOWER = "until then Unsloth's own generation is used, which is slower."
+_INSTALL = (
+    f"Run the Install cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
+)
+_SLOWER = "Until then Unsloth's own generation is used, which is slower."
+# Share of a GPU's memory that must be free. Below it, a kernel or another program holds some.
+_FREE_SHARE = 0.85
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the preflight table."""
+    """One row of the table."""
 
-    what: str
-    status: str
-    """`ok`, `warning` or `problem`."""
+    name: str
+    status: Status
     found: str
     fix: str = ""
+    """Line to type or button to click; empty if nothing has to be done."""
 
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(Shown):
-    """The preflight table. Shows itself in a notebook."""
+    """State of this machine in at most three lines: what it can do, if it is ready, what to do.
 
+    In a notebook, a click opens the table of all checks; elsewhere `print(report.table.text())`.
+    """
+
+    summary: str
+    """Device that this machine trains on."""
     checks: Sequence[Check]
+    """All checks, in the order in which their findings should be fixed."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether no check found a problem."""
-        return not any(check.status == "problem" for check in self.checks)
+        """True if no check found a problem; warnings do not count."""
+        return not self._with_status("problem")
 
     @property
     def verdict(self) -> str:
-        """The table in one sentence: `Ready.`, also with warnings, or what has to be mended."""
-        problems, warnings = (
-            sum(check.status == status for check in self.checks)
-            for status in ("problem", "warning")
-        )
-        warned = f"Ready, with {warnings} to read." if warnings else "Ready."
-        return f"Not ready, {problems} to mend first." if problems else warned
+        """Ready or not, with the number of problems, or else of warnings."""
+        problems = len(self._with_status("problem"))
+        warnings = len(self._with_status("warning"))
+        if problems:
+            return f"Not ready. Problems: {problems}."
+        return f"Ready. Warnings: {warnings}." if warnings else "Ready."
 
-    def _parts(self) -> Iterator[Table | Html]:
-        rows = [(_MARKS[c.status], c.what, c.found, c.fix) for c in self.checks]
-        # Long lists of versions break where the page ends, and the first two columns never do.
-        yield Table(rows, head=("", "what", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
+    @property
+    def next_step(self) -> str:
+        """The first problem, else the first warning or hint, with its fix; empty without any."""
+        for status in ("problem", "warning", "ok"):
+            for check in self._with_status(status):
+                if check.fix:
+                    return f"{check.name}: {check.found}. {check.fix}"
+        return ""
+
+    @property
+    def table(self) -> Table:
+        """All checks as a table."""
+        rows = [(_MARKS[check.status], check.name, check.found, check.fix) for check in self.checks]
+        # Long lists of versions wrap at the end of the page, and the first two columns never do.
+        return Table(rows, head=("", "check", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
+
+    def _with_status(self, status: Status) -> list[Check]:
+        return [check for check in self.checks if check.status == status]
+
+    def _parts(self) -> Iterator[Part]:
+        yield self.summary
         yield bold(self.verdict)
+        yield self.next_step
+        yield Html("", f"<details><summary>All checks</summary>{self.table.html()}</details>")
 
 
-def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
-    """Check machine, packages and this kernel, and say what to do about each finding.
+def check_environment() -> EnvironmentReport:
+    """Check machine, packages and this kernel, and report what to do about each finding.
 
-    Takes well under a second; on a GPU with vLLM the first call takes some seconds more, because vLLM is imported in a process
-    of its own. Nothing heavy is imported into the kernel.
-
-    Args:
-        run_root: Where runs will be written; its disk is checked.
+    It takes well under a second. On a GPU with vLLM the first call takes some seconds more, because
+    vLLM is imported in a separate process. Nothing heavy is imported into the kernel.
 
     >>> gn.check_environment().is_ready
     True
     """
+    checks = [_check_packages(), _check_kernel()]
     try:
-        state, reason = read_gpu(), ""
-    except NoGpu as error:
-        state, reason = None, str(error)
-    # In the order in which they are mended: a wrong package below a wrong Python is not worth looking at.
-    rows = {"Python": python_row(), "packages": packages_row(), "this kernel": kernel_row()}
-    rows |= {"device": cpu_row(reason)} if state is None else gpu_rows(state)
-    # Model, run and export of the smallest preset: on a CPU, and on a GPU (docs/evidence/install.md).
-    rows["disk"] = disk_row(
-        Path(run_root).expanduser().absolute(), needed=2 if state is None else 5
-    )
-    if token := os.environ.get("HF_TOKEN", "").strip():
-        rows["Hub token"] = token_row(token)
-    return EnvironmentReport([Check(what, *finding) for what, finding in rows.items()])
+        state = read_gpu()
+    except NoGpu as no_gpu:
+        checks.append(_check_cpu(reason=str(no_gpu)))
+        summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
+    else:
+        gpu_check = _check_gpu(state)
+        vllm_check = _check_vllm()
+        checks += [gpu_check, _check_gpu_memory(state), vllm_check]
+        gpu = f"{state.gpu.name} ({state.gpu.memory_gib:.0f} GiB)"
+        sampler = "vLLM" if vllm_check.status == "ok" else "Unsloth's own generation"
+        summary = f"Training runs on the GPU, {gpu}, and samples with {sampler}."
+        if gpu_check.status == "problem":
+            summary = f"Training cannot use the GPU yet: {gpu}."
+    return EnvironmentReport(summary, checks)
 
 
-def python_row() -> Finding:
-    """Whether the kit supports this Python."""
-    found = ".".join(map(str, sys.version_info[:3]))
-    return (
-        ("ok", found)
-        if packages.is_python_supported()
-        else ("problem", found, "Use Python 3.11 to 3.14.")
-    )
+def _check_packages() -> Check:
+    """Check that the packages of a training are installed, in the pinned versions.
 
-
-def packages_row() -> Finding:
-    """Whether all that a training needs is installed, in the versions that the kit was made for, and nothing that breaks it.
-
-    Unsloth rewrites the source of the others while it is imported, so that these versions are one unit. torch is looked at with
-    the device.
+    Unsloth changes the source of the other packages while it is imported, so that only these
+    versions are known to work together. torch is checked with the GPU.
     """
     versions = packages.package_versions()
-    if missing := [name for name in packages.NEEDED if name not in versions]:
-        return "problem", f"missing: {', '.join(missing)}", _INSTALL
-    if misfits := packages.misfits():
-        found = "; ".join(f"{name} {why}" for name, why in misfits.items())
-        return "problem", found, f"pip uninstall -y {' '.join(misfits)}, then restart the kernel."
-    pins = {
-        name: pin for name, pin in packages.pinned().items() if name in versions and name != "torch"
-    }
-    others = [
-        name for name, pin in pins.items() if not packages.is_same_release(pin, versions[name])
-    ]
-    if others:
-        found = ", ".join(f"{name} {versions[name]} instead of {pins[name]}" for name in others)
-        return "warning", f"{found}, not tried with the kit", _INSTALL
-    return "ok", ", ".join(
-        f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")
-    )
+    missing = [name for name in packages.NEEDED if name not in versions]
+    if missing:
+        return Check("packages", "problem", f"missing: {', '.join(missing)}", _INSTALL)
+    misfits = packages.misfits()
+    if misfits:
+        found = "; ".join(f"{name} {reason}" for name, reason in misfits.items())
+        fix = f"Run `pip uninstall -y {' '.join(misfits)}`, then restart the kernel."
+        return Check("packages", "problem", found, fix)
+    unpinned = []
+    for name, pin in packages.pinned().items():
+        is_other = name in versions and not packages.is_same_release(pin, versions[name])
+        if is_other and name != "torch":
+            unpinned.append(f"{name} {versions[name]} instead of {pin}")
+    if unpinned:
+        found = f"{', '.join(unpinned)}, not tried with the kit"
+        return Check("packages", "warning", found, _INSTALL)
+    main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
+    return Check("packages", "ok", ", ".join(main))
 
 
-def kernel_row() -> Finding:
-    """What is in memory must be what is on disk, which it often is not after an installation, and unsloth comes first."""
+def _check_kernel() -> Check:
+    """Check that the loaded packages are the installed ones, and that unsloth is imported first."""
     restart = f"{how_to_restart()}, then run from the top."
-    problem = packages.import_order_problem()
+    order = packages.import_order_problem()
     # On a CPU the order changes nothing (grpo_nb.models.import_unsloth).
-    if problem and find_gpu() is not None:
-        return "problem", problem, f"Move that import below gn.load_model(settings). {restart}"
-    if stale := packages.stale_versions():
-        found = "; ".join(
-            f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()
-        )
-        return "problem", found, restart
-    order = f"{problem}, which matters only on a GPU" if problem else "nothing came before unsloth"
-    return "ok", f"what is loaded is what is installed, and {order}"
+    if order and find_gpu() is not None:
+        fix = f"Move that import below gn.load_model(settings). {restart}"
+        return Check("this kernel", "problem", order, fix)
+    stale = packages.stale_versions()
+    if stale:
+        changes = [f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items()]
+        return Check("this kernel", "problem", "; ".join(changes), restart)
+    return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
-def cpu_row(reason: str) -> Finding:
-    """The CPU, and why no GPU is used where a driver is there."""
+def _check_cpu(reason: str) -> Check:
     found = f"CPU, {usable_cores()} cores"
     if reason:
-        fix = "Unset CUDA_VISIBLE_DEVICES, or see what `nvidia-smi` says, and restart the kernel; until then the CPU is used."
-        return "warning", f"{found}; {reason}", fix
-    choices = {
-        "colab": "Runtime > Change runtime type > T4 GPU",
-        "kaggle": "Settings > Accelerator > GPU T4 x2",
-    }
-    choice = choices.get(find_host())
-    return "ok", found, f"For a GPU: {choice}, then run the Install cell." if choice else ""
+        fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
+        return Check("device", "warning", f"{found}; no GPU, because {reason}", fix)
+    choice = how_to_get_gpu()
+    fix = f"For a GPU: {choice}, then run the Install cell." if choice else ""
+    return Check("device", "ok", found, fix)
 
 
-def gpu_rows(state: GpuState) -> dict[str, Finding]:
-    """The GPU, what is free of its memory, and whether vLLM loads."""
-    free, memory = state.free_gib, state.gpu.memory_gib
-    held = "" if free >= 0.85 * memory else "; this kernel or another program holds the rest"
-    fix = f"A model loaded here: {how_to_restart()}. Else end the kernel or program that holds it (`nvidia-smi` lists them)."
-    found = f"{free:.1f} of {memory:.1f} GiB free{held}"
-    return {
-        "device": gpu_row(state),
-        "GPU memory": ("warning", found, fix) if held else ("ok", found),
-        "vLLM": vllm_row(),
-    }
-
-
-def gpu_row(state: GpuState) -> Finding:
-    """The GPU, its precision, and whether the installed torch can start on it."""
-    gpu, build = state.gpu, packages.read_torch_build()
-    capability, cuda = (".".join(map(str, pair)) for pair in (gpu.compute_capability, state.cuda))
+def _check_gpu(state: GpuState) -> Check:
+    """Check that the installed torch can start on the GPU."""
+    gpu = state.gpu
+    major, minor = gpu.compute_capability
     precision = "bf16" if gpu.compute_capability >= (8, 0) else "fp16"
-    found = f"{gpu.name} ({capability}, {precision}), {gpu.memory_gib:.0f} GiB, driver {state.driver} for CUDA {cuda}"
-    if build is None:  # told as a missing package
-        return "ok", found
+    found = (
+        f"{gpu.name} ({major}.{minor}, {precision}), {gpu.memory_gib:.0f} GiB, "
+        f"driver {state.driver} for CUDA {state.cuda[0]}.{state.cuda[1]}"
+    )
+    build = packages.read_torch_build()
+    if build is None:  # reported as a missing package
+        return Check("device", "ok", found)
     found += f"; torch {build.version}"
     if build.cuda is None:
-        return (
-            "problem",
-            f"{found} is for the CPU: no GPU is used",
-            f"pip uninstall -y torch. {_INSTALL}",
+        fix = f"Run `pip uninstall -y torch`. {_INSTALL}"
+        return Check("device", "problem", f"{found} is for the CPU: the GPU is not used", fix)
+    # CUDA 13 dropped all cards before Turing; triton and bitsandbytes need 7.0 with any CUDA.
+    needed = (7, 5) if build.cuda >= (13, 0) else (7, 0)
+    if gpu.compute_capability < needed:
+        found += f", triton and bitsandbytes need {needed[0]}.{needed[1]}"
+        fix = (
+            "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 to "
+            "use the CPU, and restart the kernel."
         )
-    # CUDA 13 dropped everything before Turing; triton and bitsandbytes ask for 7.0 with any CUDA.
-    least = (7, 5) if build.cuda >= (13, 0) else (7, 0)
-    if gpu.compute_capability < least:
-        fix = "Choose another GPU (Kaggle: T4 x2 and not P100), or CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
-        return "problem", f"{found}, triton and bitsandbytes need {least[0]}.{least[1]}", fix
-    # NVIDIA's "minor version compatibility": any driver of a CUDA major runs what was built for a later minor.
+        return Check("device", "problem", found, fix)
+    # A driver runs builds for all minor versions of its CUDA (NVIDIA, "minor version
+    # compatibility").
     if state.cuda[0] < build.cuda[0]:
-        fix = f"Update the driver (CUDA 13: 580 or newer), or install a torch for CUDA {state.cuda[0]} (PyTorch's web site)."
-        return "problem", f"{found} needs CUDA {build.cuda[0]}", fix
-    return "ok", found
+        fix = (
+            "Update the driver (CUDA 13: 580 or newer), or install a torch for "
+            f"CUDA {state.cuda[0]} (PyTorch's web site)."
+        )
+        return Check("device", "problem", f"{found} needs CUDA {build.cuda[0]}", fix)
+    return Check("device", "ok", found)
 
 
-def vllm_row() -> Finding:
-    """Whether generation can go through vLLM; without it training works, with slower generation."""
+def _check_gpu_memory(state: GpuState) -> Check:
+    found = f"{state.free_gib:.1f} of {state.gpu.memory_gib:.1f} GiB free"
+    if state.free_gib >= _FREE_SHARE * state.gpu.memory_gib:
+        return Check("GPU memory", "ok", found)
+    fix = (
+        f"If a model is loaded in this kernel: {how_to_restart()}. Otherwise end the program that "
+        "holds the memory (nvidia-smi lists them)."
+    )
+    found += "; this kernel or another program holds the rest"
+    return Check("GPU memory", "warning", found, fix)
+
+
+def _check_vllm() -> Check:
+    """Check that completions can be sampled with vLLM; training also works without."""
     version = packages.installed_version("vllm")
     if version is None:
-        fix = f"Run the Install cell: it adds vLLM where one fits, and says why where none does; {_SLOWER}"
-        return "warning", "not installed", fix
+        fix = f"Run the Install cell: it adds vLLM, or says why vLLM does not fit. {_SLOWER}"
+        return Check("vLLM", "warning", "not installed", fix)
     try:
         problem = packages.vllm_problem()
     except TimeoutError as error:
-        fix = f"Run this check again: it starts with vLLM's files in memory; {_SLOWER}"
-        return "warning", f"{version}: {error}", fix
+        fix = f"Run this check again: it starts with vLLM's files in memory. {_SLOWER}"
+        return Check("vLLM", "warning", f"{version}: {error}", fix)
     if problem:
-        fix = f"pip uninstall -y vllm, then run the Install cell in a fresh kernel; {_SLOWER}"
-        return "warning", f"{version} does not load: {problem}", fix
-    return "ok", f"{version} loads"
-
-
-def disk_row(folder: Path, *, needed: int) -> Finding:
-    """Room for model, run and export, in GB."""
-    free = free_disk_bytes(folder) / 1e9
-    if free < needed:
-        return (
-            "problem",
-            f"{free:.1f} GB free",
-            f"Free at least {needed} GB: model, run and export need it.",
-        )
-    return "ok", f"{free:.0f} GB free"
-
-
-def token_row(token: str) -> Finding:
-    """A Hugging Face token in `HF_TOKEN`, which gated models and pushing need, and nothing else.
-
-    Colab's secrets are not asked for: Colab would ask the user.
-    """
-    if re.fullmatch(r"hf_\w{20,}", token):
-        return "ok", "in HF_TOKEN"
-    fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
-    return "warning", "in HF_TOKEN, but it does not look like a token", fix
+        fix = f"Run `pip uninstall -y vllm`, then the Install cell in a fresh kernel. {_SLOWER}"
+        return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
+    return Check("vLLM", "ok", f"{version} loads")

@@ -16,8 +16,9 @@ _FIXES = {
     # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
     r"flashinfer top-p/top-k sampling unavailable|flashinfer failed to jit-compile"
     r"|flashinfer requires gpus with|sm 12\.x requires cuda|no supported cuda architectures found"
-    r"|ninja build failed|jit compilation is disabled via flashinfer|could not find nvcc and default"
-    r"|could not parse cuda version from nvcc|nvcc not found and pytorch is not built": (
+    r"|ninja build failed|jit compilation is disabled via flashinfer"
+    r"|could not find nvcc and default|could not parse cuda version from nvcc"
+    r"|nvcc not found and pytorch is not built": (
         "FlashInfer cannot be used here (it compiles its kernels for the card), and the kit does "
         "not need it: restart the kernel and switch it off before the model is loaded: "
         'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
@@ -74,7 +75,7 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error or one of its causes is a lack of memory, of the machine or its GPU."""
+    """Return True if an error or one of its causes is a lack of memory, on the GPU or not."""
     return any(_is_memory_error(cause) for cause in error_chain(error))
 
 
@@ -104,7 +105,7 @@ def summary(error: BaseException) -> str:
 def find_fix(error: BaseException) -> str | None:
     """Return cause and fix of an error, recognised by its text or its causes' texts, or None.
 
-    >>> find_fix(RuntimeError("CuMem allocator can only be used for one instance per process."))[:21]
+    >>> find_fix(RuntimeError("CuMem can only be used for one instance per process."))[:21]
     'A vLLM in standby was'
     """
     texts = [_searchable_text(cause) for cause in error_chain(error)]
@@ -115,7 +116,7 @@ def find_fix(error: BaseException) -> str | None:
 
 
 def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
-    """Return the error to raise instead, with cause and fix; None for an error that is not known."""
+    """Return the error to raise instead, with cause and fix; None for an unknown error."""
     fix = find_fix(error)
     if fix is None:
         return None

@@ -1,8 +1,8 @@
 """The NVIDIA GPU that torch would use, as its driver reports it. Loads no CUDA library.
 
-If there are several, it is the first one that `CUDA_VISIBLE_DEVICES` leaves, counted in the order of
-their PCI slots. `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached:
-after a failure the driver is asked again.
+If there are several, it is the first one that `CUDA_VISIBLE_DEVICES` leaves, in the order of their
+PCI slots. `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached: after
+a failure the driver is asked again.
 """
 
 import os

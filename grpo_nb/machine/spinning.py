@@ -1,18 +1,17 @@
-"""How torch's threads wait for each other on a CPU that other programs use as well.
+"""Keep a training on a CPU fast while other programs use the same cores.
 
-torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait for
-the slowest. GNU's OpenMP (libgomp, which torch's Linux builds bring) lets them spin meanwhile: they
-compute nothing, but they notice the end at once. On a quiet machine that is the fastest way. If
-another program needs one of the cores, the spinning threads keep that core from the thread they
-wait for, and a training step takes many times as long.
+torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
+for the slowest one. GNU's OpenMP (libgomp, a part of torch for Linux) lets the waiting threads
+spin: they compute nothing, but they notice the end at once. On a quiet machine that is the fastest
+way to wait. If another program needs a core, the spinning threads take time from the thread that
+they wait for, and a training step takes many times as long.
 
-Two settings of libgomp limit it, and neither changes a number, because the threads and their shares
-of the work stay the same (fewer threads would round sums differently):
+Two properties of libgomp limit the spinning. Neither changes a result, because the number of
+threads stays the same (fewer threads would round sums differently):
 
-- `GOMP_SPINCOUNT`, read when torch is loaded. `set_spin_count` sets it.
-- With more OpenMP threads than cores libgomp spins 100 times only (the manual's `GOMP_SPINCOUNT`).
-  `yield_cores` watches what other programs use and, while they need the cores, keeps an idle
-  second group of threads, which makes it so.
+- libgomp reads the spin count from `GOMP_SPINCOUNT` when torch is loaded. `set_spin_count` sets it.
+- With more OpenMP threads than cores, libgomp spins only 100 times (its manual, `GOMP_SPINCOUNT`).
+  `yield_cores` starts a watcher, which adds idle threads for as long as other programs need cores.
 
 A user's own `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` takes precedence over both.
 """
@@ -33,24 +32,25 @@ from grpo_nb.core.processes import SPIN_COUNT, SPIN_VARIABLE, WAIT_POLICY
 _LOG = logging.getLogger(__name__)
 _STAT = Path("/proc/stat")
 _MAPS = Path("/proc/self/maps")
-# Time between two looks. A look takes 0.1 ms.
-_LOOK_SECONDS = 0.5
-# Cores' worth of time that others may use before the threads stop spinning, and before they go on.
+# Time between two measurements, each of which takes 0.1 ms.
+_MEASURE_SECONDS = 0.5
+# Idle threads are added if other programs need more than this number of cores, counted in processor
+# time per second, and removed if they need less than the second number.
 _BUSY_CORES = 0.25
 _QUIET_CORES = 0.1
 
 
 def set_spin_count(environment: MutableMapping[str, str]) -> None:
-    """Set libgomp's spin count for this process, and report once if torch has read it before."""
+    """Set libgomp's spin count for this process, and log once if torch was loaded before."""
     if has_own_policy(environment):
         return
     is_too_late = "torch" in sys.modules and SPIN_VARIABLE not in environment
     environment[SPIN_VARIABLE] = SPIN_COUNT
     if is_too_late:
         _LOG.info(
-            "torch was imported before grpo_nb, so its threads spin longer than the kit would have "
-            "them: other programs on this machine slow training down more. Import grpo_nb first, or "
-            "set %s=%s before Python starts.",
+            "torch was imported before grpo_nb, so its threads spin longer than they need to, and "
+            "other programs on this machine slow down training more. Import grpo_nb first, or set "
+            "%s=%s before Python starts.",
             SPIN_VARIABLE,
             SPIN_COUNT,
         )
@@ -63,122 +63,129 @@ def has_own_policy(environment: MutableMapping[str, str]) -> bool:
 
 
 def load_libgomp() -> ctypes.CDLL | None:
-    """Return the libgomp that torch has loaded, or None: another system, or another OpenMP."""
+    """Return the libgomp that torch has loaded; None on another system, or with another OpenMP."""
     file = find_libgomp()
     if file is None:
         return None
-    library = ctypes.CDLL(file)  # it is loaded already, so this is a second handle of the same
+    # The process has loaded this file already, so this is a second handle of the same library.
+    library = ctypes.CDLL(file)
     pointer = ctypes.c_void_p
     library.GOMP_parallel.argtypes = (pointer, pointer, ctypes.c_uint, ctypes.c_uint)
     return library
 
 
 def find_libgomp() -> str | None:
-    """Return the file of torch's libgomp among those that this process has loaded.
+    """Return the file of torch's libgomp, one of those that this process has loaded.
 
-    A wheel of torch brings one in its own folder, under different names; a conda environment has one
-    for all. Other wheels bring copies that torch does not use, in folders that end in `.libs`.
+    A wheel of torch has one in its own folder, under different names; a conda environment has one
+    for all packages. Other wheels have copies that torch does not use, in folders named `*.libs`.
     """
     torch = sys.modules.get("torch")
     if torch is None or not _MAPS.is_file():
         return None
+    torch_folder = str(Path(torch.__file__).parent)
     paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "/libgomp" in line}
-    own = [path for path in paths if path.startswith(str(Path(torch.__file__).parent))]
+    in_torch = [path for path in paths if path.startswith(torch_folder)]
     shared = [path for path in paths if ".libs/" not in path]
-    return next(iter(own or shared), None)
+    return next(iter(in_torch or shared), None)
 
 
 class IdleThreads:
-    """A second group of OpenMP threads that does nothing, for as long as it is kept."""
+    """A second group of OpenMP threads that computes nothing until it is stopped."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._end = threading.Event()
-        # libgomp keeps a group of threads for each thread that has started one, until it ends.
-        self._owner = threading.Thread(target=self._own, name="grpo_nb-idle-threads", daemon=True)
+        self._stop = threading.Event()
+        # libgomp keeps a group of threads for each thread that started one, until that thread ends.
+        self._owner = threading.Thread(target=self._hold, name="grpo_nb-idle-threads", daemon=True)
         self._owner.start()
 
-    def _own(self) -> None:
+    def _hold(self) -> None:
         does_nothing = ctypes.cast(self._library.omp_get_level, ctypes.c_void_p)
-        count = max(self._library.omp_get_num_procs(), 2)
-        self._library.GOMP_parallel(does_nothing, None, count, 0)
-        self._end.wait()
+        thread_count = max(self._library.omp_get_num_procs(), 2)
+        self._library.GOMP_parallel(does_nothing, None, thread_count, 0)
+        self._stop.wait()
 
-    def end(self) -> None:
-        self._end.set()
+    def stop(self) -> None:
+        """End the threads."""
+        self._stop.set()
         self._owner.join()
 
 
 def read_busy_seconds() -> float:
     """Return the processor time that all programs have used since the machine started."""
     first_line = _STAT.read_text().split("\n", 1)[0]
-    # user, nice, system, idle, waiting, interrupts, soft interrupts, stolen; time of guests, which
-    # follows, is counted in user as well. Some systems have fewer fields.
+    # The fields are user, nice, system, idle, iowait, irq, softirq and steal. The time of guests,
+    # which follows, is counted in user as well. Some systems have fewer fields.
     fields = [int(field) for field in first_line.split()[1:9]]
-    return (sum(fields) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
+    idle = sum(fields[3:5])
+    return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
 
 
 class Watcher:
-    """Keeps idle threads while other programs need the cores that torch computes on.
-
-    Attributes:
-        is_yielding: The idle threads are there, so that torch's threads hardly spin.
-    """
+    """Keeps idle threads while other programs need the cores that torch computes on."""
 
     def __init__(self, library: ctypes.CDLL, spare_cores: int) -> None:
         self._library = library
         self._spare_cores = spare_cores
-        self._idle: IdleThreads | None = None
-        self._busy = read_busy_seconds()
-        self._own = time.process_time()
-        self._at = time.monotonic()
+        self._idle_threads: IdleThreads | None = None
+        self._others_seconds = self._read_others_seconds()
+        self._time = time.monotonic()
 
     @property
     def is_yielding(self) -> bool:
-        return self._idle is not None
+        """True while the idle threads are there, so that torch's threads hardly spin."""
+        return self._idle_threads is not None
 
-    def look(self) -> None:
-        """Compare what others have used since the last look with what torch leaves free."""
-        busy, own, at = read_busy_seconds(), time.process_time(), time.monotonic()
-        others = (busy - self._busy - (own - self._own)) / (at - self._at)
-        self._busy, self._own, self._at = busy, own, at
-        needed = others - self._spare_cores
-        if needed > _BUSY_CORES and self._idle is None:
-            self._idle = IdleThreads(self._library)
-        elif needed < _QUIET_CORES and self._idle is not None:
-            self._idle.end()
-            self._idle = None
+    def measure(self) -> None:
+        """Add or remove the idle threads, by what others used since the last measurement."""
+        others_seconds = self._read_others_seconds()
+        now = time.monotonic()
+        others_cores = (others_seconds - self._others_seconds) / (now - self._time)
+        self._others_seconds = others_seconds
+        self._time = now
+        needed_cores = others_cores - self._spare_cores
+        if needed_cores > _BUSY_CORES and self._idle_threads is None:
+            self._idle_threads = IdleThreads(self._library)
+        elif needed_cores < _QUIET_CORES and self._idle_threads is not None:
+            self._idle_threads.stop()
+            self._idle_threads = None
 
     def run(self) -> None:
+        """Measure again and again, for ever."""
         while True:
-            time.sleep(_LOOK_SECONDS)
-            self.look()
+            time.sleep(_MEASURE_SECONDS)
+            self.measure()
+
+    def _read_others_seconds(self) -> float:
+        return read_busy_seconds() - time.process_time()
 
 
 _watching: threading.Thread | None = None
 
 
 def yield_cores() -> None:
-    """Start to watch, in the background, whether other programs need the cores; call it any time.
+    """Start a watcher in the background, unless one is running.
 
-    Nothing happens without libgomp, with one thread, or where the user has chosen how to wait.
+    Nothing happens without libgomp, with one thread, or if the user has chosen how to wait.
     """
     global _watching
-    # Of a forked process the thread is not alive.
+    # After a fork, the child's thread is not alive.
     if _watching is not None and _watching.is_alive():
         return
     import torch
 
-    threads = torch.get_num_threads()
-    if threads < 2 or has_own_policy(os.environ):
+    thread_count = torch.get_num_threads()
+    if thread_count < 2 or has_own_policy(os.environ):
         return
     library = load_libgomp()
     if library is None:
         return
+    spare_cores = library.omp_get_num_procs() - thread_count
     try:
-        watcher = Watcher(library, library.omp_get_num_procs() - threads)
+        watcher = Watcher(library, spare_cores)
     except (OSError, ValueError) as error:
-        _LOG.debug("%s does not show what other programs use: %s", _STAT, error)
+        _LOG.debug("%s does not show how much other programs compute: %s", _STAT, error)
         return
     _watching = threading.Thread(target=watcher.run, name="grpo_nb-watcher", daemon=True)
     _watching.start()

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from grpo_nb.config.effective_table import requested_arguments
 from grpo_nb.config.number_types import number_type, number_type_of
 from grpo_nb.config.settings import Settings
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
@@ -95,10 +95,9 @@ def prepare(
     engine = choose_engine(model, settings)
     is_slow = settings.shared_prompts and engine.why_not_cpu_engine is not None
     if is_slow and find_gpu() is None:
-        warnings.warn(
+        warn_user(
             "The completions of a group do not share their prompt, so a step takes about three "
             f"times as long: {engine.why_not_cpu_engine}.",
-            stacklevel=3,
         )
     return Prepared(
         model=model,
@@ -126,9 +125,8 @@ def _require_holdout(task: Task, settings: Settings) -> None:
 def _warn_of_long_prompts(task: Task, fitted: Task) -> None:
     dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
     if dropped:
-        warnings.warn(
+        warn_user(
             f"{dropped} prompts are too long and are not trained on: {fitted.notes[-1]}.",
-            stacklevel=4,
         )
 
 

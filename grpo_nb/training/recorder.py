@@ -10,7 +10,6 @@ import contextlib
 import json
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tqdm import tqdm
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
@@ -133,9 +133,8 @@ class Recorder(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
             self.is_interrupted = True
-            warnings.warn(
+            warn_user(
                 "The budget of a judge does not cover another step, so the training ends here.",
-                stacklevel=2,
             )
         # A checkpoint always follows a row, also where only every tenth step is logged.
         control.should_log |= self.is_interrupted or control.should_training_stop
@@ -216,11 +215,10 @@ class Recorder(TrainerCallback):
                 tqdm.write("\n".join(repr(alert) for alert in new_alerts))
         except Exception as error:
             self._is_shown = False
-            warnings.warn(
+            warn_user(
                 "The progress of this training is not shown any more, because showing it failed "
                 f"({type(error).__name__}: {error}). The training goes on, and everything is "
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
-                stacklevel=2,
             )
 
     def _update_bar(self, row: Mapping[str, Any]) -> None:

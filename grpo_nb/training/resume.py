@@ -5,7 +5,6 @@ import dataclasses
 import json
 import shutil
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from grpo_nb.config.out_of_memory import replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
 from grpo_nb.runs.run_folder import (
     Run,
@@ -201,7 +201,7 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
         except (OSError, ValueError) as error:
             if name is not None:
                 raise
-            warnings.warn(f"Run {run.name!r} cannot be resumed: {error}", stacklevel=4)
+            warn_user(f"Run {run.name!r} cannot be resumed: {error}")
     if candidates:
         *_, newest = max(candidates, key=lambda candidate: candidate[:2])
         run = open_run(newest.path)
@@ -288,12 +288,11 @@ def _warn_of_changed_state(
     is_same_code = all(old["hash"] == new["hash"] for old, new in rewards)
     if not is_same_code:
         return
-    warnings.warn(
+    warn_user(
         f"Run {run.name!r} is finished, but {'; '.join(reward_changes)}. Therefore a new run "
         f"starts. gn.open_run({run.name!r}) opens the finished run. If a reward remembers "
         "something between calls, give it state_dict() and load_state_dict(): what they hold does "
         "not count as a change.",
-        stacklevel=4,
     )
 
 
@@ -324,10 +323,9 @@ def _set_aside_without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_aut
             "a new run, pass resume=None and another name."
         )
     renamed = run.path.rename(free_path(run.path, ".unfinished-", 1))
-    warnings.warn(
+    warn_user(
         f"Run {run.name!r} ended before its first checkpoint ({reason}). Its folder is now called "
         f"{renamed.name!r}, and a new run starts.",
-        stacklevel=4,
     )
 
 
@@ -345,9 +343,7 @@ def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
     before = run.info
     step = resumption.checkpoint.step
     if resumption.changes:
-        warnings.warn(
-            f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.", stacklevel=3
-        )
+        warn_user(f"Resuming {run.name!r} at step {step}: {'; '.join(resumption.changes)}.")
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "step": step,

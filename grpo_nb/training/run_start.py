@@ -15,13 +15,13 @@ import math
 import os
 import platform
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import process_identity
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
@@ -124,11 +124,10 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
         return BASE_MODEL
     if find_gpu() is None:
         return START_ADAPTER
-    warnings.warn(
+    warn_user(
         "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure it "
         "against the adapter that it starts from. To ask for the base model, pass "
         'kl_reference="base".',
-        stacklevel=4,
     )
     return BASE_MODEL
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +15,7 @@ from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import put_in_place, require_writable, staged_folder
 from grpo_nb.core.progress import is_notebook
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
@@ -201,10 +201,9 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
     if is_notebook():
         figure = LivePlot(run)
         figure.update(run.rows, alerts=run.alerts, is_last=True)
-    warnings.warn(
+    warn_user(
         f"Run {run.name!r} is already finished; returning it without training. Pass resume=None to "
         "start a new run.",
-        stacklevel=3,
     )
     return run
 
@@ -263,7 +262,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
             failure.add_note(note)
         raise failure
     for note in not_saved:
-        warnings.warn(note, stacklevel=3)
+        warn_user(note)
     if info.status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
@@ -343,10 +342,9 @@ def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
     rest = "the adapter of no scored step is left"
     if kept is not None:
         rest = f"the best adapter that is left is that of step {step}"
-    warnings.warn(
+    warn_user(
         f'keep="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
         f"its adapter is gone: {rest}, and the run's adapter is now that of step {step}.",
-        stacklevel=4,
     )
 
 

@@ -24,12 +24,12 @@ import copy
 import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.generation.episodes import written
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.models.load import load_adapter, save_adapter
@@ -292,7 +292,7 @@ class KitTrainer(GRPOTrainer):
     def _warn_of_stock_path(self, reason: str) -> None:
         if self.stock_reason is None:
             self.stock_reason = reason
-            warnings.warn(f"Some batches take TRL's own, slower path: {reason}.", stacklevel=2)
+            warn_user(f"Some batches take TRL's own, slower path: {reason}.")
 
     # 3. Tools and rewards
 

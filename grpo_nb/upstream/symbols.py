@@ -1,4 +1,4 @@
-"""Check that a private symbol of a library is still there."""
+"""Check that a private symbol of a library is still there before it is used."""
 
 import importlib.metadata
 import inspect
@@ -11,30 +11,44 @@ from grpo_nb.core.words import EnvironmentProblem
 def require_symbol(
     owner: Any, name: str, *, written_for: str, parameters: Collection[str] = ()
 ) -> Any:
-    """Return an attribute of a module, class or object, or raise one sentence if it has changed.
+    """Return a function or object of a library, or raise if it is missing or has changed.
 
     Args:
         owner: Module, class or object of the library.
-        name: Name of the attribute.
+        name: Name of the attribute. An attribute that is None counts as missing.
         written_for: Package and version that the caller was written for: `trl 1.15.0`.
         parameters: Names that the function must take.
 
     Raises:
         EnvironmentProblem: The attribute is missing, or no longer takes one of the parameters.
     """
+    symbol = require_attribute(owner, name, written_for=written_for)
+    if symbol is None:
+        raise _changed(owner, f"{name} is missing", written_for)
+    missing = missing_parameters(symbol, parameters)
+    if missing:
+        raise _changed(owner, f"{name} no longer takes {', '.join(missing)}", written_for)
+    return symbol
+
+
+def require_attribute(owner: Any, name: str, *, written_for: str) -> Any:
+    """Return an attribute of a library that may be None or false, or raise if it is missing.
+
+    Raises:
+        EnvironmentProblem: There is no such attribute.
+    """
+    if not hasattr(owner, name):
+        raise _changed(owner, f"{name} is missing", written_for)
+    return getattr(owner, name)
+
+
+def _changed(owner: Any, problem: str, written_for: str) -> EnvironmentProblem:
     package, _, version = written_for.partition(" ")
     label = getattr(owner, "__name__", type(owner).__name__)
-    symbol = getattr(owner, name, None)
-    if symbol is None:
-        problem = f"{label}.{name} is missing"
-    else:
-        missing = missing_parameters(symbol, parameters)
-        if not missing:
-            return symbol
-        problem = f"{label}.{name} no longer takes {', '.join(missing)}"
-    raise EnvironmentProblem(
-        f"{problem} in {package} {installed_version(package)}, and grpo_nb was written for "
-        f"{package} {version}. Install the pinned version: pip install {package}=={version}"
+    installed = installed_version(package) or "(not installed)"
+    return EnvironmentProblem(
+        f"{label}.{problem} in {package} {installed}, and grpo_nb was written for {package} "
+        f"{version}. Install the pinned version: pip install {package}=={version}"
     )
 
 
@@ -48,9 +62,9 @@ def missing_parameters(function: Any, names: Collection[str]) -> list[str]:
     return [name for name in names if name not in parameters]
 
 
-def installed_version(package: str) -> str:
-    """Return the installed version of a package, or `(not installed)`."""
+def installed_version(package: str) -> str | None:
+    """Return the version in a package's metadata on disk, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -57,6 +57,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", written_for=WRITTEN_FOR)
     if "sdpa" not in table:
+        # A table has no such attribute, so this raises the usual error.
         require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
     return table
 
@@ -78,12 +79,11 @@ def silence_gguf_reader() -> None:
 def forget_quantization(model: PreTrainedModel) -> None:
     """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
 
-    With them `save_pretrained` refuses (transformers/modeling_utils.py). The name inside of the GGUF
-    file goes too: it is not one that can be loaded.
+    With them `save_pretrained` raises (transformers/modeling_utils.py). The name inside the GGUF
+    file is removed too, because no model can be loaded by it.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        if not hasattr(model, name):
-            require_symbol(model, name, written_for=WRITTEN_FOR)
+        require_attribute(model, name, written_for=WRITTEN_FOR)
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

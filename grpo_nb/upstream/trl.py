@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from grpo_nb.core.words import EnvironmentProblem
-from grpo_nb.upstream.symbols import installed_version, require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "trl 1.15.0"
 
@@ -21,9 +20,8 @@ def fused_head_namespace() -> dict[str, Any]:
     from trl.trainer import utils
 
     require_symbol(utils, "add_fused_lm_head", written_for=WRITTEN_FOR)
-    # None where Triton is missing, and then there is nothing to fall back to; the name must exist.
-    if "_ChunkedLogProbFunction" not in vars(utils):
-        require_symbol(utils, "_ChunkedLogProbFunction", written_for=WRITTEN_FOR)
+    # The function is None where Triton is missing, but its name must exist.
+    require_attribute(utils, "_ChunkedLogProbFunction", written_for=WRITTEN_FOR)
     return vars(utils)
 
 
@@ -80,33 +78,20 @@ def share_event_loop(trainer: Any, loop: Any) -> None:
     TRL starts a loop of its own for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
     async reward that holds a client cannot be used in two loops.
     """
-    if require_flag(trainer, "_has_async_funcs"):
+    if require_attribute(trainer, "_has_async_funcs", written_for=WRITTEN_FOR):
         trainer.async_loop = loop
 
 
-def require_flag(owner: Any, name: str) -> Any:
-    """Return an attribute that may be false, or raise if it is not there."""
-    if not hasattr(owner, name):
-        require_symbol(owner, name, written_for=WRITTEN_FOR)
-    return getattr(owner, name)
-
-
 def micro_batch_count(trainer: Any) -> int:
-    """Return how many micro-batches a trainer has taken: the counter that its next step depends on.
+    """Return how many micro-batches a trainer has taken, for its checkpoints.
 
-    Without it a resumed run would continue with the wrong generation (trl/trainer/grpo_trainer.py,
-    `self._step`).
+    A run that is resumed without this counter would continue with the wrong generation
+    (trl/trainer/grpo_trainer.py, `self._step`).
 
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
-    if "_step" not in vars(trainer):
-        raise EnvironmentProblem(
-            f"GRPOTrainer._step is missing in trl {installed_version('trl')}, so a checkpoint could "
-            "not tell where a resumed run continues. Install the pinned version: "
-            "pip install trl==1.15.0"
-        )
-    return vars(trainer)["_step"]
+    return require_attribute(trainer, "_step", written_for=WRITTEN_FOR)
 
 
 #: Functions of `trl.chat_template_utils` that tools need, with the parameters that the kit gives.
@@ -207,7 +192,10 @@ def run_tool_loop(
         sample: Return one completion for each list of token ids.
     """
     parse_response = chat_template_functions().parse_response
-    trainer._sync_tool_dicts = [{tool.__name__: tool for tool in each} for each in tools]
+    tools_by_name = []
+    for tools_of_prompt in tools:
+        tools_by_name.append({tool.__name__: tool for tool in tools_of_prompt})
+    trainer._sync_tool_dicts = tools_by_name
     trainer._async_tool_dicts = [{}] * len(tools)
     trainer._generate_single_turn = lambda ids, *_, **__: (sample(ids), None)
     completion_ids = sample(prompt_ids)

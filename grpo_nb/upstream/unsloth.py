@@ -19,7 +19,7 @@ def hand_copies_to_vllm() -> None:
     `lora_B` by its scaling in place (vLLM 0.31, lora/lora_weights.py, `optimize`). If engine and
     LoRA have the same dtype, nothing copies them on the way: with a real engine in float32, each
     sampling doubled the trained weights. `_build_lora_request` is replaced because it builds all of
-    Unsloth's requests. Where merged rollouts fall back to a LoRA, they build one without `load_lora`
+    Unsloth's requests. Merged rollouts that fall back to a LoRA build one without `load_lora`
     (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`).
     """
     from unsloth_zoo import vllm_utils

@@ -1,6 +1,6 @@
 """Inner parts of a vLLM engine that the kit reads or cleans up.
 
-An *engine* is the `vllm.LLM` that Unsloth hands out as `model.vllm_engine`. It runs in this process.
+An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It runs in this process.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from grpo_nb.upstream.symbols import require_symbol
+from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
 
@@ -57,46 +57,49 @@ def _runner_class(worker: Any) -> str:
 def drop_requests(engine: Any) -> None:
     """Remove the requests that an interrupted sampling left in an engine.
 
-    An interrupt ends `LLM.generate` without a word to the engine (vllm/entrypoints/offline_utils.py,
-    `_run_engine`). The next call would wait for ever: a request whose step was interrupted counts as
-    computed (v1/core/sched/scheduler.py, `_update_after_schedule`) though its token never came, so
-    it is not scheduled again and never ends. If the interrupt came after a step was computed, its
-    result waits to be sampled from, and the next step is refused (v1/worker/gpu_model_runner.py,
-    `execute_model`). On a GPU two steps are under way at a time, in a queue; with a full queue every
-    call ends in an assertion (v1/engine/core.py, `step_with_batch_queue`).
+    An interrupt ends `LLM.generate`, and the engine does not learn of it
+    (vllm/entrypoints/offline_utils.py, `_run_engine`). This has three consequences:
+
+    - The next call would wait for ever. A request whose step was interrupted counts as computed,
+      although its token never came, so it is not scheduled again and never ends
+      (v1/core/sched/scheduler.py, `_update_after_schedule`).
+    - If the interrupt came after a step was computed, the result is still to be sampled from, and
+      the next step is refused (v1/worker/gpu_model_runner.py, `execute_model`).
+    - On a GPU, a queue holds two steps at a time. If it is full, every call ends in an assertion
+      (v1/engine/core.py, `step_with_batch_queue`).
 
     Args:
         engine: The engine.
     """
     inner = _part(engine, "llm_engine")
-    left = list(_part(inner, "output_processor", "request_states"))
-    if not left:
+    request_ids = list(_part(inner, "output_processor", "request_states"))
+    if not request_ids:
         return
     core = _part(inner, "engine_core", "engine_core")
-    if not hasattr(core, "batch_queue"):
-        require_symbol(core, "batch_queue", written_for=WRITTEN_FOR)
-    # None where there is one step at a time.
-    steps_under_way = core.batch_queue
+    # The queue is None if the engine computes one step at a time.
+    steps_under_way = _part(core, "batch_queue")
     while steps_under_way:
-        # The step is waited for, as the GPU writes where the next requests will. An error of it
-        # belongs to the call that was interrupted.
+        # The step must end first, because the GPU writes into memory that the next requests will
+        # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
     abort = require_symbol(
         inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
     )
-    abort(left, internal=True)
+    abort(request_ids, internal=True)
     _part(inner, "collective_rpc")(_forget_computed)
 
 
 def _forget_computed(worker: Any) -> None:
-    """Clear what an interrupted step left in a worker, as vLLM does before it goes on after a fault.
+    """Clear a worker after an interrupted step, as vLLM does after a fault.
 
-    vLLM 0.31: v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`. Model Runner V2 (on
-    a GPU) keeps a slot for each request until a step reports that the request has finished. If the
-    interrupt takes away the step that would have reported it, the slot is taken for ever, and with
-    all slots taken every call ends in "No free indices" (v1/worker/gpu/states.py). Model Runner V1
-    has no `req_states`; it drops requests that are not scheduled by itself
+    The source is vLLM 0.31, v1/worker/sentinel/gpu_worker_sentinel.py, `_clean_worker_state`.
+
+    Model Runner V2 (on a GPU) keeps a slot for each request until a step reports that the request
+    has finished. If the interrupt removes that step, the slot is never freed. Without free slots
+    every call ends in "No free indices" (v1/worker/gpu/states.py).
+
+    Model Runner V1 has no `req_states`. It drops requests that are no longer scheduled by itself
     (v1/worker/gpu_model_runner.py, `_update_states`).
     """
     runner = _part(worker, "model_runner")
@@ -112,9 +115,7 @@ def _forget_computed(worker: Any) -> None:
 
 
 def _part(owner: Any, *names: str) -> Any:
-    """Return an inner part of an engine, or raise one sentence if a step of the way is missing."""
+    """Return an inner part of an engine, or raise if one of the names on the way is missing."""
     for name in names:
-        if not hasattr(owner, name):
-            require_symbol(owner, name, written_for=WRITTEN_FOR)
-        owner = getattr(owner, name)
+        owner = require_attribute(owner, name, written_for=WRITTEN_FOR)
     return owner

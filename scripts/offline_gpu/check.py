@@ -82,7 +82,7 @@ def look() -> Iterator[Row]:
 
     import grpo_nb as gn
 
-    print(repr(gn.check_environment()))
+    print(gn.check_environment().table.text())
     from grpo_nb.models.import_unsloth import import_unsloth
 
     begun = time.monotonic()

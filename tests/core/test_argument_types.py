@@ -1,209 +1,102 @@
-"""Usual mistakes at public functions end in one sentence that has the line to write."""
-
-from __future__ import annotations
+"""Arguments of a wrong type are named with the line to write; tests/test_public_arguments.py
+tries the same at each public function.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas
 import pytest
-from datasets import Dataset
 
-import grpo_nb as gn
+from grpo_nb.core.argument_types import described, require
 
-
-def shortness(completions: list, **columns: object) -> list[float]:
-    return [1 / (1 + len(str(completion))) for completion in completions]
-
-
-ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
-SETTINGS = gn.preset("cpu")
-REWARDS = [gn.rewards.correctness(), shortness]
-FRAME = pandas.DataFrame(ROWS)
-DATASET = Dataset.from_list(ROWS)
-# Stand-ins: nothing is loaded before the arguments are checked.
-MODEL = SimpleNamespace(generate=None, parameters=None, peft_config={})
+MODEL = SimpleNamespace(generate=None, parameters=None)
 TOKENIZER = SimpleNamespace(apply_chat_template=None)
-TASK = gn.load_task(ROWS, holdout=2)
+CALL = "gn.score(rewards, completions, rows)"
 
 
-def trl_config() -> object:
-    from trl import GRPOConfig
+class GRPOConfig:
+    """A class with the name of TRL's, of which an object may have no text."""
 
-    return GRPOConfig.__new__(GRPOConfig)
+    def __repr__(self) -> str:
+        raise AttributeError("this object is not complete")
 
 
-TRAINED = {
-    "model": MODEL,
-    "tokenizer": TOKENIZER,
-    "task": TASK,
-    "rewards": REWARDS,
-    "settings": SETTINGS,
-}
-DOORS = {
-    "train": (lambda **given: gn.train(**given), TRAINED),
-    "dry_run": (lambda **given: gn.dry_run(**given), TRAINED),
-    "baseline": (gn.baseline, TRAINED),
-    "check_rewards": (gn.check_rewards, {"rewards": REWARDS, "task": TASK}),
-    "RewardLab": (gn.RewardLab, {"rewards": REWARDS, "task": TASK}),
-    "score": (gn.score, {"rewards": REWARDS, "completions": ["7"], "rows": {"answer": "7"}}),
-    "evaluate": (gn.evaluate, {"subject": (MODEL, TOKENIZER), "task": TASK}),
-    "compare": (
-        gn.compare,
-        {"before": (MODEL, TOKENIZER), "after": (MODEL, TOKENIZER), "task": TASK},
-    ),
-    "ask": (gn.ask, {"run": "runs/none", "questions": ["Why?"]}),
-    "export_merged": (gn.export_merged, {"run": "runs/none", "path": "there"}),
-    "export_adapter": (gn.export.export_adapter, {"run": "runs/none", "path": "there"}),
-    "export_gguf": (gn.export_gguf, {"run_or_export": "runs/none", "path": "there"}),
-    "load_task": (gn.load_task, {"source": ROWS}),
-    "load_model": (gn.load_model, {"settings": SETTINGS}),
-    "plan": (gn.plan, {"settings": SETTINGS, "task": TASK}),
-    "preset": (gn.preset, {"name": "cpu"}),
-    "open_run": (gn.open_run, {"path": "runs/none"}),
-}
-GIVEN = {
-    "a GRPOConfig": trl_config,
-    "settings": lambda: SETTINGS,
-    "a dict": lambda: {"max_steps": 4},
-    "a DataFrame": lambda: FRAME,
-    "a Dataset": lambda: DATASET,
-    "task.train": lambda: TASK.train,
-    "a task": lambda: TASK,
-    "a text": lambda: "correctness",
-    "a file": lambda: "rows.csv",
-    "rows": lambda: ROWS,
-    "None": lambda: None,
-    "a class": lambda: gn.rewards.correctness,
-    "rewards": lambda: REWARDS,
-    "a model": lambda: MODEL,
-    "a tokenizer": lambda: TOKENIZER,
-    "a pair": lambda: (MODEL, TOKENIZER),
-    "a number": lambda: 3,
-}
-TRAINING = ("train", "dry_run", "baseline")
-WITH_SETTINGS = (*TRAINING, "plan", "load_model")
-MISTAKES = [
-    *((door, "settings", "a GRPOConfig", "a GRPOConfig of TRL, .*settings = gn.preset") for door in WITH_SETTINGS),
-    *((door, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)") for door in WITH_SETTINGS),
-    *((door, "task", "a DataFrame", "a DataFrame, .*task = gn.load_task") for door in (*TRAINING, "plan")),
-    *((door, "task", "a Dataset", "a datasets.Dataset, .*task = gn.load_task") for door in TRAINING),
-    *((door, "task", "task.train", "the task itself where this is its task.train") for door in TRAINING),
-    *((door, "task", "a file", r"gn.load_task\('rows.csv', settings\)") for door in TRAINING),
-    *((door, "task", "rows", r"gn.load_task\(rows, settings\)") for door in TRAINING),
-    *((door, "task", "None", r"None, .*gn.load_task\(") for door in TRAINING),
-    *((door, "model", "a text", "gn.preset.*model='correctness'") for door in TRAINING),
-    *((door, "model", "a pair", "model and tokenizer are two arguments") for door in TRAINING),
-    *((door, "tokenizer", "None", "model, tokenizer = gn.load_model") for door in TRAINING),
-    *((door, "rewards", "a text", r"the text 'correctness', .*rewards=\[gn.rewards.correctness\(\)\]")
-      for door in (*TRAINING, "check_rewards", "RewardLab", "score", "evaluate")),
-    *((door, "rewards", "a class", r"correctness\(\) is one, its class is not")
-      for door in ("check_rewards", "RewardLab", "score")),
-    *((door, "rewards", "None", "None, .*takes reward functions") for door in ("check_rewards", "RewardLab", "score")),
-    ("train", "settings", "None", "None, .*gn.preset"),
-    ("load_model", "settings", "a text", r"gn.preset\(\"auto\", model='correctness'\)"),
-    ("load_model", "adapter", "a model", "model.save_pretrained"),
-    ("check_rewards", "task", "settings", "gn.Settings, but gn.check_rewards takes a Task or rows"),
-    ("RewardLab", "task", "None", "None, but gn.RewardLab takes a Task or rows"),
-    ("score", "completions", "a text", "'correctness' must be a list of texts"),
-    ("score", "completions", "settings", "gn.Settings, but gn.score takes a list of completions"),
-    ("evaluate", "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
-    ("evaluate", "subject", "a task", r"gn.evaluate\(run, task\)"),
-    ("evaluate", "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
-    ("compare", "before", "settings", "gn.Settings, but gn.compare takes a run, a model or its folder"),
-    ("compare", "after", "a tokenizer", "a tokenizer, but gn.compare takes"),
-    ("ask", "run", "a pair", "a pair of model and tokenizer, but gn.ask takes a run or its folder"),
-    *((door, "run", "a pair", "gn.open_run") for door in ("export_merged", "export_adapter")),
-    ("export_gguf", "run_or_export", "a model", "a model, but gn.export_gguf takes a run, its folder, or an export"),
-    ("load_task", "source", "settings", "gn.Settings, but gn.load_task takes rows, a file"),
-    ("load_task", "source", "a task", "it is loaded already"),
-    ("load_task", "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
-    ("plan", "task", "settings", "gn.Settings, but gn.plan takes a Task"),
-    ("preset", "name", "settings", r"gn.preset\(\"auto\", max_steps=100\)"),
-    ("open_run", "path", "a number", r"3 \(int\), but gn.open_run takes a run or its folder"),
-]  # fmt: skip
+def length_reward(completions: list, **columns: object) -> list[float]:
+    return [float(len(completion)) for completion in completions]
 
 
 @pytest.mark.parametrize(
-    ("door", "name", "given", "sentence"),
-    MISTAKES,
-    ids=[f"{door}-{name}={given}" for door, name, given, _ in MISTAKES],
+    ("value", "words"),
+    [
+        pytest.param(None, "None", id="none"),
+        pytest.param("correctness", "the text 'correctness'", id="text"),
+        pytest.param(Path("runs"), "a path", id="path"),
+        pytest.param(3, "3 (int)", id="number"),
+        pytest.param({"a": 1}, "a dict", id="dict"),
+        pytest.param([], "a list", id="empty list"),
+        pytest.param(["a", "b"], "a list of texts", id="texts"),
+        pytest.param([1, 2], "a list", id="numbers"),
+        pytest.param([length_reward], "a list of reward functions", id="rewards"),
+        pytest.param([length_reward, "a"], "a list", id="mixed list"),
+        pytest.param(length_reward, "the function length_reward", id="function"),
+        pytest.param(GRPOConfig, "the class GRPOConfig", id="class"),
+        pytest.param(GRPOConfig(), "a GRPOConfig of TRL", id="configuration of TRL"),
+        pytest.param(MODEL, "a model", id="model"),
+        pytest.param(TOKENIZER, "a tokenizer", id="tokenizer"),
+        pytest.param((MODEL, TOKENIZER), "a pair of model and tokenizer", id="pair"),
+        pytest.param((TOKENIZER, MODEL), "a pair of model and tokenizer", id="swapped pair"),
+    ],
 )
-def test_wrong_argument_is_named_with_the_line(
-    door: str, name: str, given: str, sentence: str
-) -> None:
-    function, arguments = DOORS[door]
-    with pytest.raises((TypeError, ValueError), match=sentence) as error:
-        function(**{**arguments, name: GIVEN[given]()})
-    assert len(str(error.value).splitlines()) == 1
+def test_described_names_the_kind_of_value(value: object, words: str) -> None:
+    assert described(value) == words
 
 
-SWAPPED = [
-    ("train", "task", "rewards", "gn.train(model, tokenizer, task, rewards, settings)"),
-    ("train", "model", "tokenizer", "gn.train(model, tokenizer, task, rewards, settings)"),
-    ("dry_run", "rewards", "settings", "gn.dry_run(model, tokenizer, task, rewards, settings)"),
-    ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
-    ("check_rewards", "rewards", "task", "gn.check_rewards(rewards, task)"),
-    ("RewardLab", "rewards", "task", "gn.RewardLab(rewards, task, model, tokenizer, settings)"),
-    ("score", "rewards", "completions", "gn.score(rewards, completions, rows)"),
-    ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
-    ("plan", "settings", "task", "gn.plan(settings, task)"),
-]
+def test_require_accepts_right_arguments() -> None:
+    require(CALL, rewards=[length_reward], completions=["7"], rows=[{"answer": "7"}])
 
 
-@pytest.mark.parametrize(
-    ("door", "one", "other", "line"), SWAPPED, ids=[f"{row[0]}-{row[1]}" for row in SWAPPED]
-)
-def test_swapped_arguments_are_both_named(door: str, one: str, other: str, line: str) -> None:
-    function, arguments = DOORS[door]
-    with pytest.raises(TypeError, match="swapped") as error:
-        function(**{**arguments, one: arguments[other], other: arguments[one]})
-    message = str(error.value)
-    assert f"{one} is " in message and f"{other} is " in message
-    assert message.endswith(f"Write {line}.")
+@pytest.mark.parametrize("argument", ["model", "tokenizer"])
+def test_require_accepts_a_stand_in(argument: str) -> None:
+    require("gn.train(...)", **{argument: SimpleNamespace()})
 
 
-@pytest.mark.parametrize("door", [*TRAINING, "evaluate", "compare", "load_model", "plan"])
-def test_setting_as_keyword_shows_replace(door: str) -> None:
-    function, arguments = DOORS[door]
-    with pytest.raises(TypeError, match=r"Write settings = settings.replace\(num_generations=4\)"):
-        function(**arguments, num_generations=4)
+def test_require_wrong_type_names_value_and_line() -> None:
+    message = r"run = 3 \(int\), but gn.ask takes a run or its folder\. Write run = gn.open_run"
+    with pytest.raises(TypeError, match=message):
+        require("gn.ask(run, questions)", run=3)
 
 
-def test_unknown_keyword_gets_the_nearest_argument() -> None:
-    with pytest.raises(
-        TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"
-    ):
-        gn.train(**TRAINED, resum="auto")
+def test_require_frequent_mistake_gives_the_reason() -> None:
+    message = r"settings = a dict, .*have not been checked.*gn.preset\(\"auto\", \*\*settings\)"
+    with pytest.raises(TypeError, match=message):
+        require("gn.plan(settings)", settings={"max_steps": 4})
 
 
-def test_trl_argument_as_keyword_shows_extra() -> None:
-    with pytest.raises(TypeError, match=r"settings = settings.replace\(extra=\{'epsilon': 0.1\}\)"):
-        gn.train(**TRAINED, epsilon=0.1)
+def test_require_does_not_ask_a_large_object_for_its_text() -> None:
+    with pytest.raises(TypeError, match=r"settings = a GRPOConfig of TRL, .*with TRL's names"):
+        require("gn.plan(settings)", settings=GRPOConfig())
 
 
-@pytest.mark.parametrize(
-    "path", ["./no/such/model", "/no/such/model", "../no such", "C:\\no\\model"]
-)
-def test_compare_with_missing_path_is_one_line(path: str) -> None:
-    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
-        gn.compare(path, (MODEL, TOKENIZER), TASK)
-    assert len(str(error.value).splitlines()) == 1
-    assert error.value.__cause__ is None and error.value.__suppress_context__
+def test_require_puts_the_text_into_the_line() -> None:
+    with pytest.raises(TypeError, match=r"Write task = gn.load_task\('rows.csv', settings\)"):
+        require("gn.plan(settings, task)", task="rows.csv")
 
 
-def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(ValueError, match="whose LoRA is in adapter/") as error:
-        gn.load_model(tiny_run.settings, adapter=tiny_run.path)
-    assert str(error.value).endswith(f"adapter={str(tiny_run.path / 'adapter')!r}.")
+def test_require_swapped_arguments_shows_their_order() -> None:
+    message = "rewards is a list of texts and completions is a list of reward functions: .*swapped"
+    with pytest.raises(TypeError, match=message):
+        require(CALL, rewards=["7"], completions=[length_reward], rows={"answer": "7"})
 
 
-def test_run_as_adapter_names_its_adapter_path(tiny_run: gn.runs.Run) -> None:
-    with pytest.raises(TypeError, match=r"Write adapter=run.adapter_path"):
-        gn.load_model(tiny_run.settings, adapter=tiny_run)
+def test_require_optional_argument_can_be_none() -> None:
+    require("gn.load_model(settings)", optional=("adapter",), adapter=None)
 
 
-def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
-        gn.load_model(SETTINGS, adapter=tmp_path / "none")
-    assert len(str(error.value).splitlines()) == 1
+def test_require_none_is_refused_for_other_arguments() -> None:
+    with pytest.raises(TypeError, match="adapter = None"):
+        require("gn.load_model(settings)", adapter=None)
+
+
+def test_require_uses_the_role_of_an_argument() -> None:
+    with pytest.raises(TypeError, match=r"path = 3 .*takes a run or its folder"):
+        require("gn.open_run(path)", roles={"path": "run"}, path=3)

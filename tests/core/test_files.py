@@ -36,7 +36,7 @@ def empty(out: Path) -> Path:
 
 
 def replace_until_killed(out: Path, event: str, times: int) -> None:
-    """Replace the folder, and be killed just before Python's audit event occurs for the nth time."""
+    """Replace the folder, and be killed just before Python's audit event occurs the nth time."""
     occurrences = itertools.count(1)
 
     def watch(name: str, _: object) -> None:

@@ -1,4 +1,4 @@
-"""The lock of a folder: held by one process, given back however it ends, and not missed where a drive has none."""
+"""One process holds the lock of a folder, and its end releases the lock, however it ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_lock_is_held_against_the_same_process_too(tmp_path: Path) -> None:
 
 
 def test_lock_is_not_kept_by_a_child_of_a_dead_process(tmp_path: Path) -> None:
-    """A fork shares the lock of its parent: without care, workers that outlive a killed training keep its run locked."""
+    """A fork shares the lock, and workers may outlive a training that is killed."""
     read, write = os.pipe()
     holder = os.fork()
     if holder == 0:

@@ -1,4 +1,4 @@
-"""The numbers against their definitions, brute force and simulation."""
+"""Intervals and tests agree with their definitions, with brute force and with simulation."""
 
 import itertools
 import random
@@ -6,87 +6,197 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from grpo_nb.core.statistics import paired_result, pass_at_k, share_interval, smallest_difference
+from grpo_nb.core.statistics import (
+    kendall_z,
+    mann_whitney_z,
+    paired_result,
+    pass_at_k,
+    rank_correlation,
+    rise_p_value,
+    share_interval,
+    smallest_difference,
+    t_interval,
+)
 
 
 @pytest.mark.parametrize("correct", range(7))
-@pytest.mark.parametrize("k", (1, 2, 3, 6))
+@pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_pass_at_k_is_the_share_of_all_choices(correct: int, k: int) -> None:
-    draws = [i < correct for i in range(6)]
-    chosen = [any(subset) for subset in itertools.combinations(draws, k)]
-    assert pass_at_k(6, correct, k) == pytest.approx(sum(chosen) / len(chosen))
-    assert 0 < pass_at_k(100_000, 3, 5_000) < 1, "and nothing overflows"
+    samples = [number < correct for number in range(6)]
+    has_correct = [any(chosen) for chosen in itertools.combinations(samples, k)]
+    assert pass_at_k(6, correct, k) == pytest.approx(sum(has_correct) / len(has_correct))
 
 
-@pytest.mark.parametrize(("right", "count"), ((0, 20), (3, 20), (20, 20), (1, 1), (50, 96)))
-def test_one_sample_each_is_wilsons_interval(right: int, count: int) -> None:
-    expected = binomtest(right, count).proportion_ci(0.95, method="wilson")
-    low, high = share_interval([1.0] * right + [0.0] * (count - right))
-    assert (low, high) == pytest.approx((expected.low, expected.high))
-
-
-def test_intervals_hold_what_they_promise_for_clusters() -> None:
-    """300 small studies: 25 questions of their own difficulty, 4 samples each. The truth is inside in about 95 % of them."""
-    draw, inside = random.Random(1), 0
-    for _ in range(300):
-        rates = [draw.betavariate(0.5, 1.0) for _ in range(25)]
-        shares = [sum(draw.random() < rate for _ in range(4)) / 4 for rate in rates]
-        low, high = share_interval(shares, samples=4)
-        inside += low <= 1 / 3 <= high
-    assert inside >= 0.91 * 300
+def test_pass_at_k_of_many_samples_does_not_overflow() -> None:
+    assert 0 < pass_at_k(100_000, 3, 5_000) < 1
 
 
 @pytest.mark.parametrize(
-    ("count", "gain", "loss"), [(16, 0.2, 0.1), (48, 0.3, 0.02), (96, 0.05, 0.05), (400, 0.25, 0.1)]
+    ("right", "count"),
+    [
+        pytest.param(0, 20, id="0 of 20"),
+        pytest.param(3, 20, id="3 of 20"),
+        pytest.param(20, 20, id="20 of 20"),
+        pytest.param(1, 1, id="1 of 1"),
+        pytest.param(50, 96, id="50 of 96"),
+    ],
 )
-def test_the_interval_of_a_difference_covers_it(count: int, gain: float, loss: float) -> None:
-    draw, inside = random.Random(2), 0
+def test_share_interval_of_single_samples_is_wilsons(right: int, count: int) -> None:
+    expected = binomtest(right, count).proportion_ci(0.95, method="wilson")
+    interval = share_interval([1.0] * right + [0.0] * (count - right))
+    assert interval == pytest.approx((expected.low, expected.high))
+
+
+def sampled_share(rate: float, samples: int, generator: random.Random) -> float:
+    """Return the share of right answers among samples that are right at a rate."""
+    return sum(generator.random() < rate for _ in range(samples)) / samples
+
+
+def test_share_interval_of_samples_covers_the_truth() -> None:
+    """Simulate 300 studies of 25 questions, each with a difficulty of its own, and 4 samples."""
+    generator = random.Random(1)
+    true_share = 1 / 3
+    covered = 0
+    for _ in range(300):
+        rates = [generator.betavariate(0.5, 1.0) for _ in range(25)]
+        shares = [sampled_share(rate, 4, generator) for rate in rates]
+        low, high = share_interval(shares, samples=4)
+        covered += low <= true_share <= high
+    assert covered >= 0.91 * 300
+
+
+def sampled_change(count: int, gain: float, loss: float, generator: random.Random) -> list[float]:
+    """Return the change of each question: up with chance `gain`, down with chance `loss`."""
+    changes = []
+    for _ in range(count):
+        number = generator.random()
+        if number < gain:
+            changes.append(1.0)
+        elif number < gain + loss:
+            changes.append(-1.0)
+        else:
+            changes.append(0.0)
+    return changes
+
+
+@pytest.mark.parametrize(
+    ("count", "gain", "loss"),
+    [
+        pytest.param(16, 0.2, 0.1, id="16 questions"),
+        pytest.param(48, 0.3, 0.02, id="48 questions"),
+        pytest.param(96, 0.05, 0.05, id="96 questions"),
+        pytest.param(400, 0.25, 0.1, id="400 questions"),
+    ],
+)
+def test_paired_interval_covers_the_difference(count: int, gain: float, loss: float) -> None:
+    generator = random.Random(2)
+    covered = 0
     for _ in range(400):
-        drawn = [draw.random() for _ in range(count)]
-        change = [1.0 if d < gain else -1.0 if d < gain + loss else 0.0 for d in drawn]
+        change = sampled_change(count, gain, loss, generator)
         low, high = paired_result([0.0] * count, change).interval
-        inside += low <= gain - loss <= high
-    assert 0.93 * 400 <= inside <= 0.995 * 400
+        covered += low <= gain - loss <= high
+    assert 0.93 * 400 <= covered <= 0.995 * 400
 
 
-def test_nothing_is_found_where_nothing_is_more_often_than_promised() -> None:
-    """150 comparisons of a model with itself, drawn anew: p < 0.05 in no more than about 5 % of them."""
-    draw, found = random.Random(2), 0
+def test_paired_p_value_of_equal_models_is_rarely_small() -> None:
+    """Compare a model with itself 150 times: p < 0.05 in about 5 % of the comparisons."""
+    generator = random.Random(2)
+    significant = 0
     for _ in range(150):
-        rates = [draw.betavariate(0.5, 0.5) for _ in range(20)]
-        sides = [
-            [sum(draw.random() < rate for _ in range(4)) / 4 for rate in rates] for _ in range(2)
-        ]
-        found += paired_result(*sides, samples=4).p_value < 0.05
-    assert found <= 0.09 * 150
+        rates = [generator.betavariate(0.5, 0.5) for _ in range(20)]
+        first = [sampled_share(rate, 4, generator) for rate in rates]
+        second = [sampled_share(rate, 4, generator) for rate in rates]
+        significant += paired_result(first, second, samples=4).p_value < 0.05
+    assert significant <= 0.09 * 150
 
 
-def test_the_tests_agree_where_they_are_the_same() -> None:
-    before, after = [0.0] * 9 + [1.0] * 3, [1.0] * 9 + [0.0] * 2 + [1.0]
-    exact = paired_result(before, after)
-    assert exact.p_value == pytest.approx(
-        binomtest(9, 11).pvalue
-    ) and exact.difference == pytest.approx(7 / 12)
-    flipped = paired_result(before, after, samples=4)
-    assert flipped.p_value == pytest.approx(exact.p_value), (
-        "sign flips of -1, 0 and 1 are McNemar's test"
-    )
+# Nine answers became right, two became wrong, and one stayed right.
+BEFORE = [0.0] * 9 + [1.0] * 3
+AFTER = [1.0] * 9 + [0.0] * 2 + [1.0]
+
+
+def test_paired_p_value_of_single_samples_is_mcnemars() -> None:
+    result = paired_result(BEFORE, AFTER)
+    assert result.p_value == pytest.approx(binomtest(9, 11).pvalue)
+    assert result.difference == pytest.approx(7 / 12)
+
+
+def test_paired_p_value_of_sign_flips_is_mcnemars() -> None:
+    """Flips of -1, 0 and 1 are the same test."""
+    exact = paired_result(BEFORE, AFTER)
+    flipped = paired_result(BEFORE, AFTER, samples=4)
+    assert flipped.p_value == pytest.approx(exact.p_value)
+
+
+def test_paired_p_value_of_one_question_is_one() -> None:
     assert paired_result([0.5], [1.0], samples=4).p_value == 1.0
-    for change in (0.0, 1.0):  # and where all are alike the interval still has a width
-        low, high = paired_result([0.0] * 12, [change] * 12, samples=2).interval
-        assert high - low > 0.05 and low <= change <= high
-    with pytest.raises(ValueError, match="cannot be compared in pairs"):
+
+
+@pytest.mark.parametrize("change", [0.0, 1.0])
+def test_paired_interval_has_a_width_where_all_change_alike(change: float) -> None:
+    low, high = paired_result([0.0] * 12, [change] * 12, samples=2).interval
+    assert high - low > 0.05
+    assert low <= change <= high
+
+
+def test_paired_result_of_other_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 and 2 questions cannot be compared in pairs"):
         paired_result([1.0], [1.0, 0.0])
 
 
-@pytest.mark.parametrize("count", (24, 60, 240))
-def test_the_smallest_difference_is_found_about_four_times_in_five(count: int) -> None:
-    """Draw studies with the very difference that is said to be found, and count."""
-    smallest = smallest_difference([1.0, -1.0] * (count // 6) + [0.0] * (count - count // 6 * 2))
+@pytest.mark.parametrize("count", [24, 60, 240])
+def test_smallest_difference_is_found_four_times_in_five(count: int) -> None:
+    """Simulate 1,000 studies with exactly this difference, and count the significant ones."""
+    up_and_down = [1.0, -1.0] * (count // 6)
+    unchanged = [0.0] * (count - len(up_and_down))
+    smallest = smallest_difference(up_and_down + unchanged)
     changed = max(1 / 3, smallest)
-    gain, draw, found = (changed + smallest) / 2, random.Random(3), 0
+    gain = (changed + smallest) / 2
+    generator = random.Random(3)
+    found = 0
     for _ in range(1000):
-        drawn = [draw.random() for _ in range(count)]
-        gained, moved = sum(d < gain for d in drawn), sum(d < changed for d in drawn)
-        found += moved > 0 and binomtest(gained, moved).pvalue < 0.05
+        change = sampled_change(count, gain, changed - gain, generator)
+        improved = change.count(1.0)
+        moved = improved + change.count(-1.0)
+        found += moved > 0 and binomtest(improved, moved).pvalue < 0.05
     assert 0.76 <= found / 1000 <= 0.88
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([0.5], id="one value"),
+        pytest.param([0.5, 0.5, 0.5], id="equal values"),
+        pytest.param([0.5, float("inf")], id="infinite value"),
+    ],
+)
+def test_t_interval_without_a_spread_is_none(values: list[float]) -> None:
+    assert t_interval(values) is None
+
+
+def test_mann_whitney_z_agrees_with_scipy() -> None:
+    from scipy.stats import mannwhitneyu, norm
+
+    generator = random.Random(4)
+    before = [float(generator.randint(0, 5)) for _ in range(12)]
+    after = [float(generator.randint(1, 6)) for _ in range(9)]
+    exact = mannwhitneyu(after, before, method="asymptotic", use_continuity=False)
+    p_value = 2 * norm.sf(abs(mann_whitney_z(before, after)))
+    assert p_value == pytest.approx(exact.pvalue)
+
+
+@pytest.mark.parametrize("z_score", [mann_whitney_z([1.0, 1.0], [1.0, 1.0]), kendall_z([1.0])])
+def test_z_score_without_an_order_is_zero(z_score: float) -> None:
+    assert z_score == 0.0
+
+
+def test_rise_p_value_of_falling_values_is_large() -> None:
+    assert rise_p_value([5.0, 4.0, 3.0, 2.0, 1.0]) > 0.9
+
+
+def test_rank_correlation_of_a_constant_is_zero() -> None:
+    assert rank_correlation([1, 2, 3, 4, 5], [7, 7, 7, 7, 7]).value == 0.0
+
+
+def test_rank_correlation_of_few_pairs_shows_nothing() -> None:
+    assert rank_correlation([1, 2, 3], [1, 2, 3]).interval == (-1.0, 1.0)

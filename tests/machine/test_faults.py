@@ -1,4 +1,4 @@
-"""Real messages of torch, vLLM and Unsloth are recognised, and answered with a setting or a line to paste."""
+"""Real messages of torch, vLLM and Unsloth are recognised, and get a setting or a line to paste."""
 
 import builtins
 import json
@@ -18,22 +18,34 @@ FIX = {
     "memory in use by others": "settings.replace(gpu_memory_utilization=0.4)",
     "one engine for each process": "settings.replace(fast_inference=False)",
 }
+CASES = [pytest.param(case, id=f"{case['is']}-{i}") for i, case in enumerate(COLLECTED)]
 
 
-@pytest.mark.parametrize("case", COLLECTED, ids=[f"{c['is']}-{i}" for i, c in enumerate(COLLECTED)])
-def test_collected_messages_are_told_apart_and_answered(case: dict) -> None:
-    error = getattr(builtins, case["error"])(case["said"])
-    problem = gpu_problem(error)
-    assert is_out_of_memory(error) is (case["is"] == "memory") and (problem is None) is (
-        case["is"] not in FIX
-    )
-    if problem is not None:
-        assert isinstance(problem, gn.machine.EnvironmentProblem)
-        assert FIX[case["is"]] in str(problem) and case["said"].splitlines()[0][:60] in str(problem)
-    # An error that wraps it, as notebooks and trainers do, changes nothing.
-    try:
-        raise RuntimeError("the training stopped") from error
-    except RuntimeError as outer:
-        assert find_fix(outer) == find_fix(error) and is_out_of_memory(outer) is is_out_of_memory(
-            error
-        )
+def error_of(case: dict) -> Exception:
+    return getattr(builtins, case["error"])(case["said"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_collected_message_is_out_of_memory_or_not(case: dict) -> None:
+    assert is_out_of_memory(error_of(case)) is (case["is"] == "memory")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_collected_message_gets_its_fix(case: dict) -> None:
+    problem = gpu_problem(error_of(case))
+    if case["is"] not in FIX:
+        assert problem is None
+        return
+    assert isinstance(problem, gn.machine.EnvironmentProblem)
+    assert FIX[case["is"]] in str(problem)
+    assert case["said"].splitlines()[0][:60] in str(problem)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_collected_message_is_recognised_inside_another(case: dict) -> None:
+    """Notebooks and trainers wrap errors."""
+    error = error_of(case)
+    wrapper = RuntimeError("the training stopped")
+    wrapper.__cause__ = error
+    assert find_fix(wrapper) == find_fix(error)
+    assert is_out_of_memory(wrapper) is is_out_of_memory(error)

@@ -1,14 +1,17 @@
-"""The install cell: what it chooses, what it leaves alone, and that pip really does it, with wheels made here."""
+"""The install cell chooses what to install, and the real pip installs it, from wheels made here."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -17,271 +20,415 @@ import pytest
 
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import installer, packages
-from grpo_nb.machine.installer import choose
 from grpo_nb.machine.packages import TorchBuild
 from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@dataclass(frozen=True)
+class Machine:
+    """A machine on which the install cell is run."""
+
+    torch: str = ""
+    """Installed torch, such as `2.11.0+cu128`; empty for none."""
+    cuda: int = 0
+    """CUDA version of the driver; 0 for no GPU."""
+    loaded: bool = False
+    """True if the kernel has imported torch."""
+    system: str = "linux"
+    hidden: bool = False
+    """True if CUDA_VISIBLE_DEVICES hides the GPU."""
+
+
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch):
-    """What is chosen on a machine with a torch, as `2.11.0+cu128`, and a driver."""
+def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., installer.Choice]:
+    """Return a function that chooses what to install on a made-up machine."""
 
-    def choice(
-        torch: str = "",
-        cuda: int = 0,
-        *,
-        vllm: bool = True,
-        loaded: bool = False,
-        system: str = "linux",
-    ):
-        build = re.search(r"cu(\d\d)", torch)
-        there = (
-            TorchBuild(version=torch, cuda=(int(build[1]), 0) if build else None) if torch else None
-        )
-        monkeypatch.setattr(packages, "read_torch_build", lambda: there)
-        monkeypatch.setattr(installer, "driver_cuda", lambda: (cuda, 0) if cuda else None)
-        monkeypatch.setattr(sys, "platform", system)
+    def choose_on(machine: Machine, *, vllm: bool = True) -> installer.Choice:
+        cuda_tag = re.search(r"cu(\d\d)", machine.torch)
+        build_cuda = (int(cuda_tag[1]), 0) if cuda_tag else None
+        build = TorchBuild(version=machine.torch, cuda=build_cuda) if machine.torch else None
+        driver = (machine.cuda, 0) if machine.cuda else None
+        monkeypatch.setattr(packages, "read_torch_build", lambda: build)
+        monkeypatch.setattr(installer, "driver_cuda", lambda: driver)
+        monkeypatch.setattr(sys, "platform", machine.system)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if machine.hidden:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
         monkeypatch.delitem(sys.modules, "torch", raising=False)
-        if loaded:
+        if machine.loaded:
             monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-        wanted, told = choose(ROOT, vllm=vllm)
-        names = {line.partition(";")[0].strip() for line in wanted}
-        return "torch==2.13.0" in names, {"vllm==0.31.0", "vllm-bnb-plugin==0.0.3"} <= names, told
+        return installer.choose(ROOT, vllm=vllm)
 
-    return choice
+    return choose_on
 
 
 COLAB = "2.11.0+cu128"
 
 
+def installs(choice: installer.Choice, *requirements: str) -> bool:
+    lines = {line.partition(";")[0].strip() for line in choice.requirements}
+    return set(requirements) <= lines
+
+
 @pytest.mark.parametrize(
-    ("machine", "pins_torch", "has_vllm", "told"),
+    "machine",
     [
-        ({}, True, False, ""),
-        ({"torch": "2.11.0+cpu", "loaded": True}, False, False, ""),
-        ({"torch": "2.3.0+cpu"}, True, False, ""),  # unsloth asks for 2.4
-        ({"cuda": 13}, True, True, "With vLLM, which generates fast; it costs"),
-        ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
-        ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
-        ({"torch": COLAB, "cuda": 12}, False, False, "580 or newer; this one runs 12"),
-        (
-            {"torch": COLAB, "cuda": 13, "loaded": True},
-            False,
-            False,
-            "here 2.11.0.cu128; .*restart",
-        ),
-        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "needs Linux"),
-        ({"cuda": 13, "vllm": False}, True, False, "Without vLLM"),
+        pytest.param(Machine(cuda=13), id="no torch"),
+        pytest.param(Machine(torch=COLAB, cuda=13), id="other torch"),
+        pytest.param(Machine(torch="2.13.0+cu130", cuda=13, loaded=True), id="same torch loaded"),
     ],
 )
-def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, chosen) -> None:
-    found = chosen(**machine)
-    assert found[:2] == (pins_torch, has_vllm) and re.search(told, found[2]), found
-    assert (found[2] == "") is ("cuda" not in machine), "without a GPU there is nothing to tell"
-    if found[2] and not has_vllm:
-        assert re.match("Without vLLM, .*slower: .*an hour .computed, not measured", found[2])
+def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None:
+    choice = choose(machine)
+    assert installs(choice, "torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3")
+    assert choice.machine.startswith("Training will run on the GPU, with vLLM, which samples fast")
+
+
+@pytest.mark.parametrize(
+    ("machine", "pins_torch"),
+    [
+        pytest.param(Machine(), True, id="no torch"),
+        pytest.param(Machine(torch="2.11.0+cpu", loaded=True), False, id="usable torch"),
+        # unsloth needs 2.4 or newer.
+        pytest.param(Machine(torch="2.3.0+cpu"), True, id="old torch"),
+        pytest.param(Machine(torch=COLAB, cuda=13, hidden=True), False, id="hidden GPU"),
+    ],
+)
+def test_cpu_keeps_a_usable_torch_without_vllm(machine: Machine, pins_torch: bool, choose) -> None:
+    choice = choose(machine)
+    assert installs(choice, "torch==2.13.0") is pins_torch
+    assert not installs(choice, "vllm==0.31.0")
+    assert choice.machine == "Training will run on the CPU: no NVIDIA GPU is visible."
+
+
+def test_cpu_in_colab_shows_how_to_get_a_gpu(choose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
+    assert "Runtime > Change runtime type > T4 GPU" in choose(Machine()).machine
+
+
+@pytest.mark.parametrize(
+    ("machine", "vllm", "reason"),
+    [
+        pytest.param(
+            Machine(torch=COLAB, cuda=12), True, "580 or newer; this one runs 12", id="old driver"
+        ),
+        pytest.param(
+            Machine(torch=COLAB, cuda=13, loaded=True),
+            True,
+            r"torch 2.13.0, and this kernel has loaded 2.11.0.cu128 \(restart",
+            id="other torch loaded",
+        ),
+        pytest.param(
+            Machine(torch=COLAB, cuda=13, system="win32"), True, "it needs Linux", id="Windows"
+        ),
+        pytest.param(
+            Machine(torch=COLAB, cuda=13), False, "vllm=False leaves it out", id="left out"
+        ),
+    ],
+)
+def test_gpu_without_vllm_keeps_torch_and_says_why(machine, vllm, reason, choose) -> None:
+    choice = choose(machine, vllm=vllm)
+    assert not installs(choice, "torch==2.13.0")
+    assert not installs(choice, "vllm==0.31.0")
+    sentence = f"GPU, without vLLM: .*{reason}.*slower: .*an hour .computed, not measured"
+    assert re.search(sentence, choice.machine)
+
+
+def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
+    choice = choose(Machine(cuda=13), vllm=False)
+    assert installs(choice, "torch==2.13.0")
+    assert not installs(choice, "vllm==0.31.0")
 
 
 @pytest.mark.parametrize(
     ("machine", "reason"),
     [
-        (
-            {"torch": "2.3.0+cpu", "loaded": True},
+        pytest.param(
+            Machine(torch="2.3.0+cpu", loaded=True),
             "torch 2.3.0.cpu is loaded .* Restart the session",
+            id="old torch loaded on a CPU",
         ),
-        (
-            {"torch": "2.3.0+cu121", "loaded": True, "cuda": 13},
+        pytest.param(
+            Machine(torch="2.3.0+cu121", loaded=True, cuda=13),
             "torch 2.3.0.cu121 is loaded .* Restart",
+            id="old torch loaded on a GPU",
         ),
-        ({"cuda": 12}, "CUDA 12 at most.*580 or newer"),
-        ({"torch": "2.13.0+cu130", "cuda": 12}, "CUDA 12 at most"),
+        pytest.param(
+            Machine(cuda=12), "CUDA 12 at most.*580 or newer", id="old driver without torch"
+        ),
+        pytest.param(
+            Machine(torch="2.13.0+cu130", cuda=12), "CUDA 12 at most", id="torch for newer driver"
+        ),
     ],
 )
-def test_where_nothing_may_be_installed(machine: dict, reason: str, chosen) -> None:
+def test_machine_where_nothing_can_be_installed(machine: Machine, reason: str, choose) -> None:
     with pytest.raises(EnvironmentProblem, match=f"Nothing was installed: .*{reason}"):
-        chosen(**machine)
+        choose(machine)
+
+
+def test_installation_that_needs_a_restart_says_why() -> None:
+    result = installer.Installation({"trl": ("1.14.0", "1.15.0")}, "Training will run on the CPU.")
+    verdict, machine = repr(result).splitlines()
+    assert "trl 1.14.0 -> 1.15.0" in verdict
+    assert machine == "Training will run on the CPU."
+    assert not result.is_ready
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
 
 PINNED = {"torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0"}
+COLAB_WHEELS = (
+    "torch 2.13.0 numpy helper>=2",
+    "transformers 5.17.0",
+    "transformers 5.15.0",
+    "trl 1.15.0",
+    # The newest tyro would bring another numpy; the one before it does not.
+    "tyro 1.5",
+    "tyro 1.6 numpy>=2.3",
+    "numpy 2.1.3",
+    "numpy 2.4.0",
+    "helper 1.0",
+    "helper 2.0",
+    "torchao 0.10.0",
+    "torchvision 0.26.0",
+    "unsloth 2026.10.9 certifi>=9999",
+)
+REPOSITORY_WHEELS = (
+    "torch 2.13.0",
+    "torchvision 0.25.0",
+    "trl 1.15.0 torchvision",
+    "unsloth 2026.10.9 certifi>=9999",
+    "ipykernel 7.4",
+)
 
 
-def make_wheels(folder: Path, *wheels: str) -> None:
-    """Each as `name version`, and what it asks for behind that."""
+def make_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
+    """Write a wheel with one line of code, and what it needs."""
+    info = f"{name}-{version}.dist-info"
+    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
+    files = {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    names = [*files, f"{info}/RECORD"]
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in names)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(file, text)
+
+
+def make_wheels(folder: Path, wheels: Sequence[str]) -> None:
+    """Write wheels, each given as name, version and what it needs."""
     folder.mkdir(exist_ok=True)
     for line in wheels:
-        name, version, *needs = line.split()
-        record = f"{name}-{version}.dist-info"
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
-            asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
-            wheel.writestr(
-                f"{record}/METADATA",
-                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}",
-            )
-            wheel.writestr(
-                f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
-            wheel.writestr(
-                f"{record}/RECORD",
-                "".join(f"{n},,\n" for n in (*wheel.namelist(), f"{record}/RECORD")),
-            )
+        make_wheel(folder, *line.split())
 
 
-def make_repository(folder: Path, **requirements: str) -> None:
-    """One with this one's kit and bootstrap, and short requirements: `dev="..."` for requirements-dev.txt."""
+def make_repository(folder: Path, requirements: Mapping[str, str]) -> None:
+    """Make a repository with this one's kit and bootstrap, and other requirements files."""
     (folder / "scripts").mkdir(parents=True)
     (folder / "grpo_nb").symlink_to(ROOT / "grpo_nb")
-    (folder / "scripts" / "bootstrap.py").write_text(
-        (ROOT / "scripts" / "bootstrap.py").read_text()
-    )
-    for kind, lines in requirements.items():
-        (folder / f"requirements-{kind}.txt".replace("_", "-").replace("-all", "")).write_text(
-            f"# {kind}\n{lines}\n"
-        )
+    shutil.copy(ROOT / "scripts" / "bootstrap.py", folder / "scripts")
+    for name, lines in requirements.items():
+        (folder / name).write_text(f"# {name}\n{lines}\n")
 
 
 def without_index(wheels: Path) -> dict[str, str]:
-    """The variables of a machine on which pip knows of nothing but a folder of wheels."""
+    """Return the variables of a machine on which pip knows only a folder of wheels."""
     foreign = ("PIP_", "PYTHON", "COLAB", "KAGGLE", "GRPO_NB")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    alone = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
-    return kept | alone | {"PATH": "/usr/bin:/bin"}
+    return kept | {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PATH": "/usr/bin:/bin",
+    }
 
 
-def test_a_new_colab_session(tmp_path: Path) -> None:
-    clone, wheels, python = (
-        tmp_path / installer.CLONE,
-        tmp_path / "wheels",
-        tmp_path / "env" / "bin" / "python",
-    )
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    (site,) = tmp_path.glob("env/lib/python*/site-packages")
-    (site / "pip").symlink_to(Path(pip.__file__).parent)  # in less time than to unpack another one
-    pins = "\n".join(f"{name}=={version}" for name, version in PINNED.items())
-    make_repository(
-        clone, all=f"{pins}\ntyro>=1.0,<2", dev="pytest>=9", no_deps="unsloth==2026.10.9"
-    )
-    # The newest tyro would bring another numpy; the one before it does not.
-    make_wheels(
-        wheels, "torch 2.13.0 numpy helper>=2", "transformers 5.17.0", "transformers 5.15.0", "trl 1.15.0", "tyro 1.5",
-        "tyro 1.6 numpy>=2.3", "numpy 2.1.3", "numpy 2.4.0", "helper 1.0", "helper 2.0", "torchao 0.10.0",
-        "torchvision 0.26.0", "unsloth 2026.10.9 certifi>=9999",
-    )  # fmt: skip
-    variables = without_index(wheels) | {"CUDA_VISIBLE_DEVICES": "", "COLAB_RELEASE_TAG": "release"}
+# The install cell in a new process, as after a restart. The clone of the test is a link, and the
+# installer would see the folder behind it.
+CELL = """
+import transformers, numpy, importlib.util, json, sys
+if importlib.util.find_spec("grpo_nb") is None:
+    sys.path.insert(0, {clone!r})
+import grpo_nb.machine.installer as installer
+installer._ROOT = installer.Path({clone!r})
+installer.require_disk = lambda *_: None
+steps = []
+result = installer.install(report=steps.append)
+print(json.dumps([result.is_ready, repr(result).splitlines(), sorted(result.loaded), steps]))
+"""
 
-    def run(*arguments: str) -> str:
+
+class ColabSession:
+    """An environment with old packages and a clone of the kit, without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clone = folder / installer.CLONE
+        self._folder = folder
+        self._python = folder / "env" / "bin" / "python"
+        self._variables = without_index(folder / "wheels") | {
+            "CUDA_VISIBLE_DEVICES": "",
+            "COLAB_RELEASE_TAG": "release",
+        }
+        command = [sys.executable, "-m", "venv", "--without-pip", folder / "env"]
+        subprocess.run(command, check=True)
+        (site,) = folder.glob("env/lib/python*/site-packages")
+        # Faster than to unpack another pip.
+        (site / "pip").symlink_to(Path(pip.__file__).parent)
+        pins = "\n".join(f"{name}=={version}" for name, version in PINNED.items())
+        requirements = {
+            "requirements.txt": f"{pins}\ntyro>=1.0,<2",
+            "requirements-dev.txt": "pytest>=9",
+            "requirements-no-deps.txt": "unsloth==2026.10.9",
+        }
+        make_repository(self.clone, requirements)
+        make_wheels(folder / "wheels", COLAB_WHEELS)
+        old = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
+        self.run("-m", "pip", "-q", "--disable-pip-version-check", "install", *old)
+
+    def run(self, *arguments: str) -> str:
+        """Run Python in the environment and return its output."""
         done = subprocess.run(
-            [python, *arguments], capture_output=True, text=True, env=variables, cwd=tmp_path
+            [self._python, *arguments],
+            capture_output=True,
+            text=True,
+            env=self._variables,
+            cwd=self._folder,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def cell() -> tuple[bool, str, list[str], list[str]]:
-        """Run the install cell in a new process, as after a restart; return what it ended with and what it said."""
+    def run_install_cell(self) -> tuple[bool, list[str], list[str], list[str]]:
+        """Return if it is ready, the lines of the result, the loaded packages, and the steps."""
+        return json.loads(self.run("-c", CELL.format(clone=str(self.clone))))
+
+    def versions(self) -> dict[str, str]:
         code = (
-            "import transformers, numpy, importlib.util, json, sys\n"
-            "if importlib.util.find_spec('grpo_nb') is None:\n"
-            f"    sys.path.insert(0, {str(clone)!r})\n"
-            "import grpo_nb.machine.installer as i\n"
-            # The clone of this test is a link, whose target is another folder.
-            f"i._ROOT, i.require_disk, said = i.Path({str(clone)!r}), lambda *_: None, []\n"
-            "done = i.install(report=said.append)\n"
-            "print(json.dumps([done.is_ready, done.verdict, sorted(done.loaded), said]))"
+            "import importlib.metadata as metadata, json\n"
+            "print(json.dumps({d.name: d.version for d in metadata.distributions()}))"
         )
-        return json.loads(run("-c", code))
-
-    there = ("numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
-    run("-m", "pip", "-q", "--disable-pip-version-check", "install", *there)
-    is_ready, verdict, loaded, said = cell()
-    assert not is_ready and loaded == ["transformers"], (
-        "what was loaded and is replaced needs a restart"
-    )
-    assert "transformers 5.15.0 -> 5.17.0" in verdict and "Runtime > Restart session" in verdict
-    assert (
-        len(said) == 4
-        and "torch, transformers and trl" in said[1]
-        and "removing torchvision and torchao" in said[3]
-    )
-    shown = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
-    versions = json.loads(run("-c", shown))
-    assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
-    assert (versions["numpy"], versions["tyro"]) == ("2.1.3", "1.5"), (
-        "the kernel has numpy 2.1.3 loaded"
-    )
-    assert not {"pytest", "torchao", "torchvision"} & versions.keys()
-    is_ready, verdict, loaded, said = cell()
-    assert is_ready and verdict.startswith("Ready.") and said == [], (
-        "the restart has been made; there is nothing to do"
-    )
-    assert run(
-        "-c", "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
-    ).startswith(str(clone))
+        return json.loads(self.run("-c", code))
 
 
-def test_the_repositorys_own_environment_stopped_and_begun_again(tmp_path: Path) -> None:
-    root, wheels = tmp_path / "repository", tmp_path / "wheels"
-    place, command = root / ".venv", [sys.executable, root / "scripts" / "bootstrap.py"]
-    make_repository(root, all="torch==2.13.0\ntrl", dev="ipykernel", no_deps="unsloth")
-    make_wheels(
-        wheels, "torch 2.13.0", "torchvision 0.25.0", "trl 1.15.0 torchvision", "unsloth 2026.10.9 certifi>=9999",
-        "ipykernel 7.4",
-    )  # fmt: skip
-    variables = without_index(wheels) | {"GRPO_NB_DEVICE": "cpu"}
-    pipes = {"cwd": root, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-
-    def begun() -> tuple[int, str]:
-        done = subprocess.run(command, env=variables, timeout=300, **pipes)
-        return done.returncode, done.stdout
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
-        asking = variables | {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": index}
-        process = subprocess.Popen(command, env=asking, **pipes)
-        silent.settimeout(120)
-        silent.accept()  # pip asks, and gets no answer
-        process.terminate()
-        said = process.communicate(timeout=60)[0]
-    assert process.returncode == 130 and "Setting up .venv for CPU" in said, said
-    assert "interrupted; run the same command again" in said and not (place / "complete").exists()
-    assert not [
-        file
-        for file in Path("/proc").glob("[0-9]*/cmdline")
-        if str(place).encode() in file.read_bytes()
+def test_install_cell_in_a_new_colab_session(tmp_path: Path) -> None:
+    session = ColabSession(tmp_path)
+    is_ready, lines, loaded, steps = session.run_install_cell()
+    assert not is_ready, "what was loaded and is replaced needs a restart"
+    assert loaded == ["transformers"]
+    assert "transformers 5.15.0 -> 5.17.0" in lines[0]
+    assert "Runtime > Restart session" in lines[0]
+    assert "Training will run on the CPU" in lines[1]
+    assert len(lines) == 2
+    assert [step.split(",")[0] for step in steps] == [
+        "Installing torch",
+        "Installing unsloth and the small model",
+        "Removing torchvision and torchao",
     ]
-
-    status, said = begun()
-    assert (
-        status == 0
-        and "environment is ready: .venv/bin/python" in said
-        and "removing torchvision" in said
-    ), said
-    (site,) = place.glob("lib/python*/site-packages")
-    assert (site / "grpo_nb.pth").read_text() == f"{root}\n"
-    assert {"torch", "trl", "ipykernel", "unsloth"} <= (
-        there := {path.name for path in site.iterdir()}
-    )
-    assert "vllm" not in there and "torchvision" not in there
-    assert "import unsloth, trl" in (place / "install.log").read_text()
-    assert begun() == (0, "environment is up to date\n")
-
-    (root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
-    status, said = begun()
-    assert (
-        status == 1
-        and "ERROR: No matching distribution found for missing" in said
-        and "Collecting" not in said
-    )
-    assert "Settings > Internet" in said and "The whole log: .venv/install.log" in said
-    assert not (place / "complete").exists()
+    versions = session.versions()
+    assert PINNED.items() <= versions.items()
+    assert versions["unsloth"] == "2026.10.9"
+    assert versions["numpy"] == "2.1.3", "the kernel has it loaded"
+    assert versions["tyro"] == "1.5"
+    assert not {"pytest", "torchao", "torchvision"} & versions.keys()
+    # After the restart there is nothing to do.
+    is_ready, lines, loaded, steps = session.run_install_cell()
+    assert is_ready
+    assert lines[0] == "Ready. Go on with the next cell."
+    assert steps == []
+    code = "import os; os.chdir('/'); import grpo_nb; print(grpo_nb.__file__)"
+    assert session.run("-c", code).startswith(str(session.clone))
 
 
-def test_all_name_the_same_pythons() -> None:
-    (oldest, too_new) = packages.PYTHONS
-    assert (oldest, too_new) == (bootstrap.OLDEST_PYTHON, bootstrap.TOO_NEW_PYTHON)
+class Repository:
+    """A repository whose own environment `scripts/bootstrap.py` makes, without a network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "repository"
+        self.environment = self.root / ".venv"
+        requirements = {
+            "requirements.txt": "torch==2.13.0\ntrl",
+            "requirements-dev.txt": "ipykernel",
+            "requirements-no-deps.txt": "unsloth",
+        }
+        make_repository(self.root, requirements)
+        make_wheels(folder / "wheels", REPOSITORY_WHEELS)
+        self._variables = without_index(folder / "wheels") | {"GRPO_NB_DEVICE": "cpu"}
+
+    def start_bootstrap(self, **variables: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, self.root / "scripts" / "bootstrap.py"],
+            env=self._variables | variables,
+            cwd=self.root,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def bootstrap(self) -> tuple[int, str]:
+        """Return exit status and output."""
+        process = self.start_bootstrap()
+        output = process.communicate(timeout=300)[0]
+        return process.returncode, output
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.environment / "complete").exists()
+
+    def running_commands(self) -> list[bytes]:
+        """Return the command lines of all processes that use the environment."""
+        lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline")]
+        return [line for line in lines if str(self.environment).encode() in line]
+
+
+def test_bootstrap_can_be_interrupted_and_run_again(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        process = repository.start_bootstrap(
+            PIP_NO_INDEX="0",
+            PIP_FIND_LINKS="",
+            PIP_INDEX_URL=f"http://127.0.0.1:{silent.getsockname()[1]}/simple",
+        )
+        silent.settimeout(120)
+        # pip asks for a package, and gets no answer.
+        silent.accept()
+        process.terminate()
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    assert "Setting up .venv for CPU" in output
+    assert "interrupted; run the same command again" in output
+    assert not repository.is_complete
+    assert repository.running_commands() == []
+
+    status, output = repository.bootstrap()
+    assert status == 0, output
+    assert "environment is ready: .venv/bin/python" in output
+    assert "Removing torchvision" in output
+    (site,) = repository.environment.glob("lib/python*/site-packages")
+    assert (site / "grpo_nb.pth").read_text() == f"{repository.root}\n"
+    installed = {path.name for path in site.iterdir()}
+    assert {"torch", "trl", "ipykernel", "unsloth"} <= installed
+    assert not {"vllm", "torchvision"} & installed
+    assert "import unsloth, trl" in (repository.environment / "install.log").read_text()
+    assert repository.bootstrap() == (0, "environment is up to date\n")
+
+    (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
+    status, output = repository.bootstrap()
+    assert status == 1
+    assert "ERROR: No matching distribution found for missing" in output
+    assert "Collecting" not in output
+    assert "Settings > Internet" in output
+    assert "The whole log: .venv/install.log" in output
+    assert not repository.is_complete
+
+
+def test_supported_pythons_are_the_same_everywhere() -> None:
+    oldest, too_new = packages.PYTHONS
+    assert oldest == bootstrap.OLDEST_PYTHON
+    assert too_new == bootstrap.TOO_NEW_PYTHON
     assert f"{oldest} <= sys.version_info[:2] < {too_new}" in (ROOT / "Makefile").read_text()
-    assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in (ROOT / "pyproject.toml").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in project

@@ -1,13 +1,14 @@
-"""Torch's threads wait without keeping the cores from other programs, and compute the same numbers."""
+"""Torch's threads leave the cores to other programs while they wait, and compute the same."""
 
 from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import nbformat
 import pytest
@@ -26,24 +27,32 @@ PRINT = [sys.executable, "-c", "import os; print(os.environ.get('GOMP_SPINCOUNT'
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (processes.SPIN_VARIABLE, processes.WAIT_POLICY):
-        monkeypatch.delenv(name, raising=False)
+        # Set first, so that a value that a test leaves behind is removed at its end.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
-def test_spin_count_is_set_where_nobody_has_set_it() -> None:
+def test_spin_count_of_nobody_is_set() -> None:
     environment: dict[str, str] = {}
     spinning.set_spin_count(environment)
     assert environment == {"GOMP_SPINCOUNT": "20000"}
 
 
-@pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "0"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
-def test_spin_count_of_the_user_stands(own: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "own",
+    [
+        pytest.param({"GOMP_SPINCOUNT": "0"}, id="count"),
+        pytest.param({"OMP_WAIT_POLICY": "ACTIVE"}, id="policy"),
+    ],
+)
+def test_spin_count_of_the_user_is_kept(own: dict[str, str]) -> None:
     environment = dict(own)
     spinning.set_spin_count(environment)
     assert environment == own
     assert spinning.has_own_policy(environment)
 
 
-def test_torch_that_was_loaded_before_is_reported_once(caplog) -> None:
+def test_spin_count_after_import_of_torch_is_logged_once(caplog) -> None:
     environment: dict[str, str] = {}
     with caplog.at_level(logging.INFO, logger=spinning.__name__):
         spinning.set_spin_count(environment)
@@ -52,21 +61,23 @@ def test_torch_that_was_loaded_before_is_reported_once(caplog) -> None:
     assert "torch was imported before grpo_nb" in record.getMessage()
 
 
-def test_torch_that_comes_later_is_not_reported(caplog, monkeypatch) -> None:
+def test_spin_count_before_import_of_torch_is_not_logged(caplog, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     with caplog.at_level(logging.INFO, logger=spinning.__name__):
         spinning.set_spin_count({})
     assert caplog.records == []
 
 
-def test_children_get_the_spin_count() -> None:
+def test_child_gets_the_spin_count() -> None:
     assert processes.run_command(PRINT) == ["20000"]
 
 
-def test_children_keep_the_spin_count_of_the_user(monkeypatch) -> None:
+def test_child_keeps_the_spin_count_of_the_user(monkeypatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert processes.run_command(PRINT) == ["7"]
-    monkeypatch.delenv("GOMP_SPINCOUNT")
+
+
+def test_child_of_user_with_wait_policy_gets_no_spin_count(monkeypatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     assert processes.run_command(PRINT) == ["None"]
 
@@ -79,89 +90,99 @@ def test_torch_in_a_child_reads_the_spin_count() -> None:
     assert any("GOMP_SPINCOUNT = '20000'" in line for line in shown)
 
 
-def test_import_of_unsloth_sets_the_spin_count() -> None:
-    code = (
-        "from grpo_nb.models.import_unsloth import import_unsloth\n"
-        "import_unsloth()\n"
-        "import os; print(os.environ['GOMP_SPINCOUNT'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == "20000"
+class Client:
+    """Stand-in for the client of a kernel, which notes the spin count that the kernel gets."""
+
+    counts: ClassVar[list[str | None]] = []
+
+    def __init__(self, *_: object) -> None:
+        self.title = ""
+
+    def execute(self) -> None:
+        self.counts.append(os.environ.get("GOMP_SPINCOUNT"))
 
 
-def test_kernel_of_the_runner_gets_the_spin_count(tmp_path: Path, monkeypatch) -> None:
-    """A cell may import torch before the kit."""
-    seen: list[str | None] = []
-
-    class Client:
-        def __init__(self, *_: object) -> None:
-            self.title = ""
-
-        def execute(self) -> None:
-            seen.append(os.environ.get("GOMP_SPINCOUNT"))
-
+@pytest.fixture
+def run_empty_notebook(tmp_path: Path, monkeypatch) -> Callable[[], str | None]:
+    """Return a function that runs a notebook and returns the spin count of its kernel."""
     notebook = tmp_path / "empty.ipynb"
     nbformat.write(nbformat.v4.new_notebook(), notebook)
     monkeypatch.setattr(run_notebook, "Client", Client)
+
+    def run() -> str | None:
+        run_notebook.run(notebook, tmp_path, [])
+        return Client.counts.pop()
+
+    return run
+
+
+def test_kernel_of_the_runner_gets_the_spin_count(run_empty_notebook) -> None:
+    """A cell may import torch before the kit."""
+    assert run_empty_notebook() == "20000"
+
+
+def test_kernel_of_the_runner_keeps_the_users_count(run_empty_notebook, monkeypatch) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "3")
-    run_notebook.run(notebook, tmp_path, [])
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    run_notebook.run(notebook, tmp_path, [])
-    monkeypatch.setenv("GOMP_SPINCOUNT", "3")  # taken back afterwards
-    assert seen == ["3", "20000"]
+    assert run_empty_notebook() == "3"
 
 
-SPINNING = """
-import sys, time, torch
+# Prints the processor time that torch's threads use while Python sleeps: before, during and after
+# the idle threads. Other programs disturb measurements, so the clearest of five is taken.
+MEASURE_SPINNING = """
+import time, torch
 from grpo_nb.machine.spinning import IdleThreads, load_libgomp
-torch.set_num_threads(2)
+torch.set_num_threads({threads})
 values = torch.ones(1 << 20)
-def waited():
-    used = []
+def times_used_in_sleep():
+    times = []
     for _ in range(5):
         values.add_(1)
-        begun = time.process_time()
+        start = time.process_time()
         time.sleep(0.1)
-        used.append(time.process_time() - begun)
-    return min(used) if len(sys.argv) > 1 else max(used)
-spinning = waited()
-sys.argv.append("least")
+        times.append(time.process_time() - start)
+    return times
+before = max(times_used_in_sleep())
 idle = IdleThreads(load_libgomp())
-yielding = waited()
-idle.end()
-sys.argv.pop()
-print(spinning, yielding, waited())
+during = min(times_used_in_sleep())
+idle.stop()
+print(before, during, max(times_used_in_sleep()))
 """
 
 
 @NEEDS_LIBGOMP
-def test_idle_threads_end_the_spinning_and_give_it_back() -> None:
-    """With a spin count of seconds, a thread that waits uses processor time while Python sleeps."""
-    cores = os.sched_getaffinity(0)
-    if len(cores) < 2:
+def test_idle_threads_stop_the_spinning_until_they_end() -> None:
+    core_count = len(os.sched_getaffinity(0))
+    if core_count < 2:
         pytest.skip("with one core libgomp never spins long")
-    names = {"GOMP_SPINCOUNT": "3000000000", "OMP_NUM_THREADS": str(len(cores))}
-    code = SPINNING.replace("set_num_threads(2)", f"set_num_threads({len(cores)})")
-    (said,) = processes.run_command([sys.executable, "-c", code], environment=names)
-    spun, yielded, spun_again = map(float, said.split())
-    assert spun > 0.02
-    assert yielded < 0.005
-    assert spun_again > 0.02
+    # The threads spin for seconds, so that they use processor time while Python sleeps.
+    environment = {"GOMP_SPINCOUNT": "3000000000", "OMP_NUM_THREADS": str(core_count)}
+    code = MEASURE_SPINNING.format(threads=core_count)
+    (line,) = processes.run_command([sys.executable, "-c", code], environment=environment)
+    before, during, after = map(float, line.split())
+    assert before > 0.02
+    assert during < 0.005
+    assert after > 0.02
+
+
+def computed() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(300, 300, generator=generator)
+    right = torch.randn(300, 300, generator=generator)
+    return [left @ right, left.sum(), left.softmax(-1)]
 
 
 @NEEDS_LIBGOMP
-def test_idle_threads_change_no_number() -> None:
-    threads = torch.get_num_threads()
+def test_idle_threads_change_no_result() -> None:
+    thread_count = torch.get_num_threads()
     torch.set_num_threads(2)
-    generator = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(300, 300, generator=generator) for _ in range(2))
-    alone = [(left @ right), left.sum(), left.softmax(-1)]
+    alone = computed()
     idle = spinning.IdleThreads(spinning.load_libgomp())
-    beside = [(left @ right), left.sum(), left.softmax(-1)]
+    beside_idle_threads = computed()
     assert torch.get_num_threads() == 2
-    idle.end()
-    torch.set_num_threads(threads)
-    assert all(torch.equal(one, other) for one, other in zip(alone, beside, strict=True))
+    idle.stop()
+    torch.set_num_threads(thread_count)
+    for expected, result in zip(alone, beside_idle_threads, strict=True):
+        assert torch.equal(expected, result)
 
 
 MAPS = """7f00-7f01 r-xp 0 00:1 1 /env/site-packages/sentencepiece.libs/libgomp-6a29.so.1
@@ -170,10 +191,13 @@ MAPS = """7f00-7f01 r-xp 0 00:1 1 /env/site-packages/sentencepiece.libs/libgomp-
 
 
 @pytest.mark.parametrize(
-    "path", ["/env/site-packages/torch/lib/libgomp-a34b.so.1", "/env/lib/libgomp.so.1.0.0"]
+    "path",
+    [
+        pytest.param("/env/site-packages/torch/lib/libgomp-a34b.so.1", id="wheel"),
+        pytest.param("/env/lib/libgomp.so.1.0.0", id="conda"),
+    ],
 )
 def test_libgomp_of_torch_is_found_among_others(path, tmp_path, monkeypatch) -> None:
-    """In a wheel's own folder, or a conda environment's."""
     maps = tmp_path / "maps"
     maps.write_text(MAPS.format(torch=path))
     monkeypatch.setattr(spinning, "_MAPS", maps)
@@ -182,24 +206,27 @@ def test_libgomp_of_torch_is_found_among_others(path, tmp_path, monkeypatch) -> 
     assert spinning.find_libgomp() == path
 
 
-def test_system_without_libgomp_has_nothing_to_watch(tmp_path, monkeypatch) -> None:
+def test_libgomp_on_another_system_is_none(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(spinning, "_MAPS", tmp_path / "none")
     assert spinning.load_libgomp() is None
 
 
 class Clock:
-    """Processor and wall time that a test moves."""
+    """Processor and wall time that a test moves, and stand-ins for idle threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wall = self.own = self.all = 0.0
-        clock = SimpleNamespace(
-            monotonic=lambda: self.wall, process_time=lambda: self.own, sleep=None
-        )
+        self.wall = 0.0
+        self.own = 0.0
+        self.all = 0.0
+        self.stops = 0
+        clock = SimpleNamespace(monotonic=lambda: self.wall, process_time=lambda: self.own)
         monkeypatch.setattr(spinning, "time", clock)
         monkeypatch.setattr(spinning, "read_busy_seconds", lambda: self.all)
-        ended = self.ended = []
-        idle = SimpleNamespace(end=lambda: ended.append(True))
-        monkeypatch.setattr(spinning, "IdleThreads", lambda library: idle)
+        idle_threads = SimpleNamespace(stop=self._count_stop)
+        monkeypatch.setattr(spinning, "IdleThreads", lambda library: idle_threads)
+
+    def _count_stop(self) -> None:
+        self.stops += 1
 
     def pass_second(self, *, own: float, others: float) -> None:
         self.wall += 1.0
@@ -207,30 +234,35 @@ class Clock:
         self.all += own + others
 
 
-def test_watcher_yields_while_others_need_the_cores(monkeypatch) -> None:
-    clock = Clock(monkeypatch)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def is_yielding_after(clock: Clock, watcher: spinning.Watcher, own: float, others: float) -> bool:
+    """Return the state of a watcher after a second in which programs used this many cores."""
+    clock.pass_second(own=own, others=others)
+    watcher.measure()
+    return watcher.is_yielding
+
+
+def test_watcher_yields_while_others_need_the_cores(clock: Clock) -> None:
     watcher = spinning.Watcher(None, spare_cores=0)
-    seen = []
-    for own, others in ((2.0, 0.05), (1.0, 1.0), (1.0, 0.2), (2.0, 0.02)):
-        clock.pass_second(own=own, others=others)
-        watcher.look()
-        seen.append(watcher.is_yielding)
-    assert seen == [False, True, True, False]
-    assert clock.ended == [True]
+    assert not is_yielding_after(clock, watcher, own=2.0, others=0.05)
+    assert is_yielding_after(clock, watcher, own=1.0, others=1.0)
+    # Between the two limits nothing changes.
+    assert is_yielding_after(clock, watcher, own=1.0, others=0.2)
+    assert not is_yielding_after(clock, watcher, own=2.0, others=0.02)
+    assert clock.stops == 1
 
 
-def test_watcher_lets_others_use_the_cores_that_torch_leaves(monkeypatch) -> None:
-    clock = Clock(monkeypatch)
+def test_watcher_lets_others_use_spare_cores(clock: Clock) -> None:
     watcher = spinning.Watcher(None, spare_cores=2)
-    clock.pass_second(own=2.0, others=2.0)
-    watcher.look()
-    assert not watcher.is_yielding
-    clock.pass_second(own=2.0, others=2.5)
-    watcher.look()
-    assert watcher.is_yielding
+    assert not is_yielding_after(clock, watcher, own=2.0, others=2.0)
+    assert is_yielding_after(clock, watcher, own=2.0, others=2.5)
 
 
-def test_processor_time_of_the_machine_grows_with_work() -> None:
+def test_busy_seconds_grow_with_work() -> None:
     before = spinning.read_busy_seconds()
     end = spinning.time.process_time() + 0.1
     while spinning.time.process_time() < end:
@@ -240,9 +272,13 @@ def test_processor_time_of_the_machine_grows_with_work() -> None:
 
 @pytest.mark.parametrize(
     ("line", "ticks"),
-    [("cpu  10 20 30 9999 9999 4 5 6 7 8", 75), ("cpu 10 20 30 9999", 60), ("cpu", 0)],
+    [
+        pytest.param("cpu  10 20 30 9999 9999 4 5 6 7 8", 75, id="all fields"),
+        pytest.param("cpu 10 20 30 9999", 60, id="few fields"),
+        pytest.param("cpu", 0, id="no fields"),
+    ],
 )
-def test_processor_time_is_read_without_idle_and_guests(line, ticks, tmp_path, monkeypatch) -> None:
+def test_busy_seconds_are_read_without_idle_and_guests(line, ticks, tmp_path, monkeypatch) -> None:
     stat = tmp_path / "stat"
     stat.write_text(f"{line}\ncpu0 1 1 1 1\n")
     monkeypatch.setattr(spinning, "_STAT", stat)
@@ -250,8 +286,11 @@ def test_processor_time_is_read_without_idle_and_guests(line, ticks, tmp_path, m
 
 
 @NEEDS_LIBGOMP
-@pytest.mark.parametrize("text", [None, "cpu of another kind\n"])
-def test_system_that_hides_the_times_does_not_stop_a_training(text, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(None, id="no file"), pytest.param("cpu of another kind\n", id="other text")],
+)
+def test_yield_cores_without_readable_times_starts_nothing(text, tmp_path, monkeypatch) -> None:
     if text is not None:
         (tmp_path / "stat").write_text(text)
     monkeypatch.setattr(spinning, "_STAT", tmp_path / "stat")
@@ -275,12 +314,12 @@ print([thread.name for thread in threading.enumerate()].count("grpo_nb-watcher")
 @pytest.mark.parametrize(
     ("threads", "own", "expected"),
     [
-        (2, {}, "1"),
-        (1, {}, "0"),
-        (2, {"GOMP_SPINCOUNT": "5"}, "0"),
-        (2, {"OMP_WAIT_POLICY": "PASSIVE"}, "0"),
+        pytest.param(2, {}, "1", id="two threads"),
+        pytest.param(1, {}, "0", id="one thread"),
+        pytest.param(2, {"GOMP_SPINCOUNT": "5"}, "0", id="own count"),
+        pytest.param(2, {"OMP_WAIT_POLICY": "PASSIVE"}, "0", id="own policy"),
     ],
 )
-def test_watcher_starts_once_where_threads_may_spin(threads, own, expected) -> None:
+def test_yield_cores_starts_one_watcher_if_threads_spin(threads, own, expected) -> None:
     code = WATCHED.format(threads=threads)
     assert processes.run_command([sys.executable, "-c", code], environment=own) == [expected]

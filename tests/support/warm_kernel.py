@@ -1,7 +1,7 @@
 """Kernels that begin with all imports done, forked from a process that computes nothing: each import would take ten seconds.
 
 For notebooks in their small form. That they begin in a clean kernel is held by those that are published (`make publish`), by
-`make test-slow`, and by tests/test_door.py.
+`make test-slow`, and by tests/test_public_api.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,49 @@
+"""A warning points to the user's line, however deep in the kit it is given."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from grpo_nb.core import user_warnings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def warn_inside_kit(depth: int) -> warnings.WarningMessage:
+    """Return the warning that a function of the kit gives after `depth` calls of itself."""
+    code = compile(
+        "def inner(depth):\n"
+        "    if depth:\n"
+        "        return call(lambda: inner(depth - 1))\n"
+        "    warn_user('change this')\n",
+        f"{ROOT}/grpo_nb/made_up.py",
+        "exec",
+    )
+    # `call` stands for another library between two frames of the kit, as TRL is in a training.
+    namespace = {"warn_user": user_warnings.warn_user, "call": lambda function: function()}
+    exec(code, namespace)
+    with pytest.warns(UserWarning, match="change this") as caught:
+        namespace["inner"](depth)
+    (warning,) = caught
+    return warning
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_warn_user_points_to_the_line_of_the_user(depth: int) -> None:
+    assert warn_inside_kit(depth).filename == __file__
+
+
+def test_warn_user_keeps_the_category() -> None:
+    with pytest.warns(RuntimeWarning, match="too slow"):
+        user_warnings.warn_user("too slow", RuntimeWarning)
+
+
+def test_warn_user_without_user_code_still_warns() -> None:
+    command = "from grpo_nb.core.user_warnings import warn_user; warn_user('alone')"
+    done = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert "alone" in done.stderr

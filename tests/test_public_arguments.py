@@ -1,0 +1,253 @@
+"""Usual mistakes at public functions end in one sentence with the line to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas
+import pytest
+from datasets import Dataset
+
+import grpo_nb as gn
+
+
+def shortness(completions: list, **columns: object) -> list[float]:
+    return [1 / (1 + len(str(completion))) for completion in completions]
+
+
+ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
+SETTINGS = gn.preset("cpu")
+REWARDS = [gn.rewards.correctness(), shortness]
+FRAME = pandas.DataFrame(ROWS)
+DATASET = Dataset.from_list(ROWS)
+# Stand-ins: nothing is loaded before the arguments are checked.
+MODEL = SimpleNamespace(generate=None, parameters=None, peft_config={})
+TOKENIZER = SimpleNamespace(apply_chat_template=None)
+TASK = gn.load_task(ROWS, holdout=2)
+
+
+def trl_config() -> object:
+    from trl import GRPOConfig
+
+    return GRPOConfig.__new__(GRPOConfig)
+
+
+TRAIN_ARGUMENTS = {
+    "model": MODEL,
+    "tokenizer": TOKENIZER,
+    "task": TASK,
+    "rewards": REWARDS,
+    "settings": SETTINGS,
+}
+COMPARE_ARGUMENTS = {
+    "before": (MODEL, TOKENIZER),
+    "after": (MODEL, TOKENIZER),
+    "task": TASK,
+}
+# Public functions with right arguments. `gn.train` imports unsloth, so it is looked up in the call.
+CALLS = {
+    "train": (lambda **arguments: gn.train(**arguments), TRAIN_ARGUMENTS),
+    "dry_run": (lambda **arguments: gn.dry_run(**arguments), TRAIN_ARGUMENTS),
+    "baseline": (gn.baseline, TRAIN_ARGUMENTS),
+    "check_rewards": (gn.check_rewards, {"rewards": REWARDS, "task": TASK}),
+    "RewardLab": (gn.RewardLab, {"rewards": REWARDS, "task": TASK}),
+    "score": (gn.score, {"rewards": REWARDS, "completions": ["7"], "rows": {"answer": "7"}}),
+    "evaluate": (gn.evaluate, {"subject": (MODEL, TOKENIZER), "task": TASK}),
+    "compare": (gn.compare, COMPARE_ARGUMENTS),
+    "ask": (gn.ask, {"run": "runs/none", "questions": ["Why?"]}),
+    "export_merged": (gn.export_merged, {"run": "runs/none", "path": "there"}),
+    "export_adapter": (gn.export.export_adapter, {"run": "runs/none", "path": "there"}),
+    "export_gguf": (gn.export_gguf, {"run_or_export": "runs/none", "path": "there"}),
+    "load_task": (gn.load_task, {"source": ROWS}),
+    "load_model": (gn.load_model, {"settings": SETTINGS}),
+    "plan": (gn.plan, {"settings": SETTINGS, "task": TASK}),
+    "preset": (gn.preset, {"name": "cpu"}),
+    "open_run": (gn.open_run, {"path": "runs/none"}),
+}
+VALUES = {
+    "a GRPOConfig": trl_config,
+    "settings": lambda: SETTINGS,
+    "a dict": lambda: {"max_steps": 4},
+    "a DataFrame": lambda: FRAME,
+    "a Dataset": lambda: DATASET,
+    "task.train": lambda: TASK.train,
+    "a task": lambda: TASK,
+    "a text": lambda: "correctness",
+    "a file": lambda: "rows.csv",
+    "rows": lambda: ROWS,
+    "None": lambda: None,
+    "a class": lambda: gn.rewards.correctness,
+    "a model": lambda: MODEL,
+    "a tokenizer": lambda: TOKENIZER,
+    "a pair": lambda: (MODEL, TOKENIZER),
+    "a number": lambda: 3,
+}
+TRAINING = ("train", "dry_run", "baseline")
+WITH_SETTINGS = (*TRAINING, "plan", "load_model")
+WITH_TASK = (*TRAINING, "plan")
+SCORING = ("check_rewards", "RewardLab", "score")
+WITH_REWARDS = (*TRAINING, *SCORING, "evaluate")
+# Functions, argument, wrong value, and what the error says.
+MISTAKES = [
+    (WITH_SETTINGS, "settings", "a GRPOConfig", "a GRPOConfig of TRL, .*settings = gn.preset"),
+    (WITH_SETTINGS, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)"),
+    (WITH_TASK, "task", "a DataFrame", "a DataFrame, .*task = gn.load_task"),
+    (TRAINING, "task", "a Dataset", "a datasets.Dataset, .*task = gn.load_task"),
+    (TRAINING, "task", "task.train", "the task itself where this is its task.train"),
+    (TRAINING, "task", "a file", r"gn.load_task\('rows.csv', settings\)"),
+    (TRAINING, "task", "rows", r"gn.load_task\(rows, settings\)"),
+    (TRAINING, "task", "None", r"None, .*gn.load_task\("),
+    (TRAINING, "model", "a text", "gn.preset.*model='correctness'"),
+    (TRAINING, "model", "a pair", "model and tokenizer are two arguments"),
+    (TRAINING, "tokenizer", "None", "model, tokenizer = gn.load_model"),
+    (
+        WITH_REWARDS,
+        "rewards",
+        "a text",
+        r"the text 'correctness', .*rewards=\[gn.rewards.correctness\(\)\]",
+    ),
+    (SCORING, "rewards", "a class", r"correctness\(\) is one, its class is not"),
+    (SCORING, "rewards", "None", "None, .*takes reward functions"),
+    (["train"], "settings", "None", "None, .*gn.preset"),
+    (["load_model"], "settings", "a text", r"gn.preset\(\"auto\", model='correctness'\)"),
+    (["load_model"], "adapter", "a model", "model.save_pretrained"),
+    (
+        ["check_rewards"],
+        "task",
+        "settings",
+        "gn.Settings, but gn.check_rewards takes a Task or rows",
+    ),
+    (["RewardLab"], "task", "None", "None, but gn.RewardLab takes a Task or rows"),
+    (["score"], "completions", "a text", "'correctness' must be a list of texts"),
+    (
+        ["score"],
+        "completions",
+        "settings",
+        "gn.Settings, but gn.score takes a list of completions",
+    ),
+    (["evaluate"], "subject", "a model", r"gn.evaluate\(\(model, tokenizer\), task\)"),
+    (["evaluate"], "subject", "a task", r"gn.evaluate\(run, task\)"),
+    (["evaluate"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
+    (
+        ["compare"],
+        "before",
+        "settings",
+        "gn.Settings, but gn.compare takes a run, a model or its folder",
+    ),
+    (["compare"], "after", "a tokenizer", "a tokenizer, but gn.compare takes"),
+    (
+        ["ask"],
+        "run",
+        "a pair",
+        "a pair of model and tokenizer, but gn.ask takes a run or its folder",
+    ),
+    (["export_merged", "export_adapter"], "run", "a pair", "gn.open_run"),
+    (
+        ["export_gguf"],
+        "run_or_export",
+        "a model",
+        "a model, but gn.export_gguf takes a run, its folder, or an export",
+    ),
+    (["load_task"], "source", "settings", "gn.Settings, but gn.load_task takes rows, a file"),
+    (["load_task"], "source", "a task", "it is loaded already"),
+    (["load_task"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
+    (["plan"], "task", "settings", "gn.Settings, but gn.plan takes a Task"),
+    (["preset"], "name", "settings", r"gn.preset\(\"auto\", max_steps=100\)"),
+    (["open_run"], "path", "a number", r"3 \(int\), but gn.open_run takes a run or its folder"),
+]
+
+
+def mistake_cases() -> list:
+    """Return one case for each function of each row of `MISTAKES`."""
+    cases = []
+    for functions, argument, value, sentence in MISTAKES:
+        for function in functions:
+            name = f"{function}-{argument}={value}"
+            cases.append(pytest.param(function, argument, value, sentence, id=name))
+    return cases
+
+
+@pytest.mark.parametrize(("function", "argument", "value", "sentence"), mistake_cases())
+def test_wrong_argument_is_named_with_the_line_to_write(
+    function: str, argument: str, value: str, sentence: str
+) -> None:
+    call, arguments = CALLS[function]
+    with pytest.raises((TypeError, ValueError), match=sentence) as error:
+        call(**{**arguments, argument: VALUES[value]()})
+    assert len(str(error.value).splitlines()) == 1
+
+
+SWAPPED = [
+    ("train", "task", "rewards", "gn.train(model, tokenizer, task, rewards, settings)"),
+    ("train", "model", "tokenizer", "gn.train(model, tokenizer, task, rewards, settings)"),
+    ("dry_run", "rewards", "settings", "gn.dry_run(model, tokenizer, task, rewards, settings)"),
+    ("baseline", "task", "settings", "gn.baseline(model, tokenizer, task, rewards, settings)"),
+    ("check_rewards", "rewards", "task", "gn.check_rewards(rewards, task)"),
+    ("RewardLab", "rewards", "task", "gn.RewardLab(rewards, task, model, tokenizer, settings)"),
+    ("score", "rewards", "completions", "gn.score(rewards, completions, rows)"),
+    ("evaluate", "subject", "task", "gn.evaluate(subject, task)"),
+    ("plan", "settings", "task", "gn.plan(settings, task)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "first", "second", "line"), SWAPPED, ids=[f"{row[0]}-{row[1]}" for row in SWAPPED]
+)
+def test_swapped_arguments_are_both_named(
+    function: str, first: str, second: str, line: str
+) -> None:
+    call, arguments = CALLS[function]
+    with pytest.raises(TypeError, match="swapped") as error:
+        call(**{**arguments, first: arguments[second], second: arguments[first]})
+    message = str(error.value)
+    assert f"{first} is " in message
+    assert f"{second} is " in message
+    assert message.endswith(f"Write {line}.")
+
+
+@pytest.mark.parametrize("function", [*TRAINING, "evaluate", "compare", "load_model", "plan"])
+def test_setting_as_keyword_shows_replace(function: str) -> None:
+    call, arguments = CALLS[function]
+    with pytest.raises(TypeError, match=r"Write settings = settings.replace\(num_generations=4\)"):
+        call(**arguments, num_generations=4)
+
+
+def test_unknown_keyword_gets_the_nearest_argument() -> None:
+    with pytest.raises(
+        TypeError, match=r"unknown argument 'resum' of gn\.train; did you mean 'resume'"
+    ):
+        gn.train(**TRAIN_ARGUMENTS, resum="auto")
+
+
+def test_trl_argument_as_keyword_shows_extra() -> None:
+    with pytest.raises(TypeError, match=r"settings = settings.replace\(extra=\{'epsilon': 0.1\}\)"):
+        gn.train(**TRAIN_ARGUMENTS, epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    "path", ["./no/such/model", "/no/such/model", "../no such", "C:\\no\\model"]
+)
+def test_compare_with_missing_path_is_one_line(path: str) -> None:
+    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
+        gn.compare(path, (MODEL, TOKENIZER), TASK)
+    assert len(str(error.value).splitlines()) == 1
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+
+
+def test_run_folder_as_adapter_names_its_adapter(tiny_run: gn.runs.Run) -> None:
+    with pytest.raises(ValueError, match="whose LoRA is in adapter/") as error:
+        gn.load_model(tiny_run.settings, adapter=tiny_run.path)
+    assert str(error.value).endswith(f"adapter={str(tiny_run.path / 'adapter')!r}.")
+
+
+def test_run_as_adapter_names_its_adapter_path(tiny_run: gn.runs.Run) -> None:
+    with pytest.raises(TypeError, match=r"Write adapter=run.adapter_path"):
+        gn.load_model(tiny_run.settings, adapter=tiny_run)
+
+
+def test_missing_adapter_path_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is no folder here") as error:
+        gn.load_model(SETTINGS, adapter=tmp_path / "none")
+    assert len(str(error.value).splitlines()) == 1
