@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
     file.write_bytes(content)
     shutil.copytree(newest, unfinished := newest.with_name(".checkpoint-6.partial-x"))
     with pytest.warns(
-        UserWarning, match="passed over checkpoint-4: optimizer.pt is not what was written"
+        UserWarning, match="checkpoint passed over: checkpoint-4: optimizer.pt is not what was written"
     ):
         run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
     assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
@@ -252,7 +252,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
 
 def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
     whole = gn.open_run(crashed.path.with_name("whole"))
-    with pytest.raises(ValueError, match="has done 5 steps already"):
+    with pytest.raises(ValueError, match="has already done 5 steps"):
         gn.train(*fresh, [brevity], settings, resume="whole")
     before = whole.rows
     (whole.path / "comparison").mkdir()
@@ -624,7 +624,7 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     for step in (1, 2):
         shutil.rmtree(whole.path.with_name("old") / "best" / f"step-{step}")
     with pytest.warns(
-        UserWarning, match=r'keep="best": the adapter of step 2, .* 66\.7% .* is gone: no adapter'
+        UserWarning, match=r'keep="best": step 2 has the best .*66\.7%.* is gone: the adapter of no'
     ):
         run = gn.train(*fresh, [brevity], best, resume="old")
     assert run.info["adapter_step"] == 6

@@ -124,7 +124,7 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
 def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished")
     for steps in (3, 4):
-        with pytest.raises(ValueError, match=r"has done 4 steps already.*max_steps=8"):
+        with pytest.raises(ValueError, match=r"has already done 4 steps.*max_steps=8"):
             find_run(settings.replace(max_steps=steps), None, "a")
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
@@ -170,11 +170,11 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
     begun = make_run(root / "begun", steps=0, saved=())
     put(begun.path / "start" / "adapter_model.safetensors", b"primed")
     with pytest.raises(
-        ValueError, match=r"no complete checkpoint to go on from \(none was written yet"
+        ValueError, match=r"no complete checkpoint to resume from \(none was written yet"
     ):
         find_run(settings, None, "begun")
     with pytest.warns(
-        UserWarning, match="ended before its first checkpoint.*is in 'begun.unfinished-1'"
+        UserWarning, match="ended before its first checkpoint.*is now called 'begun.unfinished-1'"
     ):
         assert find_run(settings, "begun", "auto") is None
     assert not begun.path.exists(), "the new run of that name takes its place"
@@ -237,7 +237,7 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     ("now", "told"),
     [
         ({"settings": SETTINGS.replace(beta=0.1).to_dict()}, r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)"),
-        ({"rewards": [{**REWARD, "weight": 2.0}]}, r"their weights were \{'short': 1.0\}, are \{'short': 2.0\}"),
+        ({"rewards": [{**REWARD, "weight": 2.0}]}, r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}"),
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "the rewards and their weights"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
@@ -332,7 +332,7 @@ def test_starting_refuses_when_another_process_was_faster(root: Path, name: str 
     sequence = next_sequence(root)
     with starting(root, name, "auto", sequence):
         make_run(root / "other", sequence=1)
-    with pytest.raises(ValueError, match="another process has begun"):
+    with pytest.raises(ValueError, match="another process has started"):
         starting(root, name, "auto", sequence).__enter__()
     with starting(root, name, None, sequence):
         assert next_sequence(root) == 2, "who asks for a new run gets one, with its own number"
@@ -382,7 +382,7 @@ def test_auto_passes_over_a_damaged_neighbour_and_says_so(
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
     with pytest.warns(
-        UserWarning, match=r"'b' cannot be the run to go on with: .*has no field 'started'"
+        UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"
     ):
         assert find_run(settings, None, "auto").run.path == run.path
     with pytest.raises(ValueError, match="has no field 'started'"):
