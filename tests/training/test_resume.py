@@ -170,7 +170,7 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
     begun = make_run(root / "begun", steps=0, saved=())
     put(begun.path / "start" / "adapter_model.safetensors", b"primed")
     with pytest.raises(
-        ValueError, match=r"no complete checkpoint to resume from \(none was written yet"
+        ValueError, match=r"no complete checkpoint to resume from \(none was written before"
     ):
         find_run(settings, None, "begun")
     with pytest.warns(
