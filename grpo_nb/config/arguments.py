@@ -115,7 +115,7 @@ _OWNED = {
     ),
     **dict.fromkeys(
         ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
-        _Instead("the setting is keep: keep=\"best\", holdout_every=5 keeps the adapter with the best held-out score"),
+        _Instead("the setting is keep_adapter: keep_adapter=\"best\", holdout_every=5 keeps the adapter with the best held-out score"),
     ),
     "save_strategy": _Instead("the setting is save_steps; 0 saves every few minutes"),
     **dict.fromkeys(("save_total_limit", "save_only_model", "save_on_each_node"), _Instead(_NO_SAVING)),
@@ -139,6 +139,7 @@ _REPLACED = {
     "batch_size": _renamed("per_device_train_batch_size"),
     "group_size": _renamed("num_generations"),
     **dict.fromkeys(("epochs", "num_epochs"), _renamed("num_train_epochs")),
+    "keep": _renamed("keep_adapter"),
     "kl_coef": _renamed("beta"),
     "lr": _renamed("learning_rate"),
     **dict.fromkeys(("lora_r", "r", "max_lora_rank"), _renamed("lora_rank")),

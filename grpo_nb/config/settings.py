@@ -125,7 +125,7 @@ class Settings(Shown):
     """Steps between two scores on held-out questions; 0 is off, for it takes the time of answering them."""
     holdout_questions: int = _number(32, least=1)
     """How many of them. The curve is rough at 32, the comparison afterwards asks all."""
-    keep: str = _choice("last", "best")
+    keep_adapter: str = _choice("last", "best")
     """The adapter that a run leaves: of its last step, or the best by held-out scores, with the last beside it."""
     stop_on_alert: str | None = _choice(None, "critical")
     """`"critical"` ends the training, saved and resumable, after a health alert that says it learns nothing or unlearns."""
@@ -250,7 +250,8 @@ class Settings(Shown):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_dict`, checked as if it were written in a cell."""
+        """Return the settings of `to_dict`, checked as if they were written in a cell."""
+        values = with_current_names(values)
         arguments.check_names(values, _DEFAULTS)
         settings = object.__new__(cls)
         # Those of a run hold both the epochs that were asked for and the steps that they came to.
@@ -322,6 +323,25 @@ def _one_length(values: Mapping[str, Any]) -> dict[str, Any]:
         f"max_steps = {steps!r} and num_train_epochs = {epochs!r} both say how long the run is: "
         "leave one of them out. (TRL would take max_steps and pass over the epochs.)"
     )
+
+
+# Names of settings in files that an earlier version wrote, and their names now.
+_OLD_NAMES = {"keep": "keep_adapter"}
+
+
+def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings under the names that they have now.
+
+    Both readers of stored settings call it: `Settings.from_dict`, and `read_run_info` for `run.json`.
+
+    >>> with_current_names({"keep": "best"})
+    {'keep_adapter': 'best'}
+    """
+    current = {}
+    for name, value in values.items():
+        new_name = _OLD_NAMES.get(name, name)
+        current[name if new_name in values else new_name] = value
+    return current
 
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}

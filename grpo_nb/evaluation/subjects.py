@@ -216,7 +216,7 @@ def open_subject(
         yield _model_subject(*what, "A model in memory, as it is.")
     elif isinstance(what, Run):
         about, best = f"The adapter of the run {what.name}.", what.best
-        if best is not None and what.settings.keep == "best":
+        if best is not None and what.settings.keep_adapter == "best":
             about += " It is the best of several by its score on some of these questions, so a little lucky on them."
         yield _model_subject(*model_of(what), about)
     elif isinstance(what, Base):

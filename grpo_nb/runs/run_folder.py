@@ -10,7 +10,7 @@ runs/<name>/
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
   start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)
-  adapter/            the LoRA of the newest checkpoint, or with settings.keep="best" that of best/
+  adapter/            the LoRA of the newest checkpoint, or with settings.keep_adapter="best" that of best/
   figures/            PNG of the curves
   comparison/         held-out results before and after: numbers, table, figure, every answer
   README.md           the model card

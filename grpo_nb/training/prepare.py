@@ -74,9 +74,9 @@ def prepare(
         ValueError: Rewards, data or settings that cannot work.
     """
     require_same_settings(model, tokenizer, settings)
-    if settings.keep == "best" and not settings.holdout_every:
+    if settings.keep_adapter == "best" and not settings.holdout_every:
         raise ValueError(
-            "keep = 'best' needs held-out scores: settings = settings.replace(holdout_every=5)."
+            "keep_adapter = 'best' needs held-out scores: settings = settings.replace(holdout_every=5)."
         )
     if settings.holdout_every and not len(task.holdout):
         raise ValueError(

@@ -27,8 +27,8 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
 
 # What the next step does not depend on, or only in how long there are next steps.
-MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
-              "run_root", "gpu_memory_utilization")  # fmt: skip
+MAY_CHANGE = ("max_steps", "num_train_epochs", "save_steps", "holdout_every", "holdout_questions", "keep_adapter",
+              "stop_on_alert", "run_root", "gpu_memory_utilization")  # fmt: skip
 
 # A run gets its folder and run.json in milliseconds; a busy network drive takes longer.
 _SECONDS_TO_START = 30.0

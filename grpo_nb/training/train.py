@@ -259,10 +259,10 @@ def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
 
 
 def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Leave a copy of the newest checkpoint's adapter or, with `keep="best"`, that of the best score; the model has it, too."""
+    """Leave a copy of the newest checkpoint's adapter or, with `keep_adapter="best"`, that of the best score; the model has it, too."""
     run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
     source, step = newest.path, newest.step
-    best = best_row(recorder.rows) if recorder.settings.keep == "best" else None
+    best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
     if best is not None:
         kept = best_row(row for row in recorder.rows if best_adapter(run, row["step"]).is_dir())
         if kept is not None:
@@ -272,7 +272,7 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
             if kept is not None:
                 left = f"that of step {step} is the best that is left"
             warnings.warn(
-                f'keep="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
+                f'keep_adapter="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
                 f"is gone: {left}, and the run's adapter is now that of step {step}.",
                 stacklevel=4,
             )
