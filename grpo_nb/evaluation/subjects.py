@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.number_types import cpu_number_type
+from grpo_nb.config.dtype import cpu_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
@@ -350,7 +350,7 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
     if is_adapter:
         require_trained_on(Path(folder), base, base_identity(model, base))
         model = PeftModel.from_pretrained(model, folder)
-    chosen = cpu_number_type("auto" if run is None else _settings_to_load(run).dtype)
+    chosen = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype)
     if find_gpu() is not None:
         model = model.to("cuda")
     elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:

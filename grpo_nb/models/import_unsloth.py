@@ -10,9 +10,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_nb.config.effective_table import SHARED_SCORING
+from grpo_nb.config.dtype import CPU_BF16_ENV
 from grpo_nb.config.memory import STANDBY, STANDBY_OF_KIT
-from grpo_nb.config.number_types import VARIABLE
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
@@ -20,6 +19,8 @@ from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.machine.spinning import set_spin_count
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
+SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
+"""Unsloth's variable, on unless it is 0: score a group behind one copy of its prompt (no vLLM)."""
 _BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded
 # At each sampling: Unsloth wakes an engine that TRL has woken (vllm/v1/executor/abstract.py, wake_up).
 _NOT_SLEEPING = "Executor is not sleeping."
@@ -159,7 +160,7 @@ def _switches(gpu: Gpu | None, has_vllm: bool) -> dict[str, str]:
     if gpu is None:
         # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time. And
         # float32, which is the kit's choice whatever the processor has instructions for.
-        return switches | {"THP_MEM_ALLOC_ENABLE": "1", VARIABLE: "0"}
+        return switches | {"THP_MEM_ALLOC_ENABLE": "1", CPU_BF16_ENV: "0"}
     # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it would
     # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
     if has_vllm:
@@ -199,4 +200,4 @@ def tell_unsloth(number_type: str) -> None:
         number_type: `float32` or `bfloat16`. On a GPU nothing happens.
     """
     if find_gpu() is None:
-        set_cpu_dtype(VARIABLE, use_bfloat16=number_type == "bfloat16")
+        set_cpu_dtype(CPU_BF16_ENV, use_bfloat16=number_type == "bfloat16")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.dtype import compute_dtype
 from grpo_nb.config.memory import is_standby
-from grpo_nb.config.number_types import number_type
-from grpo_nb.config.out_of_memory import memory_advice
+from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, refuse_keywords
 from grpo_nb.config.vllm_obstacle import VllmObstacle, vllm_obstacle
 from grpo_nb.core.argument_types import require
@@ -315,7 +315,7 @@ def loader_arguments(
     if gpu is None or settings.dtype != "auto":
         import torch
 
-        arguments["dtype"] = getattr(torch, number_type(settings, gpu).name)
+        arguments["dtype"] = getattr(torch, compute_dtype(settings, gpu).name)
     if use_vllm:  # Unsloth rounds the rank up to one that vLLM has kernels for
         arguments |= {"fast_inference": True, "max_lora_rank": settings.lora_rank}
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
@@ -346,7 +346,7 @@ def _load(
     """
     from unsloth import FastLanguageModel
 
-    tell_unsloth(number_type(settings, gpu).name)
+    tell_unsloth(compute_dtype(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, **loader)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import requested_arguments
-from grpo_nb.config.number_types import number_type, number_type_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
@@ -196,7 +196,7 @@ def grpo_arguments(
     """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
     gpu = find_gpu()
     has_model = model is not None
-    chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
+    chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
     # An installed vLLM is not enough: asked to use it with a model that was loaded without it, TRL
     # starts an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
@@ -209,7 +209,7 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=has_vllm),
+        **requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=has_vllm),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_nb.checks.layouts import completion
-from grpo_nb.config.number_types import number_type_of
+from grpo_nb.config.dtype import dtype_of_model
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
@@ -96,7 +96,7 @@ def prime(
         for rows in (shown, asked)
     )
     gpu = find_gpu()
-    number_type = number_type_of(model, settings, gpu).name
+    number_type = dtype_of_model(model, settings, gpu).name
     # Sampled as in training, with the same random numbers before and after.
     drawn = Decoding(
         max_completion_length=settings.max_completion_length, temperature=settings.temperature, sampling=settings.sampling,

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.config.number_types import number_type_of
+from grpo_nb.config.dtype import dtype_of_model
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
@@ -108,7 +108,7 @@ def train(
     # What the run will need against what there is, on the path that it will take.
     path_taken = settings.replace(shared_prompts=prepared.engine.why_not_cpu_engine is None)
     plan(path_taken, prepared.task, model=model, tokenizer=tokenizer).require_fit()
-    info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
+    info = run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
     info.base = base_identity(model, settings.model)
     record = record_of_model(model)
     info.loader = {} if record is None else record.loader
@@ -259,7 +259,10 @@ def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
 
 
 def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
-    """Leave a copy of the newest checkpoint's adapter or, with `keep_adapter="best"`, that of the best score; the model has it, too."""
+    """Leave a copy of the newest checkpoint's adapter, or with `keep_adapter="best"` of the best one.
+
+    The model gets it, too.
+    """
     run, newest = recorder.run, newest_checkpoint(recorder.run.path / "checkpoints")
     source, step = newest.path, newest.step
     best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
@@ -272,8 +275,8 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
             if kept is not None:
                 left = f"that of step {step} is the best that is left"
             warnings.warn(
-                f'keep_adapter="best": the adapter of step {best["step"]}, whose held-out score of {best[ACCURACY]:.1%} is the best, '
-                f"is gone: {left}, and the run's adapter is now that of step {step}.",
+                f'keep_adapter="best": the adapter of step {best["step"]}, whose held-out score '
+                f"of {best[ACCURACY]:.1%} is the best, is gone: {left}, and the run's adapter is now that of step {step}.",
                 stacklevel=4,
             )
     if source is None:  # it ended before its first checkpoint

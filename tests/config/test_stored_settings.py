@@ -32,5 +32,5 @@ def test_old_name_beside_the_new_one_is_refused() -> None:
 
 
 def test_old_name_in_a_call_names_the_new_one() -> None:
-    with pytest.raises(ValueError, match="Write in their place: keep_adapter='best'"):
+    with pytest.raises(ValueError, match="Write instead: keep_adapter='best'"):
         gn.preset("cpu", keep="best")
