@@ -351,7 +351,7 @@ def exporting(request: Request) -> Found:
 
 def of_the_preset(request: Request) -> Found:
     """The model and the settings of the preset for this card, for a few steps."""
-    from grpo_nb.models.load import resolve_model
+    from grpo_nb.models.sources import resolve_model
 
     settings = request.settings("auto", max_steps=4)
     # What the Hub does not give says nothing of the kit.

@@ -286,7 +286,7 @@ _SAVERS = (
     ),
     _Saver(
         "bits",
-        "The weights in 16 bit are the largest part that is left. In 4 bit they take a third.",
+        "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
         is_for_gpu=True,
         useless_in=("generation",),
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.files import write_json, write_text
-from grpo_nb.models.load import save_adapter
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.task import Task
 

@@ -20,8 +20,8 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import put_in_place, staged_folder
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import keep_best

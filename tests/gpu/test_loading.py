@@ -148,7 +148,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
-    models._say_once.cache_clear()
+    models._warn_once.cache_clear()
 
     def load(loader: Loader, warned: str = "", **changes: Any) -> tuple[Any, Any]:
         monkeypatch.setattr("unsloth.FastLanguageModel", loader)
@@ -187,7 +187,7 @@ def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
     assert capfd.readouterr() == ("", "")
     LOG.warning("the cache is full")
     assert capfd.readouterr() == ("", "the cache is full\n")
-    said = "did not start .RuntimeError: no.*What was said last:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
+    said = "did not start .RuntimeError: no.*The last output was:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
     model, _ = on_a_gpu(Loader(error="no"), warned=said)
     assert "said last" not in engine_of(model)
 

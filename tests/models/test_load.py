@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import load
+from grpo_nb.models import adapter, load
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -61,7 +61,7 @@ def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_wi
         if "lora_A" in name
     }
     assert adapted == set(gn.Settings().lora_target_modules)
-    load.save_adapter(model, tmp_path / "ours")
+    adapter.save_adapter(model, tmp_path / "ours")
     model.save_pretrained(tmp_path / "pefts")
     ours, pefts = (
         {file.name: file.read_bytes() for file in (tmp_path / who).iterdir()}
