@@ -159,8 +159,7 @@ def with_template_of(folder: Path, tokenizer: Any) -> Any:
 
 
 def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
-    """Return the tokenizer of a run's base, with the chat template that the run was trained
-    with."""
+    """Return the tokenizer of a run's base, with the chat template of the run."""
     from transformers import AutoTokenizer
 
     return with_template_of(run_folder, AutoTokenizer.from_pretrained(base))

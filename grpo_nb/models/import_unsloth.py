@@ -132,8 +132,8 @@ def _require_import_order(variables: dict[str, str]) -> None:
     if problem:
         raise EnvironmentProblem(
             f"{problem}, which patches them for a GPU: without its patches a training is slower or "
-            "runs out of memory. Move that import below gn.load_model(settings). Restart the kernel "
-            "and run from the top."
+            "runs out of memory. Move that import below gn.load_model(settings). Restart the "
+            "kernel and run from the top."
         )
     unsloth = sys.modules.get("unsloth")
     if unsloth is None or hasattr(unsloth, _BY_THE_KIT):
