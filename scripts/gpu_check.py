@@ -163,7 +163,7 @@ def rewards() -> list[Any]:
 
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield what generates for it and how it is packed, and return it with what the phases do with it."""
-    from grpo_nb.config.number_types import number_type
+    from grpo_nb.config.dtype import compute_dtype
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.vllm import model_runner_name
     from grpo_nb.models.load import has_engine
@@ -186,7 +186,7 @@ def loaded(request: Request, settings: gn.Settings) -> Any:
     here = SimpleNamespace(model=model, tokenizer=tokenizer, task=task)
     here.train = functools.partial(gn.train, model, tokenizer, task, rewards())
     here.evaluate = functools.partial(gn.evaluate, (model, tokenizer), task, settings=settings)
-    here.is_scaled = number_type(settings, gpu).name == "float16"  # trains with loss scaling
+    here.is_scaled = compute_dtype(settings, gpu).name == "float16"  # trains with loss scaling
     return here
 
 
@@ -351,7 +351,7 @@ def exporting(request: Request) -> Found:
 
 def of_the_preset(request: Request) -> Found:
     """The model and the settings of the preset for this card, for a few steps."""
-    from grpo_nb.models.load import resolve_model
+    from grpo_nb.models.sources import resolve_model
 
     settings = request.settings("auto", max_steps=4)
     # What the Hub does not give says nothing of the kit.

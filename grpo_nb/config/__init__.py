@@ -1,6 +1,7 @@
-"""What was asked for, and whether it fits; what will really run, `training` reads from the configuration that it builds.
+"""Settings of a run, and whether it fits a machine.
 
-Nothing here loads a model or reads data; what the machine has is asked of `machine`.
+Nothing here loads a model or reads data. `machine` reports what the computer has, and `training`
+shows what will really run, from the configuration that it builds.
 """
 
 from grpo_nb.config.arguments import IMPORTANCE_SAMPLING_LEVELS, LOSS_TYPES

@@ -1,180 +1,179 @@
-"""Values and names that settings can have: what is refused where it is written, with what to write instead.
+"""Check the names and the values of settings before anything is loaded.
 
-TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with a printed line
-(unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are
-written down in `grpo_config_fields`. Values of `extra` are TRL's to refuse: the trainer is built before the run has a
-folder, and what it does not refuse then, it does in the first step.
+TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with
+a printed line (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either
+takes ten seconds, so the names are written down in `grpo_config_fields`. TRL itself checks the
+values in `extra`: the trainer is built before the run has a folder.
+
+The checks are not pydantic's. Its message for a number out of bounds has four lines and a link, and
+does not say what to write. It also checks one class, while a name may stand in two places here.
 """
-
-from __future__ import annotations
 
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from types import NoneType
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from grpo_nb.config.grpo_config_fields import GRPO_CONFIG_FIELDS
 from grpo_nb.core.words import did_you_mean
 
-# Of the pinned trl; a test compares them with its source. docs/reference/losses.md says what each changes, with its paper.
+# Of the pinned TRL; a test compares them with its source. docs/reference/losses.md explains each.
 LOSS_TYPES = ("bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo")
 IMPORTANCE_SAMPLING_LEVELS = ("sequence", "token")
 
-# Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
-# backend leaves TRL's class as it is, which then refuses them. Not here: `vllm_sampling_params`, an object that no file of
-# settings can hold, and `max_seq_length`, which the kit computes.
+# Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the
+# class template). Its CPU backend leaves TRL's class as it is, which then refuses them. Two are
+# missing: `vllm_sampling_params` is an object that no file of settings can hold, and the kit
+# computes `max_seq_length`.
 UNSLOTH_ARGUMENTS = {
-    "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
-}  # fmt: skip
-# Names that `extra` may hold.
+    "unsloth_num_chunks",
+    "unsloth_logit_chunk_multiplier",
+    "unsloth_grpo_mini_batch",
+}
+# Names that `extra` may hold, unless `_REFUSALS` has them.
 _EXTRA_NAMES = GRPO_CONFIG_FIELDS | UNSLOTH_ARGUMENTS
 
 
-@dataclass(frozen=True)
-class _Instead:
-    """Why a name cannot be used, and the settings that say the same."""
+class _Refusal(NamedTuple):
+    """Names that settings cannot have, and the reason."""
 
+    names: str
+    """Names with one reason, separated by spaces."""
     reason: str
-    change: Callable[[Any], dict[str, Any]] = lambda value: {}
-    """Settings to write in place of a value of that name; none where the name is to be left out."""
+    """Reason and what to write instead, after a colon."""
+    setting: str = ""
+    """Setting that takes the same value; empty if there is none."""
 
 
-def _renamed(setting: str, reason: str = "") -> _Instead:
-    """The kit has the same value under another name."""
-    return _Instead(reason or f"the setting is {setting}", lambda value: {setting: value})
-
-
-def _held_out(value: Any) -> dict[str, Any]:
-    """Turn a number of evaluation steps into the setting for the held-out curve."""
-    is_steps = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return {"holdout_every": value} if is_steps else {}
-
-
-def _sampling_settings(value: Any) -> dict[str, Any]:
-    """Read vLLM's SamplingParams, or a dict of them, as settings."""
-    held = (
-        value
-        if isinstance(value, Mapping)
-        else {name: getattr(value, name, None) for name in _SAMPLED}
-    )
-    neutral = {"min_p": 0.0, "repetition_penalty": 1.0}
-    given = {
-        name: held[name] for name in _SAMPLED if held.get(name) not in (None, neutral.get(name))
-    }
-    if given.get("top_k") == -1:  # vLLM's word for no limit
-        given["top_k"] = 0
-    extra = {name: given.pop(name) for name in ("min_p", "repetition_penalty") if name in given}
-    return {**given, "extra": extra} if extra else given
-
-
-_SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_PRECISION = (
-    'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes bfloat16 '
-    'where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
-)
 _NO_EVALUATION = (
     "TRL's evaluation does not run here, so it would do nothing: the setting is holdout_every, "
     "a held-out curve, and gn.compare(run) compares afterwards"
 )
-_NO_SAVING = (
-    "the kit saves and keeps checkpoints itself, so it would do nothing: the setting is save_steps"
+_PRECISION = (
+    'the setting is dtype, for the model and the trainer alike: its default dtype="auto" takes '
+    'bfloat16 where the GPU has it, dtype="bfloat16" or dtype="float16" asks for it anyway'
 )
 _ONLY_SCRIPTS = "transformers reads it only in its own example scripts, so it would do nothing"
 
-# Arguments of GRPOConfig that the kit sets from something else, or that do nothing in a run of the kit.
-_OWNED = {
-    "output_dir": _renamed(
-        "run_root",
-        "checkpoints belong into the run's folder: set run_root, and name it in gn.train(..., name=...)",
+_TABLE = (
+    # Arguments of GRPOConfig that the kit sets from something else, or that do nothing in its runs.
+    _Refusal(
+        "output_dir",
+        "checkpoints are in the run's folder: set run_root, and name the run in "
+        "gn.train(..., name=...)",
+        setting="run_root",
     ),
-    "reward_weights": _Instead("a weight belongs to its reward: gn.rewards.correctness(weight=2.0)"),
-    "use_vllm": _renamed(
-        "fast_inference", "the setting is fast_inference, which also loads the model for it"
+    _Refusal(
+        "reward_weights", "a weight belongs to its reward: gn.rewards.correctness(weight=2.0)"
     ),
-    "vllm_gpu_memory_utilization": _renamed(
-        "gpu_memory_utilization",
+    _Refusal(
+        "use_vllm",
+        "the setting is fast_inference, which also loads the model for it",
+        setting="fast_inference",
+    ),
+    _Refusal(
+        "vllm_gpu_memory_utilization",
         "the setting is gpu_memory_utilization; Unsloth starts vLLM when the model is loaded",
+        setting="gpu_memory_utilization",
     ),
-    "model_init_kwargs": _Instead(
+    _Refusal(
+        "model_init_kwargs trust_remote_code",
         "the model is loaded before the trainer exists, so it would do nothing: "
-        "gn.load_model(settings, loader={...})"
+        "gn.load_model(settings, loader={...})",
     ),
-    "trust_remote_code": _Instead("the model is loaded before the trainer exists, so it would do nothing"),
-    "resume_from_checkpoint": _Instead(f"{_ONLY_SCRIPTS}: gn.train(..., resume=\"auto\")"),
-    **dict.fromkeys(("do_train", "do_eval", "do_predict"), _Instead(_ONLY_SCRIPTS)),
-    **dict.fromkeys(("bf16", "fp16"), _Instead(_PRECISION)),
-    **dict.fromkeys(("eval_strategy", "eval_on_start", "eval_delay"), _Instead(_NO_EVALUATION)),
-    "eval_steps": _Instead(_NO_EVALUATION, _held_out),
-    **dict.fromkeys(
-        ("per_device_eval_batch_size", "eval_accumulation_steps", "bf16_full_eval", "fp16_full_eval",
-         "num_generations_eval", "prediction_loss_only", "batch_eval_metrics"),
-        _Instead(_NO_EVALUATION),
+    _Refusal("resume_from_checkpoint", f'{_ONLY_SCRIPTS}: gn.train(..., resume="auto")'),
+    _Refusal("do_train do_eval do_predict", _ONLY_SCRIPTS),
+    _Refusal("bf16 fp16 torch_dtype", _PRECISION),
+    _Refusal(
+        "eval_strategy evaluation_strategy eval_steps eval_on_start eval_delay "
+        "per_device_eval_batch_size eval_accumulation_steps bf16_full_eval fp16_full_eval "
+        "num_generations_eval prediction_loss_only batch_eval_metrics",
+        _NO_EVALUATION,
     ),
-    **dict.fromkeys(
-        ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
-        _Instead("the setting is keep: keep=\"best\", holdout_every=5 keeps the adapter with the best held-out score"),
+    _Refusal(
+        "load_best_model_at_end metric_for_best_model greater_is_better",
+        'the setting is keep_adapter: keep_adapter="best", holdout_every=5 keeps the adapter with '
+        "the best held-out score",
     ),
-    "save_strategy": _Instead("the setting is save_steps; 0 saves every few minutes"),
-    **dict.fromkeys(("save_total_limit", "save_only_model", "save_on_each_node"), _Instead(_NO_SAVING)),
-    "logging_strategy": _Instead("a run is recorded by steps: set logging_steps in extra"),
-    "max_tool_calling_iterations": _Instead("tools belong to the task: task.with_tools(..., rounds=8)"),
-    **dict.fromkeys(
-        ("fsdp", "deepspeed"),
-        _Instead("a run is trained in one process; gn.scaleout is for several"),
+    _Refusal("save_strategy", "the setting is save_steps; 0 saves every few minutes"),
+    _Refusal(
+        "save_total_limit save_only_model save_on_each_node",
+        "the kit saves and keeps checkpoints itself, so it would do nothing: the setting is "
+        "save_steps",
     ),
-}  # fmt: skip
-
-# Names that people know from elsewhere. Used only for names that the installed class does not take.
-_REPLACED = {
-    "warmup_ratio": _Instead(
+    _Refusal("logging_strategy", "a run is recorded by steps: set logging_steps in extra"),
+    _Refusal(
+        "max_tool_calling_iterations", "tools belong to the task: task.with_tools(..., rounds=8)"
+    ),
+    _Refusal("fsdp deepspeed", "a run is trained in one process; gn.scaleout is for several"),
+    # Names that people know from elsewhere, which GRPOConfig does not have.
+    _Refusal(
+        "warmup_ratio",
         "gone since transformers 5: set warmup_steps, or warmup_steps=None for a tenth of the run",
-        lambda value: {"warmup_steps": None if value else 0},
     ),
-    "max_length": _Instead("set max_prompt_length and max_completion_length"),
-    "max_seq_length": _Instead("set max_prompt_length and max_completion_length, whose sum it is"),
-    "max_new_tokens": _renamed("max_completion_length"),
-    "batch_size": _renamed("per_device_train_batch_size"),
-    "group_size": _renamed("num_generations"),
-    **dict.fromkeys(("epochs", "num_epochs"), _renamed("num_train_epochs")),
-    "kl_coef": _renamed("beta"),
-    "lr": _renamed("learning_rate"),
-    **dict.fromkeys(("lora_r", "r", "max_lora_rank"), _renamed("lora_rank")),
-    "target_modules": _renamed("lora_target_modules"),
-    "random_state": _renamed("seed"),
-    **dict.fromkeys(("model_name", "model_name_or_path"), _renamed("model")),
-    "torch_dtype": _Instead(_PRECISION),
-    "use_gradient_checkpointing": _Instead(
-        "the kit sets it when the model is loaded, on a GPU; in training it is extra={'gradient_checkpointing': ...}"
+    _Refusal("max_length", "set max_prompt_length and max_completion_length"),
+    _Refusal("max_seq_length", "set max_prompt_length and max_completion_length, whose sum it is"),
+    _Refusal(
+        "max_new_tokens", "the setting is max_completion_length", setting="max_completion_length"
     ),
-    **dict.fromkeys(
-        ("load_in_8bit", "load_in_fp8", "full_finetuning", "attn_implementation"),
-        _Instead("it belongs to the loader of the model: gn.load_model(settings, loader={...})"),
+    _Refusal(
+        "batch_size",
+        "the setting is per_device_train_batch_size",
+        setting="per_device_train_batch_size",
     ),
-    "evaluation_strategy": _Instead(_NO_EVALUATION),
-    "logging_dir": _Instead("gone since transformers 5, and a run records its steps in its folder"),
-    "vllm_sampling_params": _Instead(
-        "sampling is set by temperature, top_p and top_k, and extra={'min_p': ...}, for vLLM too; "
-        "texts to stop at are extra={'generation_kwargs': {'stop': [...]}}",
-        _sampling_settings,
+    _Refusal("group_size", "the setting is num_generations", setting="num_generations"),
+    _Refusal("epochs num_epochs", "the setting is num_train_epochs", setting="num_train_epochs"),
+    _Refusal("keep", "the setting is keep_adapter", setting="keep_adapter"),
+    _Refusal("kl_coef", "the setting is beta", setting="beta"),
+    _Refusal("lr", "the setting is learning_rate", setting="learning_rate"),
+    _Refusal("lora_r r max_lora_rank", "the setting is lora_rank", setting="lora_rank"),
+    _Refusal("target_modules", "the setting is lora_target_modules", setting="lora_target_modules"),
+    _Refusal("random_state", "the setting is seed", setting="seed"),
+    _Refusal("model_name model_name_or_path", "the setting is model", setting="model"),
+    _Refusal(
+        "use_gradient_checkpointing",
+        "the kit sets it when the model is loaded, on a GPU; in training it is "
+        "extra={'gradient_checkpointing': ...}",
     ),
-    **dict.fromkeys(
-        ("tools", "environment_factory"), _Instead("they belong to the task: task.with_tools(...)")
+    _Refusal(
+        "load_in_8bit load_in_fp8 full_finetuning attn_implementation",
+        "it belongs to the loader of the model: gn.load_model(settings, loader={...})",
     ),
-    "rollout_func": _Instead(
-        "held-out episodes could not be played by it: task.with_tools(...) has the loop of TRL"
+    _Refusal("logging_dir", "gone since transformers 5, and a run records its steps in its folder"),
+    _Refusal(
+        "vllm_sampling_params",
+        "sampling is set by temperature, top_p, top_k (0 is off) and extra={'min_p': ...}, for "
+        "vLLM too; texts to stop at are extra={'generation_kwargs': {'stop': [...]}}",
     ),
-}
+    _Refusal(
+        "tools environment_factory rollout_func",
+        "tools and their loop belong to the task, which also runs held-out episodes: "
+        "task.with_tools(...)",
+    ),
+)
+_REFUSALS = {}
+for _row in _TABLE:
+    for _name in _row.names.split():
+        _REFUSALS[_name] = _row
 
-# Arguments with which building or ending a trainer creates a repository or a Space on the Hub, and fills
-# it with what nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`; transformers 5.17,
-# `Trainer.init_hf_repo` and the callback of trackio).
+_NO_SERVICE = _Refusal(
+    "run_name",
+    "it names a run for the service in report_to, and there is none: name the run's folder, "
+    "gn.train(..., name=...)",
+)
+
+# With these arguments, building or ending a trainer creates a repository or a Space on the Hub, and
+# fills it with files that nobody has verified (trl 1.15, grpo_trainer.py, `create_repo`;
+# transformers 5.17, `Trainer.init_hf_repo` and the callback of trackio).
 _PUBLISHING = re.compile(
     r"push_to_hub.*|hub_.*|log_completions_hub_repo|trackio_(space|static_space|bucket)_id"
 )
-_PUSH = 'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")'
+_NO_PUBLISHING = _Refusal(
+    "",
+    "it would publish while the run trains, before anything is verified. Push what was verified: "
+    'gn.export.push_to_hub(gn.export_merged(run, "exports/name"), "user/name")',
+)
 
 
 def is_publishing(name: str) -> bool:
@@ -186,155 +185,160 @@ def is_publishing(name: str) -> bool:
     return _PUBLISHING.fullmatch(name) is not None
 
 
-# The words of an annotation that a value can be held against.
-_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 _BOUNDS = {
-    "least": ("at least", operator.ge), "above": ("above", operator.gt),
-    "most": ("at most", operator.le), "below": ("below", operator.lt),
-}  # fmt: skip
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
 
 
-def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float) -> None:
-    """Refuse a value of another type than an annotation says, a number that is none or not finite, or one out of its bounds.
+def check_value(name: str, value: Any, kind: Any, why: str = "", **bounds: float) -> None:
+    """Check that a value is of a type, and that a number is finite and within bounds.
 
     Args:
-        name: Of the argument.
-        value: Seen.
-        kind: The annotation, such as `float | None`; one with other words than Python's plain types refuses no type.
-        why: Put behind the bounds.
+        name: Name of the argument.
+        value: Its value.
+        kind: The type, or a union of types such as `float | None`. An int passes as a float, but
+            True is no number.
+        why: Text added after the bounds.
         **bounds: `least`, `above`, `most`, `below`.
 
     Raises:
-        ValueError: With the name and the value.
+        ValueError: The value is of another type or out of bounds; names the argument and the value.
 
-    >>> check_value("threshold", 0.5, "float", least=0, most=1)
+    >>> check_value("threshold", 0.5, float, least=0, most=1)
     """
-    words = kind.split(" | ")
-    fits = (
-        isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool")
-        for w in words
-        if w in _KINDS
-    )
-    if _KINDS.keys() >= set(words) and not any(fits):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    passes_as_float = is_number and isinstance(0.0, kind)
+    is_true_or_false = isinstance(value, bool) and kind is not bool
+    if is_true_or_false or not (isinstance(value, kind) or passes_as_float):
+        words = kind.__name__ if isinstance(kind, type) else kind
         raise ValueError(
-            f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}."
+            f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {words}."
         )
-    if isinstance(value, (int, float)):
-        is_inside = all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items())
-        if not (is_inside and abs(value) < math.inf):
-            asked = " and ".join(f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items())
-            raise ValueError(f"{name} = {value!r:.80} must be {asked or 'a finite number'}{why}.")
+    if not is_number:
+        return
+    limits = [f"{_BOUNDS[word][0]} {limit}" for word, limit in bounds.items()]
+    is_within = all(_BOUNDS[word][1](value, limit) for word, limit in bounds.items())
+    if not (is_within and abs(value) < math.inf):
+        needed = " and ".join(limits) or "a finite number"
+        raise ValueError(f"{name} = {value!r:.80} must be {needed}{why}.")
 
 
 def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
-    """Refuse a value that is none of the known ones.
+    """Check that a value is one of the known ones.
 
     Raises:
-        ValueError: With the nearest one, or with those that there are.
+        ValueError: It is none of them; names the nearest one, or all of them.
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
-    if not any(type(value) is type(one) and value == one for one in known):
+    # The type is compared too, because True == 1.
+    if not any(type(value) is type(choice) and value == choice for choice in known):
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 
-def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
-    """Refuse names of settings, and names in `extra`, that are unknown, do nothing or contradict a setting.
+class Correction(NamedTuple):
+    """Problems with the names of settings, and the settings to write in their place."""
 
-    All of them are reported at once, with the settings to write in their place.
+    problems: list[str]
+    replacement: dict[str, Any]
+
+
+def check_names(values: Mapping[str, Any], fields: Collection[str]) -> None:
+    """Check the names of settings and those in `extra`; all problems are reported at once.
 
     Args:
-        values: The settings as they were written, by name.
-        fields: The names that settings have.
+        values: The settings by name, as they were written.
+        fields: Names that settings have.
 
     Raises:
-        ValueError: With each name, why it cannot be used, and what to write instead.
+        ValueError: Names are unknown, do nothing or contradict a setting; says for each why it
+            cannot be used, and what to write instead.
 
     >>> check_names({"beta": 0.1, "extra": {"epsilon": 0.1}}, {"beta", "extra"})
     """
-    given = values.get("extra")
-    given = dict(given) if isinstance(given, Mapping) else {}
-    # Names in reported form, by what is wrong with them: names with one fault are reported together.
-    faults: dict[str, list[str]] = {}
-    change: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    moved: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in fields:
-            continue
-        if (instead := _instead_of(name)) is not None:
-            faults.setdefault(f": {instead.reason}.", []).append(_written(name, value))
-            _add(change, extra, instead.change(value))
-        elif name in _EXTRA_NAMES:
-            moved[name] = value
-        else:
-            faults[f"unknown setting {name!r}{did_you_mean(name, fields)}"] = []
-    own = {name: value for name, value in given.items() if name in fields}
-    change |= own
-    for name, value in given.items():
-        if name in fields:
-            continue
-        if (instead := _instead_of(name)) is not None:
-            faults.setdefault(f": {instead.reason}.", []).append(f"extra's {_written(name, value)}")
-            _add(change, extra, instead.change(value))
-        elif name in _EXTRA_NAMES:
-            extra[name] = value
-        else:
-            near = did_you_mean(name, {*_EXTRA_NAMES, *fields})
-            faults[f"extra holds {name!r}, which GRPOConfig lacks{near}"] = []
-    if own:
-        listed = ", ".join(map(repr, own))
-        what = (
-            "which is a setting of its own" if len(own) == 1 else "which are settings of their own"
-        )
-        faults[f"extra holds {listed}, {what}: write {_keywords(own)}."] = []
-    extra |= moved
-    if extra.get("run_name") and extra.get("report_to") in (None, "none", []):
-        name = extra.pop("run_name")
-        moved.pop("run_name", None)
-        faults[
-            f"'run_name' ({name!r:.80}) names a run for the service in report_to, and there is none: "
-            f"name the run's folder, gn.train(..., name={name!r:.80})."
-        ] = []
-    if moved:
-        listed = ", ".join(map(repr, moved))
-        what = "is an argument of TRL" if len(moved) == 1 else "are arguments of TRL"
-        faults[f"{listed} {what} without a field here: write extra={moved!r}."] = []
-    if not faults:
+    problems, replacement = correct_names(values, fields)
+    if not problems:
         return
-    change = {name: value for name, value in change.items() if name not in values}
-    if extra and extra != given:
-        change["extra"] = extra
-    problems = [" and ".join(names) + fault for fault, names in faults.items()]
-    line = f"Write in their place: {_keywords(change)}" if change else ""
+    line = f"Write instead: {as_keywords(replacement)}" if replacement else ""
     if len(problems) == 1:
-        is_said = not change or _keywords(change) in problems[0]
-        raise ValueError(problems[0] if is_said else f"{problems[0]} {line}")
+        raise ValueError(f"{problems[0]} {line}".rstrip())
     listed = "\n".join(f"- {problem}" for problem in problems)
     raise ValueError(f"{len(problems)} things cannot be set as written:\n{listed}\n{line}".rstrip())
 
 
-def _keywords(values: Mapping[str, Any]) -> str:
-    """Return values as they are written in a call."""
+def correct_names(values: Mapping[str, Any], fields: Collection[str]) -> Correction:
+    """Return the problems with the names in `values` and in its `extra`, and how to write them.
+
+    Args:
+        values: The settings by name, as they were written.
+        fields: Names that settings have.
+    """
+    extra = values.get("extra")
+    extra = extra if isinstance(extra, Mapping) else {}
+    service = values.get("report_to") or extra.get("report_to")
+    has_service = service not in (None, "none", [])
+    written = [("", name, value) for name, value in values.items() if name not in fields]
+    written += [("extra's ", name, value) for name, value in extra.items()]
+
+    problems: list[str] = []
+    labels_by_reason: dict[str, list[str]] = {}
+    replacement: dict[str, Any] = {}
+    corrected_extra: dict[str, Any] = {}
+    for place, name, value in written:
+        refusal = _refusal_of(name, has_service=has_service)
+        if name in fields:
+            reason = "it is a setting, and extra takes other arguments only"
+            replacement[name] = value
+        elif refusal is not None:
+            reason = refusal.reason
+            if refusal.setting:
+                replacement[refusal.setting] = value
+        elif name in _EXTRA_NAMES:
+            # A name may be in both places; the setting takes precedence, as below.
+            corrected_extra.setdefault(name, value)
+            if place:
+                continue
+            reason = "an argument of TRL without a setting here, so extra takes it"
+        else:
+            kind = "name in extra" if place else "setting"
+            known = {*_EXTRA_NAMES, *fields} if place else fields
+            problems.append(f"unknown {kind} {name!r}{did_you_mean(name, known)}")
+            continue
+        label = f"{place}{name!r}"
+        # A value helps to find the line. A token for the Hub must not be shown.
+        if isinstance(value, str | int | float) and refusal is not _NO_PUBLISHING:
+            label += f" ({value!r:.40})"
+        labels_by_reason.setdefault(reason, []).append(label)
+    for reason, labels in labels_by_reason.items():
+        problems.append(f"{', '.join(labels)}: {reason}.")
+    # Settings that were written as such take precedence over corrected ones.
+    replacement = {name: value for name, value in replacement.items() if name not in values}
+    if corrected_extra and corrected_extra != extra:
+        replacement["extra"] = corrected_extra
+    return Correction(problems, replacement)
+
+
+def as_keywords(values: Mapping[str, Any]) -> str:
+    """Return values as keyword arguments of a call.
+
+    >>> as_keywords({"beta": 0.1, "optim": "sgd"})
+    "beta=0.1, optim='sgd'"
+    """
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
-def _instead_of(name: str) -> _Instead | None:
-    """Return what replaces a name that the kit refuses; None for any other."""
+def is_known(name: str) -> bool:
+    """Return whether `extra` takes a name, or `correct_names` can say what to write instead."""
+    return name in _EXTRA_NAMES or _refusal_of(name, has_service=False) is not None
+
+
+def _refusal_of(name: str, *, has_service: bool) -> _Refusal | None:
+    """Return why settings cannot have a name; None if nothing is known against it."""
     if is_publishing(name):
-        return _Instead(
-            f"it would publish while the run trains, before anything is verified. Push what was verified: {_PUSH}"
-        )
-    return _OWNED.get(name) or (None if name in GRPO_CONFIG_FIELDS else _REPLACED.get(name))
-
-
-def _written(name: str, value: Any) -> str:
-    """Return a name as it is written with its value, where that is a short text or number."""
-    is_shown = isinstance(value, (str, int, float)) and not is_publishing(name)
-    return f"{name!r} ({value!r:.40})" if is_shown else repr(name)
-
-
-def _add(change: dict[str, Any], extra: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add settings to those collected so far; what belongs into `extra` goes there."""
-    extra |= more.get("extra", {})
-    change |= {name: value for name, value in more.items() if name != "extra"}
+        return _NO_PUBLISHING
+    if name == "run_name" and not has_service:
+        return _NO_SERVICE
+    return _REFUSALS.get(name)

@@ -2,7 +2,8 @@
 
 Importing TRL takes ten seconds, and on a GPU it must not come before Unsloth. The names are written
 down for the pinned version, and a test compares them with `dataclasses.fields(GRPOConfig)`. With
-another version of TRL, `training.prepare.grpo_arguments` refuses a name that its class does not have.
+another version of TRL, `training.prepare.grpo_arguments` refuses a name that its class does not
+have.
 """
 
 #: Fields of `GRPOConfig` in trl 1.15.0 with transformers 5.17.0.

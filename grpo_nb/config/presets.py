@@ -1,6 +1,7 @@
-"""Presets for kinds of machines, and the cards that they are for, so that a run can be planned elsewhere."""
+"""Presets of settings for kinds of machines, and the GPUs that they are for.
 
-from __future__ import annotations
+A plan for a machine that is not here takes the GPU of its preset.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,10 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
 
-# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points, not measured here: what published
-# guides use on such cards, with lengths and batches that `gn.plan` says fit, and the share of memory that Unsloth's own table
-# gives vLLM in standby (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md shows them side by side.
+# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points that
+# were not measured: the settings of published guides for such cards, lengths and batches that fit
+# by `gn.plan`, and the share of memory that Unsloth's own table gives vLLM in standby
+# (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md shows them side by side.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,
@@ -44,8 +46,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "t4": {
         **_GPU,
         "gpu_memory_utilization": 0.76,
-        # Where the driver is too old for vLLM, these tokens and steps take up to 53 minutes (computed, not measured:
-        # docs/reference/settings.md); twice the rate of the other small card keeps what 100 steps can move.
+        # Without vLLM, if the driver is too old for it, these tokens and steps take up to 53
+        # minutes (computed, not measured: docs/reference/settings.md). The learning rate is twice
+        # that of the other small card, because there are fewer steps.
         "max_completion_length": 256,
         "max_steps": 100,
         "lora_rank": 16,
@@ -70,8 +73,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
-# With the memory that CUDA can use: less than is printed on the box, and a little more or less by driver (an A100 of 40 GB:
-# 39.39 to 39.59 GiB in reports of out-of-memory errors).
+# The memory is what CUDA can use: less than is printed on the box, and a little different for each
+# driver (an A100 of 40 GB: 39.39 to 39.59 GiB in reports of out-of-memory errors).
 GPUS: Mapping[str, Gpu] = {
     "t4": Gpu("Tesla T4", 14.56, (7, 5)),
     "l4": Gpu("NVIDIA L4", 22.03, (8, 9)),
@@ -84,19 +87,22 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     """Return the settings for a kind of machine, with changes.
 
     Args:
-        name: `cpu`, `t4`, `l4`, `a100`, `h100`, or `auto`, which takes the one for the memory of the GPU found, or `cpu`.
+        name: `cpu`, `t4`, `l4`, `a100`, `h100`, or `auto`, which chooses by the memory of the GPU
+            here, and takes `cpu` without one.
         **changes: Any field of `Settings`.
 
     Raises:
-        ValueError: An unknown preset or setting (with the nearest right name), or a value that cannot work.
+        ValueError: A preset or setting is unknown (with the nearest right name), or a value cannot
+            work.
 
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
     if not isinstance(name, str):
         raise TypeError(
-            f"name = {described(name)}, but gn.preset takes the name of a kind of machine, and settings by name. Write "
-            'gn.preset("auto", max_steps=100); settings that are there are changed by settings.replace(max_steps=100).'
+            f"name = {described(name)}, but gn.preset takes the name of a kind of machine, and "
+            'settings by name. Write gn.preset("auto", max_steps=100). Settings that you have '
+            "already are changed by settings.replace(max_steps=100)."
         )
     check_choice("preset", name, [*PRESETS, "auto"])
     name = _preset_for_this_machine() if name == "auto" else name
@@ -107,17 +113,22 @@ def _preset_for_this_machine() -> str:
     gpu = find_gpu()
     if gpu is None:
         return "cpu"
-    large = "h100" if gpu.compute_capability >= (9, 0) else "a100"
-    return "t4" if gpu.memory_gib < 20 else "l4" if gpu.memory_gib < 36 else large
+    if gpu.memory_gib < 20:
+        return "t4"
+    if gpu.memory_gib < 36:
+        return "l4"
+    return "h100" if gpu.compute_capability >= (9, 0) else "a100"
 
 
 def find_machine(machine: str | Gpu | None) -> Gpu | None:
-    """The GPU meant, by default that which is here; None for a CPU.
+    """Return the GPU of a machine, by default of this one; None for a CPU.
 
     Raises:
-        ValueError: An unknown name, with the nearest known one.
+        ValueError: The name is unknown; gives the nearest known one.
     """
-    if machine is None or isinstance(machine, Gpu):
-        return machine or find_gpu()
+    if machine is None:
+        return find_gpu()
+    if isinstance(machine, Gpu):
+        return machine
     check_choice("machine", machine, PRESETS)
     return GPUS.get(machine)

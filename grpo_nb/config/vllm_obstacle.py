@@ -1,11 +1,12 @@
-"""Whether it is worth trying to generate with vLLM here, and if not, why, with what to do.
+"""The rule for "can vLLM run here?": the settings, the GPU, and what is installed.
 
-Four cheap reasons; whether it imports is tried in a process of its own (`grpo_nb.machine.packages.vllm_problem`), because a
-wrong CUDA kills a kernel. What else may be in its way (the model, 4 bit, versions, a length) is tried, and `load_model` says
-what it said.
+This is the only place that decides it, before a model is loaded. `load_model` and `plan` ask it;
+`generation.choose_engine` asks it too, and is the only answer to "which engine samples from this
+model?", because a loaded model has a vLLM engine or has none.
+
+Three checks are cheap. The fourth imports vLLM in a process of its own, because a wrong CUDA kills
+a kernel. Further obstacles (the model, 4 bit, versions, a length) show when the model is loaded.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 
@@ -14,21 +15,23 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.packages import installed_version, vllm_problem
 
 _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
-# An import that runs out of time has read most of vLLM's files, and the next one finds them in memory.
+# An import that runs out of time has read most of vLLM's files, and the next one finds them in
+# memory.
 _AGAIN = (
     "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 )
 _WITHOUT = "fast_inference=False says that you want it so"
+_COMPUTE_CAPABILITY = (7, 0)  # least that vLLM takes
 
 
 @dataclass(frozen=True)
 class VllmObstacle:
-    """Why vLLM is not used, and what to do about it."""
+    """Reason why vLLM is not used, and how to change that."""
 
     reason: str
     fix: str
     said: str = field(default="", compare=False)
-    """What vLLM and Unsloth said last; never twice the same, so that it does not count when two are compared."""
+    """Last lines that vLLM and Unsloth printed. They differ each time, so they are not compared."""
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.fix})"
@@ -37,12 +40,12 @@ class VllmObstacle:
 def vllm_obstacle(
     settings: Settings, gpu: Gpu | None, *, try_import: bool = True
 ) -> VllmObstacle | None:
-    """Say why vLLM cannot generate for these settings on this GPU, or return None if nothing is known to be in the way.
+    """Return why vLLM cannot generate for these settings on this GPU; None if nothing is known.
 
     Args:
-        settings: Of the run.
-        gpu: That trains; without one there is no vLLM.
-        try_import: Import it once per kernel in another process, which takes some seconds.
+        settings: Settings of the run.
+        gpu: GPU that trains; None for a CPU, on which there is no vLLM.
+        try_import: Import vLLM in another process, once per kernel, which takes some seconds.
 
     >>> vllm_obstacle(Settings(), None).reason
     'fast_inference is off'
@@ -53,10 +56,8 @@ def vllm_obstacle(
         )
     if gpu is None:
         return VllmObstacle("vLLM needs a GPU", _WITHOUT)
-    if gpu.compute_capability < (7, 0):
-        return VllmObstacle(
-            f"vLLM needs compute capability 7.0, which {gpu.name} has not", _WITHOUT
-        )
+    if gpu.compute_capability < _COMPUTE_CAPABILITY:
+        return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has less", _WITHOUT)
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)
     if not try_import:

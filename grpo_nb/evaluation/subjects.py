@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config.number_types import cpu_number_type
+from grpo_nb.config.dtype import cpu_dtype
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.adapter import load_adapter
 from grpo_nb.models.identity import (
     base_identity,
     require_trained_on,
@@ -25,8 +26,9 @@ from grpo_nb.models.identity import (
     with_template_of,
 )
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
-from grpo_nb.models.load import load_adapter, load_model, resolve_model
+from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
@@ -216,7 +218,7 @@ def open_subject(
         yield _model_subject(*what, "A model in memory, as it is.")
     elif isinstance(what, Run):
         about, best = f"The adapter of the run {what.name}.", what.best
-        if best is not None and what.settings.keep == "best":
+        if best is not None and what.settings.keep_adapter == "best":
             about += " It is the best of several by its score on some of these questions, so a little lucky on them."
         yield _model_subject(*model_of(what), about)
     elif isinstance(what, Base):
@@ -350,7 +352,7 @@ def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
     if is_adapter:
         require_trained_on(Path(folder), base, base_identity(model, base))
         model = PeftModel.from_pretrained(model, folder)
-    chosen = cpu_number_type("auto" if run is None else _settings_to_load(run).dtype)
+    chosen = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype)
     if find_gpu() is not None:
         model = model.to("cuda")
     elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:

@@ -29,7 +29,7 @@ from grpo_nb.export.result import (
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.load import resolve_model
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.card import write_export_card, write_model_card
 from grpo_nb.runs.run_folder import Run
 

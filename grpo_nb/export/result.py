@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.core.files import inside, refuse_links, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, code, verdict
-from grpo_nb.models.load import resolve_model
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.runs.rows import parse_json
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.runs.run_info import Field, check_fields

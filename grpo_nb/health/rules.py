@@ -832,7 +832,10 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
                 f"The held-out {held_out.name} has fallen from {best:{unit}} to {now:{unit}} (means "
                 "of two measurements)."
             )
-            advice = 'Stop, and use the best adapter (keep="best"). With more varied prompts the model generalises longer.'
+            advice = (
+                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
+                "model generalises longer."
+            )
             yield Finding("holdout", "warning", message, advice, _subject("falling", held_out))
             continue
         has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW

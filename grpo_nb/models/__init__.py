@@ -1,6 +1,6 @@
-"""A model with its LoRA, and which model it is. Unsloth is imported here, before all that it patches.
+"""Load a model with its LoRA, and know it again. Unsloth is imported here, before what it patches.
 
-Not here: what the model writes (`generation`), and how it changes (`training`).
+`generation` samples from the model, and `training` changes it.
 """
 
 from grpo_nb.models.tool_calls import give_tool_template

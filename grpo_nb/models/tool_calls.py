@@ -1,10 +1,11 @@
-"""A chat template with tools for ChatML models that have none, such as the embedded one, in as few tokens as possible."""
+"""A short chat template with tools, for ChatML models that have none, such as the embedded one."""
 
 from pathlib import Path
 from typing import Any
 
 _END = "<|im_end|>"
-# How calls are read, as data (transformers 5.13 and later): <call>name(key=value, key=value)</call>, any number in one message.
+# Description of calls for transformers 5.13 and later: <call>name(key=value, key=value)</call>, any
+# number of them in one message.
 _CALLS = {
     "open_pattern": r"<call>(?P<name>\w+)\(",
     "close_pattern": r"\)</call>",
@@ -22,11 +23,12 @@ _SAID = {"close_pattern": r"<\|im_end\|>\s*", "content": "text"}
 def give_tool_template(tokenizer: Any) -> Any:
     """Give the tokenizer of a ChatML model a chat template with tools, and return it.
 
-    A call is `<call>name(key=value)</call>`, which the embedded model writes in 12 tokens; a value cannot hold a comma. Give it
-    before the task is made, so that prompts are counted with it. A run keeps it, and so do its exports.
+    A call is `<call>name(key=value)</call>`, which the embedded model writes in 12 tokens. A value
+    cannot contain a comma. Call this before the task is made, so that prompts are counted with the
+    template. A run keeps it, and so do its exports.
 
     Raises:
-        ValueError: Turns of this model end otherwise.
+        ValueError: Turns of this model end with another token.
 
     >>> from types import SimpleNamespace
     >>> "<call>" in give_tool_template(SimpleNamespace(eos_token="<|im_end|>")).chat_template
@@ -34,7 +36,8 @@ def give_tool_template(tokenizer: Any) -> Any:
     """
     if tokenizer.eos_token != _END:
         raise ValueError(
-            f"this template is for models whose turns end with {_END}, not with {tokenizer.eos_token!r}."
+            f"this template is for models whose turns end with {_END}, and those of this model end "
+            f"with {tokenizer.eos_token!r}."
         )
     tokenizer.chat_template = (
         Path(__file__).with_name("tool_template.jinja").read_text("utf-8").rstrip("\n")

@@ -19,7 +19,7 @@ from grpo_nb.core.files import check_target, put_in_place, staged_folder, target
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
-from grpo_nb.models.load import resolve_model
+from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
 from grpo_nb.runs.card import public, published_name, shareable
 from grpo_nb.runs.run_folder import Run, open_run

@@ -5,9 +5,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import Effect, EffectiveSettings, compared, requested_arguments
-from grpo_nb.config.number_types import number_type, number_type_of
-from grpo_nb.config.settings import Settings, require_settings
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
@@ -56,14 +57,12 @@ def effective_settings(
     >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
-    require_settings(settings, "gn.training.effective_settings(settings, model)")
+    require("gn.training.effective_settings(settings, model)", settings=settings)
     gpu = find_gpu()
     has_model = model is not None
-    chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
+    chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
     engine = choose_engine(model, settings)
-    requested = requested_arguments(
-        settings, gpu=gpu, number_type=chosen.name, has_vllm=engine.is_vllm
-    )
+    requested = requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=engine.is_vllm)
     result = compared(settings, requested, *(pair or configurations(settings, model)))
     changed = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
     loaded = as_loaded(model, settings) if has_model else settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import requested_arguments
-from grpo_nb.config.number_types import number_type, number_type_of
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
@@ -111,9 +111,9 @@ def prepare(
 
 
 def _require_holdout(task: Task, settings: Settings) -> None:
-    if settings.keep == "best" and not settings.holdout_every:
+    if settings.keep_adapter == "best" and not settings.holdout_every:
         raise ValueError(
-            'keep="best" needs held-out scores: settings = settings.replace(holdout_every=5).'
+            'keep_adapter="best" needs held-out scores: settings = settings.replace(holdout_every=5).'
         )
     if settings.holdout_every and not len(task.holdout):
         raise ValueError(
@@ -227,7 +227,7 @@ def grpo_arguments(
     """
     gpu = find_gpu()
     has_model = model is not None
-    chosen = number_type_of(model, settings, gpu) if has_model else number_type(settings, gpu)
+    chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
     # It is not enough that vLLM is installed: for a model that was loaded without vLLM, TRL would
     # start an engine of its own.
     has_vllm = choose_engine(model, settings).is_vllm
@@ -240,7 +240,7 @@ def grpo_arguments(
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=has_vllm),
+        **requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=has_vllm),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }

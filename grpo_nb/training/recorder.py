@@ -25,8 +25,8 @@ from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.results import Evaluation
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.load import save_adapter
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_nb.config.out_of_memory import replacing
+from grpo_nb.config.planning import replacing
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
@@ -33,7 +33,7 @@ MAY_CHANGE = (
     "save_steps",
     "holdout_every",
     "holdout_questions",
-    "keep",
+    "keep_adapter",
     "stop_on_alert",
     "run_root",
     "gpu_memory_utilization",

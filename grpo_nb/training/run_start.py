@@ -26,7 +26,7 @@ from grpo_nb.core.writers import process_identity
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions
-from grpo_nb.models.load import save_adapter
+from grpo_nb.models.adapter import save_adapter
 from grpo_nb.rewards.base import RewardFunction, range_of
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.runs.run_info import RunInfo

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.config.number_types import number_type_of
+from grpo_nb.config.dtype import dtype_of_model
 from grpo_nb.config.planning import plan
 from grpo_nb.config.settings import Settings, refuse_keywords
 from grpo_nb.core.argument_types import require
@@ -19,8 +19,8 @@ from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
+from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.models.match import record_of_model
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
@@ -180,7 +180,7 @@ def _require_memory(prepared: Prepared) -> None:
 
 def _info_of_new_run(prepared: Prepared) -> RunInfo:
     model, settings = prepared.model, prepared.settings
-    info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
+    info = run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
     info.base = base_identity(model, settings.model)
     load_record = record_of_model(model)
     info.loader = {} if load_record is None else load_record.loader
@@ -319,7 +319,7 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     newest = newest_checkpoint(run.path / "checkpoints")
     source = newest.path
     step = newest.step
-    best = best_row(recorder.rows) if recorder.settings.keep == "best" else None
+    best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
     if best is not None:
         with_adapter = [row for row in recorder.rows if best_adapter(run, row["step"]).is_dir()]
         kept = best_row(with_adapter)
@@ -343,7 +343,7 @@ def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
     if kept is not None:
         rest = f"the best adapter that is left is that of step {step}"
     warn_user(
-        f'keep="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
+        f'keep_adapter="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
         f"its adapter is gone: {rest}, and the run's adapter is now that of step {step}.",
     )
 

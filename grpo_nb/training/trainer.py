@@ -31,8 +31,8 @@ from typing import Any
 
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.generation.episodes import written
+from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.runs.checkpoints import keep_newest, sync, write_checkpoint
 from grpo_nb.tasks.tools import Tools

@@ -1,4 +1,4 @@
-"""A plan says what a run needs, never invents a number, and names settings that fit where these do not."""
+"""A plan gives the memory that a run needs, invents no number, and names settings that fit."""
 
 import json
 from pathlib import Path
@@ -15,25 +15,31 @@ from transformers import AutoConfig, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import counting, memory, planning, presets
 from grpo_nb.config.memory import PUBLISHED, sizes_of
-from grpo_nb.config.out_of_memory import memory_advice
+from grpo_nb.config.planning import memory_advice
 from grpo_nb.config.presets import GPUS
 from grpo_nb.core.processes import ChildError
 from grpo_nb.tasks.chat_template import prompt_lengths
 from tests.support.small_models import FAMILIES, SIZES
 
-# As their repositories publish it: family, hidden and inner width, layers, heads, heads of keys, words, and the weights in
-# their safetensors files, tied ones once. Written down beforehand, from memory, since no Hub can be reached here.
-CONFIGS = {
-    "SmolLM2-135M-Instruct": ("llama", 576, 1536, 30, 9, 3, 49152, 134_515_008),
-    "unsloth/Qwen2.5-1.5B-Instruct": ("qwen2", 1536, 8960, 28, 12, 2, 151936, 1_543_714_304),
-    "unsloth/Qwen2.5-3B-Instruct": ("qwen2", 2048, 11008, 36, 16, 2, 151936, 3_085_938_688),
-    "unsloth/Qwen2.5-7B-Instruct": ("qwen2", 3584, 18944, 28, 28, 4, 152064, 7_615_616_512),
+# Configurations as their repositories publish them, and the weights in their safetensors files, with
+# tied weights counted once. They were written down from memory: no Hub can be reached here.
+HEADS = {
+    "SmolLM2-135M-Instruct": ("llama", 9, 3, 134_515_008),
+    "unsloth/Qwen2.5-1.5B-Instruct": ("qwen2", 12, 2, 1_543_714_304),
+    "unsloth/Qwen2.5-3B-Instruct": ("qwen2", 16, 2, 3_085_938_688),
+    "unsloth/Qwen2.5-7B-Instruct": ("qwen2", 28, 4, 7_615_616_512),
+}
+SHAPES = {
+    "SmolLM2-135M-Instruct": (576, 1536, 30, 49152),
+    "unsloth/Qwen2.5-1.5B-Instruct": (1536, 8960, 28, 151936),
+    "unsloth/Qwen2.5-3B-Instruct": (2048, 11008, 36, 151936),
+    "unsloth/Qwen2.5-7B-Instruct": (3584, 18944, 28, 152064),
 }
 
 
 @pytest.fixture
 def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are counted in this process: one of its own begins with seconds of imports."""
+    """Count sizes in this process, because another one begins with seconds of imports."""
 
     def run_script(script: Path, request: dict) -> dict:
         try:
@@ -45,19 +51,25 @@ def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_sizes_that_are_written_down_are_those_that_are_counted(
-    name: str, counted_here, tmp_path: Path
-) -> None:
-    kind, hidden, inner, layers, heads, kv, words, weights = CONFIGS[name]
+def test_published_sizes_equal_the_counted_ones(name: str, counted_here, tmp_path: Path) -> None:
+    family, heads, key_heads, weights = HEADS[name]
+    hidden, inner, layers, vocabulary = SHAPES[name]
     config = AutoConfig.for_model(
-        kind, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=kv, vocab_size=words, tie_word_embeddings="7B" not in name,
-    )  # fmt: skip
+        family,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=vocabulary,
+        tie_word_embeddings="7B" not in name,
+    )
     config.save_pretrained(tmp_path)
-    assert sizes_of(str(tmp_path)) == sizes_of(name) and sizes_of(name).parameters == weights
+    assert sizes_of(str(tmp_path)) == sizes_of(name)
+    assert sizes_of(name).parameters == weights
 
 
-def test_a_model_of_any_family_is_counted_without_its_weights(tmp_path: Path) -> None:
+def test_sizes_of_another_family_are_counted_without_weights(tmp_path: Path) -> None:
     config = transformers.Gemma3TextConfig(
         **SIZES, **FAMILIES["gemma3"][1], tie_word_embeddings=True
     )
@@ -65,187 +77,219 @@ def test_a_model_of_any_family_is_counted_without_its_weights(tmp_path: Path) ->
         model = transformers.AutoModelForCausalLM.from_config(config)
     config.save_pretrained(tmp_path)
     sizes = sizes_of(str(tmp_path))
+    linear = [p.numel() for name, p in model.named_parameters() if name.endswith("proj.weight")]
     assert sizes.parameters == sum(p.numel() for p in model.parameters())
-    assert sizes.linear == sum(
-        p.numel() for n, p in model.named_parameters() if n.endswith("proj.weight")
-    )
+    assert sizes.linear == sum(linear)
 
 
-def test_lora_weights_are_those_of_peft(tiny_folder: Path, counted_here) -> None:
-    targets = ("q_proj", "k_proj", "down_proj")
-    settings = gn.preset("cpu", model=str(tiny_folder), lora_rank=5, lora_target_modules=targets)
-    model, _ = gn.load_model(settings)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert sizes_of(str(tiny_folder)).lora_parameters(5, targets) == trained
-    loaded, beforehand = gn.plan(settings, model=model), gn.plan(settings)
-    for here, there in zip(loaded.parts, beforehand.parts, strict=True):
-        assert here.name == there.name and here.gb == pytest.approx(there.gb)
+def test_sizes_of_a_path_with_tilde_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    counted = []
+    names = ("parameters", "hidden", "inner", "layers", "key_value", "query", "vocabulary")
+
+    def count(name: str) -> dict:
+        counted.append(name)
+        return {**dict.fromkeys(names, 1), "projections": {}}
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(memory, "_count", count)
+    assert sizes_of("~/models/own").layers == 1
+    sizes_of("owner/~name")
+    assert counted == [f"{tmp_path}/models/own", "owner/~name"]
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_every_preset_fits_its_own_card_and_less_work_needs_less(name: str) -> None:
+def test_plan_of_a_preset_fits_its_card(name: str) -> None:
     plan = gn.plan(gn.preset(name), machine=name)
-    slow = plan.settings.replace(fast_inference=False)
-    for less in ({"max_completion_length": 24}, {"lora_rank": 4}, {"max_prompt_length": 64}):
-        assert (
-            gn.plan(slow.replace(**less), machine=name).memory_gb
-            < gn.plan(slow, machine=name).memory_gb
-        )
-    assert plan.fits and 0 < plan.memory_gb < plan.available_gb
-    phases = {p.phase: sum(q.gb for q in plan.parts if q.phase == p.phase) for p in plan.parts}
-    assert plan.memory_gb == pytest.approx(
-        phases["always"] + max(phases["generation"], phases["training"])
-    )
+    assert plan.fits
+    assert 0 < plan.memory_gb < plan.available_gb
 
 
-def test_on_a_gpu_it_warns_and_on_a_cpu_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize(
+    "less", [{"max_completion_length": 24}, {"lora_rank": 4}, {"max_prompt_length": 64}], ids=str
+)
+def test_plan_of_less_work_needs_less(name: str, less: dict) -> None:
+    settings = gn.preset(name, fast_inference=False)
+    smaller = gn.plan(settings.replace(**less), machine=name)
+    assert smaller.memory_gb < gn.plan(settings, machine=name).memory_gb
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_plan_peak_is_that_of_the_larger_phase(name: str) -> None:
+    plan = gn.plan(gn.preset(name), machine=name)
+    sums = {"always": 0.0, "generation": 0.0, "training": 0.0}
+    for part in plan.parts:
+        sums[part.phase] += part.gb
+    larger = max(sums["generation"], sums["training"])
+    assert plan.memory_gb == pytest.approx(sums["always"] + larger)
+
+
+def test_plan_that_does_not_fit_a_gpu_warns() -> None:
     plan = gn.plan(gn.preset("h100"), gpu_memory_gb=16)
-    assert (
-        plan.fits is False and gn.plan(plan.settings.replace(**plan.nearest), gpu_memory_gb=16).fits
-    )
+    assert plan.fits is False
     with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*settings.replace\("):
         plan.require_fit()
+
+
+def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 3e9)
-    with pytest.raises(
-        gn.machine.EnvironmentProblem, match=r"needs about .*\(3\.7 GB free\).*settings.replace\("
-    ):
+    message = r"needs about .*\(3\.7 GB free\).*settings.replace\(.*An estimate"
+    with pytest.raises(gn.machine.EnvironmentProblem, match=message):
         gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
 
 
-def test_what_is_free_counts_and_what_the_model_holds_already(
-    tiny_run: gn.runs.Run, monkeypatch
-) -> None:
-    monkeypatch.setattr(planning, "free_memory_bytes", lambda: 3e9)
-    alone = gn.plan(tiny_run.settings).available_gb
-    own = sum(p.numel() * p.element_size() for p in tiny_run.model.parameters()) / 1e9
-    assert gn.plan(tiny_run.settings, model=tiny_run.model).available_gb == pytest.approx(
-        alone + own
-    )
-    assert 3 < alone < 3.8
-    for place in (planning, presets):
-        monkeypatch.setattr(place, "find_gpu", lambda: GPUS["l4"])
+@pytest.fixture
+def on_an_l4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with an L4 of which 5 GiB are free."""
+    for module in (planning, presets):
+        monkeypatch.setattr(module, "find_gpu", lambda: GPUS["l4"])
     monkeypatch.setattr(planning, "read_gpu", lambda: SimpleNamespace(free_gib=5.0))
-    held = gn.plan(gn.preset("l4"))
-    assert held.available_gb == pytest.approx(5 * 2**30 / 1e9)
-    assert held.settings.fast_inference is False, "vLLM is not installed here, and takes no share"
-    assert gn.plan(gn.preset("t4"), machine="t4").available_gb > 15, (
-        "a card that is elsewhere is empty"
-    )
+
+
+def test_plan_counts_only_the_free_memory_of_a_gpu(on_an_l4) -> None:
+    assert gn.plan(gn.preset("l4")).available_gb == pytest.approx(5 * 2**30 / 1e9)
+
+
+def test_plan_without_vllm_installed_gives_it_no_share(on_an_l4) -> None:
+    plan = gn.plan(gn.preset("l4"))
+    assert plan.settings.fast_inference is False
+    assert "vLLM" not in [part.name for part in plan.parts]
+    assert "asked: vLLM. vLLM is not installed" in repr(plan)
+
+
+def test_plan_of_a_card_elsewhere_has_all_its_memory(on_an_l4) -> None:
+    plan = gn.plan(gn.preset("t4"), machine="t4")
+    assert plan.available_gb > 15
+    assert plan.settings.fast_inference
+
+
+def test_plan_shows_what_is_asked_needed_and_there() -> None:
+    shown = repr(gn.plan(gn.preset("t4"), machine="t4"))
+    for section in ("asked, and what will run", "what it needs, estimated", "what is there"):
+        assert section in shown
+    assert "not measured yet" in shown
+
+
+LESS = {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 
 @given(
-    memory=st.floats(2, 200), micro=st.sampled_from([8, 16, 32]), length=st.sampled_from([64, 512, 2048]),
+    memory_gb=st.floats(2, 200),
+    micro=st.sampled_from([8, 16, 32]),
+    length=st.sampled_from([64, 512, 2048]),
     four_bit=st.booleans(),
-)  # fmt: skip
+)
 @hypothesis_settings(max_examples=25, deadline=None)
-def test_whatever_is_called_nearest_fits(
-    memory: float, micro: int, length: int, four_bit: bool
+def test_plan_nearest_fits_and_has_no_needless_change(
+    memory_gb: float, micro: int, length: int, four_bit: bool
 ) -> None:
-    changes = {
-        "per_device_train_batch_size": micro,
-        "max_completion_length": length,
-        "load_in_4bit": four_bit,
-    }
-    settings = gn.preset("l4", **changes, optim="adamw_torch_fused")
-    plan = gn.plan(settings, gpu_memory_gb=memory)
-    assert not (plan.fits and plan.nearest)
-    if plan.nearest:
-        assert gn.plan(settings.replace(**plan.nearest), gpu_memory_gb=memory).fits
-        for name in plan.nearest.keys() - {
-            "per_device_train_batch_size",
-            "gradient_accumulation_steps",
-        }:
-            less = {other: value for other, value in plan.nearest.items() if other != name}
-            assert not gn.plan(settings.replace(**less), gpu_memory_gb=memory).fits, (
-                f"{name} was not needed"
-            )
+    settings = gn.preset(
+        "l4",
+        per_device_train_batch_size=micro,
+        max_completion_length=length,
+        load_in_4bit=four_bit,
+        optim="adamw_torch_fused",
+    )
+    plan = gn.plan(settings, gpu_memory_gb=memory_gb)
+    if plan.fits:
+        assert not plan.nearest
+    if not plan.nearest:
+        return
+    assert gn.plan(settings.replace(**plan.nearest), gpu_memory_gb=memory_gb).fits
+    for name in plan.nearest.keys() - LESS:
+        others = {other: value for other, value in plan.nearest.items() if other != name}
+        assert not gn.plan(settings.replace(**others), gpu_memory_gb=memory_gb).fits, name
+
+
+@pytest.mark.parametrize("name", ["a folder", "nobody/nothing", "<script>no such/folder/at all"])
+def test_plan_of_unknown_sizes_stays_unknown(name: str, tmp_path: Path, counted_here) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
+    model = str(tmp_path) if name == "a folder" else name
+    plan = gn.plan(gn.preset("cpu", model=model), machine="cpu")
+    assert plan.memory_gb is None
+    assert plan.fits is None
+    assert "unknown" in repr(plan)
+    assert "<script>" not in plan._repr_html_()
+    plan.require_fit()  # an unknown need is not refused
+
+
+def test_plan_measures_prompts_with_a_tokenizer(tiny_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
+    plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
+    assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer))
+    assert plan.prompt_tokens < 256
 
 
 ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
-CUDA, CPU = (
-    RuntimeError("CUDA out of memory."),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-)
+CUDA = RuntimeError("CUDA out of memory.")
+CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
 
 @pytest.mark.parametrize(
     ("error", "place", "settings", "change"),
     [
-        (CUDA, None, {}, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}),
-        (CUDA, None, ONE, {"load_in_4bit": True}),
-        (CUDA, "loading", {}, {"load_in_4bit": True}),
-        (CUDA, "loading", {"fast_inference": True}, {"gpu_memory_utilization": 0.5}),
-        (CUDA, "generation", {"max_completion_length": 256}, {"max_completion_length": 128}),
-        (CPU, None, {**ONE, "max_completion_length": 128}, {"max_completion_length": 64}),
-        (CPU, "loading", {"fast_inference": True}, {}),
-        (MemoryError(), "generation", {}, {"num_generations": 4}),
+        pytest.param(
+            CUDA,
+            None,
+            {},
+            {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2},
+            id="training: smaller passes",
+        ),
+        pytest.param(CUDA, None, ONE, {"load_in_4bit": True}, id="training: 4 bit"),
+        pytest.param(CUDA, "loading", {}, {"load_in_4bit": True}, id="loading: 4 bit"),
+        pytest.param(
+            CUDA,
+            "loading",
+            {"fast_inference": True},
+            {"gpu_memory_utilization": 0.5},
+            id="loading: less for vLLM",
+        ),
+        pytest.param(
+            CUDA,
+            "generation",
+            {"max_completion_length": 256},
+            {"max_completion_length": 128},
+            id="generation: shorter",
+        ),
+        pytest.param(
+            CPU,
+            None,
+            {**ONE, "max_completion_length": 128},
+            {"max_completion_length": 64},
+            id="CPU: no 4 bit",
+        ),
+        pytest.param(
+            MemoryError(), "generation", {}, {"num_generations": 4}, id="CPU: smaller groups"
+        ),
     ],
-)  # fmt: skip
-def test_out_of_memory_names_what_to_lower(
+)
+def test_memory_advice_names_the_setting_to_lower(
     error: Exception, place: str | None, settings: dict, change: dict
 ) -> None:
-    """What a CPU has not, 4 bit and vLLM, is no advice there."""
     advice = memory_advice(error, gn.Settings(**settings), place=place)
-    assert advice.change == change and all(
-        f"{name}={value!r}" in advice.advice for name, value in change.items()
-    )
-    assert change or "smaller model" in advice.advice
+    assert advice.change == change
+    for name, value in change.items():
+        assert f"{name}={value!r}" in advice.advice
 
 
-def test_where_it_sampled_is_seen_and_what_another_error_says_is_left_to_it() -> None:
+def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:
+    advice = memory_advice(CPU, gn.Settings(fast_inference=True), place="loading")
+    assert advice.change == {}
+    assert "smaller model" in advice.advice
+
+
+def test_memory_advice_sees_that_it_happened_in_sampling() -> None:
     def _generate() -> None:
         raise CUDA
 
     with pytest.raises(RuntimeError) as caught:
         _generate()
     assert memory_advice(caught.value, gn.Settings()).place == "generation"
-    for other in ("No available memory for the cache blocks.", "no"):
-        assert memory_advice(ValueError(other), gn.Settings()) is None
 
 
-def test_unknown_sizes_stay_unknown(tmp_path: Path, counted_here) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "no such family"}')
-    for name in (str(tmp_path), "nobody/nothing", "<script>no such/folder/at all"):
-        plan = gn.plan(gn.preset("cpu", model=name), machine="cpu")
-        assert plan.memory_gb is None and plan.fits is None
-        assert "unknown" in repr(plan) and "<script>" not in plan._repr_html_()
-        plan.require_fit()  # what is not known is not refused
-
-
-def test_time_is_not_measured_before_and_refined_after() -> None:
-    plan = gn.plan(gn.preset("cpu", max_steps=10), machine="cpu")
-    assert plan.seconds_per_step is None and "not measured yet" in repr(plan)
-    assert plan.refine([{"step": 1}]) == plan
-    later = plan.refine(
-        [{"step": i, "step_time": t} for i, t in enumerate([30.0, 9.0, 11.0, 10.0], 1)]
-    )
-    assert later.seconds_per_step == 10.0 and "10.0 s" in repr(later)
-
-
-def test_prompts_are_measured_where_they_are_known(tiny_folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
-    plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
-    assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer)) < 256
-
-
-def test_sizes_of_a_folder_in_the_home_folder_are_counted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    counted = []
-    sizes = {
-        "parameters": 1,
-        "hidden": 1,
-        "inner": 1,
-        "layers": 1,
-        "key_value": 1,
-        "query": 1,
-        "vocabulary": 1,
-    }
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(
-        memory, "_count", lambda name: counted.append(name) or {**sizes, "projections": {}}
-    )
-    assert sizes_of("~/models/own").layers == 1
-    sizes_of("owner/~name")
-    assert counted == [f"{tmp_path}/models/own", "owner/~name"]
+@pytest.mark.parametrize("message", ["No available memory for the cache blocks.", "no"])
+def test_memory_advice_for_another_error_is_none(message: str) -> None:
+    assert memory_advice(ValueError(message), gn.Settings()) is None

@@ -18,13 +18,13 @@ from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
 from grpo_nb.config import vllm_obstacle as vllm
-from grpo_nb.config.effective_table import SHARED_SCORING
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
+from grpo_nb.models.import_unsloth import SHARED_SCORING
 from grpo_nb.models.load import has_engine, loader_arguments, lora_arguments
 from grpo_nb.training import info, prepare
 from tests.support.signatures import parameters_of
@@ -148,7 +148,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     for name in ("handlers", "level", "propagate"):  # which vLLM's start configures
         monkeypatch.setattr(LOG, name, getattr(LOG, name))
-    models._say_once.cache_clear()
+    models._warn_once.cache_clear()
 
     def load(loader: Loader, warned: str = "", **changes: Any) -> tuple[Any, Any]:
         monkeypatch.setattr("unsloth.FastLanguageModel", loader)
@@ -187,7 +187,7 @@ def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
     assert capfd.readouterr() == ("", "")
     LOG.warning("the cache is full")
     assert capfd.readouterr() == ("", "the cache is full\n")
-    said = "did not start .RuntimeError: no.*What was said last:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
+    said = "did not start .RuntimeError: no.*The last output was:\nUnsloth: vLLM loading\nInitializing a V1 LLM engine$"
     model, _ = on_a_gpu(Loader(error="no"), warned=said)
     assert "said last" not in engine_of(model)
 

@@ -45,7 +45,7 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(
     tiny_folder: Path, theirs: Path, tmp_path: Path
 ) -> None:
     settings = gn.preset("cpu", model=str(tiny_folder))
-    with pytest.warns(UserWarning, match="going on from the LoRA") as said:
+    with pytest.warns(UserWarning, match="Starting from the LoRA") as said:
         model, tokenizer = gn.load_model(settings, adapter=str(theirs))
     for name, tensor in load_file(theirs / "adapter_model.safetensors").items():
         mine = model.get_parameter(name.replace(".weight", ".default.weight"))
@@ -55,7 +55,7 @@ def test_every_tensor_arrives_and_its_shape_wins_and_is_said(
     for held, found in (('"older"', "older"), ('[{"name": "a", "template": "b"}]', None)):
         older.write_text(f'{{"chat_template": {held}}}')
         assert template_of(tmp_path) == found
-    told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj') count. With beta above 0 the KL is measured to"
+    told = "lora_rank=4, lora_alpha=12, lora_target_modules=('q_proj', 'v_proj'). With beta above 0 the KL is measured to"
     assert told in str(said[0].message)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
     alone = PeftModel.from_pretrained(
@@ -84,7 +84,7 @@ def test_a_training_goes_on_from_it_and_the_run_says_so(
         assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name
 
 
-@pytest.mark.filterwarnings("ignore:going on")
+@pytest.mark.filterwarnings("ignore:Starting from")
 def test_what_is_no_plain_adapter_of_this_model_is_refused(
     tiny_folder: Path, theirs: Path, tmp_path: Path
 ) -> None:

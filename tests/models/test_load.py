@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import load
+from grpo_nb.models import adapter, load
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -61,7 +61,7 @@ def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_wi
         if "lora_A" in name
     }
     assert adapted == set(gn.Settings().lora_target_modules)
-    load.save_adapter(model, tmp_path / "ours")
+    adapter.save_adapter(model, tmp_path / "ours")
     model.save_pretrained(tmp_path / "pefts")
     ours, pefts = (
         {file.name: file.read_bytes() for file in (tmp_path / who).iterdir()}
@@ -69,6 +69,23 @@ def test_all_linear_adapts_every_layer_but_the_output_and_an_adapter_is_saved_wi
     )
     assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
     assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
+
+
+def test_lora_sizes_of_the_plan_are_those_of_peft(tiny_folder: Path) -> None:
+    targets = ("q_proj", "k_proj", "down_proj")
+    settings = gn.preset("cpu", model=str(tiny_folder), lora_rank=5, lora_target_modules=targets)
+    model, _ = gn.load_model(settings)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert memory.sizes_of(str(tiny_folder)).lora_parameters(5, targets) == trained
+
+
+def test_plan_before_loading_equals_that_of_the_model(tiny_folder: Path) -> None:
+    settings = gn.preset("cpu", model=str(tiny_folder), lora_rank=5)
+    model, _ = gn.load_model(settings)
+    before = gn.plan(settings).parts
+    loaded = gn.plan(settings, model=model).parts
+    assert [part.name for part in loaded] == [part.name for part in before]
+    assert [part.gb for part in loaded] == pytest.approx([part.gb for part in before])
 
 
 def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:

@@ -42,7 +42,7 @@ def write_run(
     **changes: Any,
 ) -> gn.runs.Run:
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
-    from grpo_nb.config.number_types import number_type
+    from grpo_nb.config.dtype import compute_dtype
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.training.run_start import run_info
 
@@ -61,7 +61,7 @@ def write_run(
         weights=weights,
         engine=choose_engine(None, settings),
     )
-    info = run_info(prepared, number_type(settings, None).name).to_dict() | {"status": "finished"}
+    info = run_info(prepared, compute_dtype(settings, None).name).to_dict() | {"status": "finished"}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)

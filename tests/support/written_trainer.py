@@ -119,7 +119,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     from grpo_nb.config.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")
-    handed = requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
+    handed = requested_arguments(settings, gpu=GPUS["t4"], dtype="float32", has_vllm=False)
     stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {

@@ -61,7 +61,7 @@ def test_run_of_epochs_records_steps_and_resumes(tiny_folder: Path, tmp_path: Pa
 
 def test_effective_settings_show_shape_of_adapter(tiny_run: gn.runs.Run) -> None:
     other = tiny_run.settings.replace(lora_rank=4, lora_alpha=8)
-    with pytest.warns(UserWarning, match="going on from the LoRA"):
+    with pytest.warns(UserWarning, match="Starting from the LoRA"):
         model, _ = gn.load_model(other, adapter=tiny_run.adapter_path)
     changed = gn.training.effective_settings(other, model).changed
     assert (changed["lora_rank"].asked, changed["lora_rank"].runs) == (4, 16)

@@ -53,7 +53,9 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
     monkeypatch.setattr("grpo_nb.training.recorder.is_notebook", lambda: where == "notebook")
     broken = "LivePlot.update" if where == "notebook" else "tqdm.set_postfix"
     monkeypatch.setattr(f"grpo_nb.training.recorder.{broken}", breaks)
-    with pytest.warns(UserWarning, match="progress of this training is not shown any more") as caught:
+    with pytest.warns(
+        UserWarning, match="progress of this training is not shown any more"
+    ) as caught:
         run = gn.train(*tiny, [brevity], settings)
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
     told = [

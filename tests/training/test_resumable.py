@@ -240,7 +240,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
     file.write_bytes(content)
     shutil.copytree(newest, unfinished := newest.with_name(".checkpoint-6.partial-x"))
     with pytest.warns(
-        UserWarning, match="checkpoint passed over: checkpoint-4: optimizer.pt is not what was written"
+        UserWarning,
+        match="checkpoint passed over: checkpoint-4: optimizer.pt is not what was written",
     ):
         run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
     assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
@@ -545,7 +546,7 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
         row["holdout/accuracy"] = RIGHT[row["step"]] / 6
 
     monkeypatch.setattr(HoldoutScore, "__call__", planned)
-    best = settings.replace(holdout_every=1, keep="best", save_steps=4)
+    best = settings.replace(holdout_every=1, keep_adapter="best", save_steps=4)
     whole = gn.train(
         *fresh,
         [brevity],
@@ -604,7 +605,7 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     monkeypatch.setattr(
         HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0})
     )
-    best = settings.replace(holdout_every=1, keep="best", save_steps=4, max_steps=6)
+    best = settings.replace(holdout_every=1, keep_adapter="best", save_steps=4, max_steps=6)
     whole = gn.train(
         *fresh, [brevity], best, name="whole", observers=[at_step(6, settings.run_root, "whole")]
     )
@@ -624,7 +625,8 @@ def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, mo
     for step in (1, 2):
         shutil.rmtree(whole.path.with_name("old") / "best" / f"step-{step}")
     with pytest.warns(
-        UserWarning, match=r'keep="best": step 2 has the best .*66\.7%.* is gone: the adapter of no'
+        UserWarning,
+        match=r'keep_adapter="best": step 2 has the best .*66\.7%.* is gone: the adapter of no',
     ):
         run = gn.train(*fresh, [brevity], best, resume="old")
     assert run.info["adapter_step"] == 6

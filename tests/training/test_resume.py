@@ -381,9 +381,7 @@ def test_auto_passes_over_a_damaged_neighbour_and_says_so(
 ) -> None:
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
-    with pytest.warns(
-        UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"
-    ):
+    with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"):
         assert find_run(settings, None, "auto").run.path == run.path
     with pytest.raises(ValueError, match="has no field 'started'"):
         find_run(settings, "b", "auto")

@@ -136,7 +136,7 @@ def seen(completions: list, completion_ids: list, answer: list, **columns: objec
 def test_run_names_the_judge_of_its_held_out_curve(tiny, tmp_path: Path) -> None:
     model, tokenizer, task, settings, again = tiny
     again()
-    curved = settings.replace(run_root=str(tmp_path), holdout_every=1, keep="best")
+    curved = settings.replace(run_root=str(tmp_path), holdout_every=1, keep_adapter="best")
     run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
     judged_by = "what seen() scores with 2 or more (its score for a gold answer in the format)"
     assert run.info["heldout_judge"] == judged_by

@@ -101,7 +101,8 @@ plain = returning(0.0, "plain")
         ([returning(0.0, "total")], {}, r"\[\'total\'\] is already a column of the record of completions"),
         ([gn.rewards.correctness(column="gold")], {}, "needs the data column 'gold'"),
         ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"), ([plain], {"seed": -1}, "(?i)seed"),
-        ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"), ([plain], {"keep": "best"}, "needs held-out scores"),
+        ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"),
+        ([plain], {"keep_adapter": "best"}, "needs held-out scores"),
         *(([plain], {"extra": {name: value}}, told) for name, value, told in [
             ("save_strategy", "nope", "save_strategy"), ("eval_strategy", "steps", "eval"), ("report_to", ["wandbb"], "wandbb"),
             ("hub_strategy", "sometimes", "hub_strategy"), ("unsloth_num_chunks", 4, "unsloth_num_chunks"),

@@ -1,7 +1,5 @@
 """Configurations as people paste them: each works, or one list says what to write, and what it says works."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path
@@ -87,9 +85,9 @@ PASTED = {"Unsloth": UNSLOTH, "older Unsloth": OLDER_UNSLOTH, "TRL": TRL}
 NAMES = {*gn.Settings().to_dict()}
 
 
-def as_told(error: ValueError) -> dict[str, Any]:
-    """Return the settings of the line that an error ends with."""
-    line = str(error).rpartition("Write in their place: ")[2]
+def suggested_by(error: ValueError) -> dict[str, Any]:
+    """Return the settings in the line that an error ends with."""
+    line = str(error).rpartition("Write instead: ")[2]
     call = ast.parse(f"dict({line})", mode="eval").body
     return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
 
@@ -100,7 +98,7 @@ def test_pasted_settings_are_corrected_in_one_step(name: str) -> None:
     with pytest.raises(ValueError, match="things cannot be set as written") as error:
         gn.preset("t4", **pasted)
     kept = {key: value for key, value in pasted.items() if key in NAMES}
-    settings = gn.preset("t4", **{**kept, **as_told(error.value)})
+    settings = gn.preset("t4", **{**kept, **suggested_by(error.value)})
     assert settings.run_root == pasted["output_dir"]
     assert settings.extra["logging_steps"] == pasted["logging_steps"]
     reported = str(error.value)
@@ -112,23 +110,33 @@ def test_pasted_extra_is_corrected_in_one_step(name: str) -> None:
     pasted = PASTED[name]
     with pytest.raises(ValueError, match="things cannot be set as written") as error:
         gn.preset("t4", extra=pasted)
-    told = as_told(error.value)
-    if told.get("max_steps") == -1:
-        told.pop("max_steps")
-    settings = gn.preset("t4", **told)
-    assert all(getattr(settings, key) == value for key, value in told.items() if key != "extra")
-    assert settings.extra.items() >= told["extra"].items()
+    suggested = suggested_by(error.value)
+    if suggested.get("max_steps") == -1:
+        suggested.pop("max_steps")
+    settings = gn.preset("t4", **suggested)
+    assert all(
+        getattr(settings, key) == value for key, value in suggested.items() if key != "extra"
+    )
+    assert settings.extra.items() >= suggested["extra"].items()
 
 
-def test_sampling_params_of_vllm_become_settings() -> None:
-    with pytest.raises(ValueError, match="'vllm_sampling_params'") as error:
+def test_sampling_params_of_vllm_name_the_settings() -> None:
+    with pytest.raises(ValueError, match=r"'vllm_sampling_params'.*temperature, top_p, top_k"):
         gn.preset("t4", vllm_sampling_params=SAMPLING)
-    assert as_told(error.value) == {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "extra": {"min_p": 0.1},
-    }
+
+
+@pytest.mark.parametrize("place", ["settings", "extra"])
+def test_best_model_argument_names_keep_adapter(place: str) -> None:
+    written = {"load_best_model_at_end": True}
+    settings = {"extra": written} if place == "extra" else written
+    with pytest.raises(ValueError, match='keep_adapter="best", holdout_every=5'):
+        gn.preset("cpu", **settings)
+
+
+def test_name_in_both_places_keeps_the_outer_value() -> None:
+    with pytest.raises(ValueError, match="'epsilon'") as error:
+        gn.preset("cpu", epsilon=0.1, extra={"epsilon": 0.2})
+    assert suggested_by(error.value) == {"extra": {"epsilon": 0.1}}
 
 
 @pytest.mark.parametrize("name", sorted(GRPO_CONFIG_FIELDS))
@@ -188,82 +196,3 @@ def test_push_to_hub_in_a_stored_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sent" / "run.json").write_text(json.dumps(info_of({}) | {"settings": values}))
     with pytest.raises(ValueError, match="Push what was verified"):
         _ = gn.open_run(tmp_path / "sent").settings
-
-
-def test_epochs_and_steps_together_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="max_steps = 5 and num_train_epochs = 2 both say how long"
-    ):
-        gn.preset("cpu", max_steps=5, num_train_epochs=2)
-
-
-def test_minus_one_step_of_trl_leaves_the_epochs() -> None:
-    assert gn.preset("cpu", max_steps=-1, num_train_epochs=2).num_train_epochs == 2
-
-
-def test_replacing_steps_later_takes_the_epochs_away() -> None:
-    settings = gn.preset("cpu", num_train_epochs=2).replace(max_steps=5)
-    assert settings.max_steps == 5
-    assert settings.num_train_epochs is None
-
-
-def test_other_replacements_keep_the_epochs() -> None:
-    settings = gn.preset("cpu", num_train_epochs=2).for_questions(40)
-    assert settings.max_steps == 40
-    assert settings.replace(beta=0.1) == gn.Settings.from_dict({**settings.to_dict(), "beta": 0.1})
-
-
-def test_stored_settings_without_epochs_still_load() -> None:
-    values = gn.preset("cpu", max_steps=7).to_dict()
-    del values["num_train_epochs"]
-    assert gn.Settings.from_dict(values) == gn.preset("cpu", max_steps=7)
-
-
-def test_stored_settings_with_both_lengths_load() -> None:
-    settings = gn.preset("t4", num_train_epochs=1.5).for_questions(100)
-    assert gn.Settings.from_dict(settings.to_dict()) == settings
-
-
-def test_too_few_questions_for_epochs_say_what_to_write() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"there are 1 training questions, and one generation takes 2.*max_steps=14",
-    ):
-        gn.preset("cpu", num_train_epochs=1).for_questions(1)
-
-
-def test_warmup_is_held_against_the_counted_steps() -> None:
-    settings = gn.preset("cpu", num_train_epochs=1, warmup_steps=30)
-    assert settings.for_questions(100).max_steps == 50
-    with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 20\)"):
-        settings.for_questions(40)
-
-
-def test_settings_with_epochs_do_not_show_unused_steps() -> None:
-    shown = gn.preset("cpu", num_train_epochs=2)._repr_html_()
-    assert "gn.plan(settings, task) shows it" in shown
-
-
-def test_plan_shows_the_steps_of_the_epochs() -> None:
-    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(30)]
-    task = gn.load_task(rows, holdout=10)
-    plan = gn.plan(gn.preset("cpu", num_train_epochs=3), task, machine="cpu")
-    assert plan.settings.max_steps == 30
-    assert "num_train_epochs=3 over 20 questions" in repr(plan)
-
-
-@pytest.mark.parametrize(
-    ("changes", "steps"),
-    [
-        ({}, 13),
-        ({"gradient_accumulation_steps": 3}, 4),
-        ({"extra": {"generation_batch_size": 16}}, 12),
-        ({"gradient_accumulation_steps": 4, "extra": {"steps_per_generation": 2}}, 3),
-        ({"extra": {"num_iterations": 2}}, 26),
-    ],
-)
-def test_epoch_of_27_questions_has_steps_of_the_batch(changes: dict[str, Any], steps: int) -> None:
-    """By the length of TRL's sampler; tests/training/test_epochs.py asks a trainer."""
-    small = {"num_generations": 4, "per_device_train_batch_size": 8, "warmup_steps": 0}
-    settings = gn.preset("cpu", num_train_epochs=1, **small, **changes)
-    assert settings.for_questions(27).max_steps == steps

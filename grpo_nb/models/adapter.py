@@ -1,0 +1,132 @@
+"""LoRA adapters as files: read the shape of one, save one, and load one with a check."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from grpo_nb.config.settings import Settings
+from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE
+from grpo_nb.models.sources import hub_errors_in_one_line
+from grpo_nb.upstream.peft import save_without_model_card
+
+_CONFIG = "adapter_config.json"
+_TENSORS = "adapter_model.safetensors"
+# Files of an adapter that are downloaded from the Hub.
+_FILES = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
+# Options of PEFT that change how a LoRA is applied. Names and shapes of the tensors do not show
+# them.
+_OTHER_SCALING = ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern")
+# Any other value means that the base model was changed too.
+_PLAIN_INITIALISATIONS = (None, True, False, "gaussian")
+
+
+class StartAdapter(NamedTuple):
+    """A LoRA to start from."""
+
+    settings: Settings
+    """The settings with the adapter's rank, alpha and layers."""
+    folder: Path
+    base: str
+    """Name of the model that it was trained on."""
+
+
+def with_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
+    """Return an adapter's folder, and the settings with its rank, alpha and layers.
+
+    Adapters with another scaling or a changed base are refused here, because `load_adapter`
+    compares only names and shapes.
+
+    Args:
+        settings: All other settings.
+        adapter: A folder, or an id on the Hub.
+
+    Raises:
+        ValueError: There is no adapter, or it is not a plain LoRA.
+    """
+    from huggingface_hub import snapshot_download
+    from peft import PeftConfig
+    from safetensors import safe_open
+
+    folder = Path(adapter).expanduser()
+    if not folder.exists():
+        with hub_errors_in_one_line(str(adapter), "LoRA"):
+            folder = Path(snapshot_download(str(adapter), allow_patterns=_FILES))
+    if not (folder / _CONFIG).is_file():
+        raise ValueError(f"adapter = {str(folder)!r} {_why_no_adapter(folder)}")
+    config = PeftConfig.from_pretrained(str(folder))
+    # An adapter of another kind has no such option, and counts as not plain.
+    unlike = [option for option in _OTHER_SCALING if getattr(config, option, True)]
+    if not unlike and config.init_lora_weights not in _PLAIN_INITIALISATIONS:
+        unlike = ["init_lora_weights"]
+    if unlike:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike)}): merge it into "
+            "its base model (PEFT's merge_and_unload), save that, and name its folder as the model "
+            "of the settings."
+        )
+    with safe_open(folder / _TENSORS, "pt") as file:
+        names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
+    layers = {name.partition(".lora_A")[0].rpartition(".")[2] for name in names}
+    shaped = settings.replace(
+        lora_rank=config.r,
+        lora_alpha=config.lora_alpha,
+        lora_target_modules=tuple(sorted(layers)),
+    )
+    return StartAdapter(shaped, folder, config.base_model_name_or_path)
+
+
+def _why_no_adapter(folder: Path) -> str:
+    """Return what a folder without a LoRA is, and what to write instead."""
+    adapter_of_run = folder / "adapter"
+    if (adapter_of_run / _CONFIG).is_file():
+        return (
+            "is the folder of a run, whose LoRA is in adapter/: write "
+            f"adapter={str(adapter_of_run)!r}."
+        )
+    if (folder / "run.json").is_file():
+        return (
+            "is a run that has left no LoRA yet: train it to its end with "
+            f"gn.train(..., resume={folder.name!r})."
+        )
+    if (folder / "config.json").is_file():
+        return (
+            f"is a whole model and no LoRA, because it has no {_CONFIG}: write "
+            f"settings = settings.replace(model={str(folder)!r})."
+        )
+    return f"is no LoRA: it has no {_CONFIG}. Name the folder that PEFT wrote."
+
+
+def save_adapter(model: Any, folder: str | Path) -> None:
+    """Write the trained LoRA as `adapter_model.safetensors` and `adapter_config.json`."""
+    save_without_model_card(model, folder)
+
+
+def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
+    """Copy a saved LoRA into one of the model's adapters, and check that every tensor arrived.
+
+    transformers' own loader restores only the adapters in subfolders when there are any, and leaves
+    the trained one at its zeros without a warning. So the tensors are loaded here and compared.
+
+    Raises:
+        ValueError: The names and shapes of the tensors are not those of the model's adapter.
+    """
+    import torch
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved = load_file(Path(folder) / _TENSORS)
+    expected = get_peft_model_state_dict(model, adapter_name=adapter)
+    saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
+    if saved_shapes != {name: tensor.shape for name, tensor in expected.items()}:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs "
+            "to another base model, rank or set of target modules. Load the model with the "
+            "settings of that run."
+        )
+    set_peft_model_state_dict(model, saved, adapter_name=adapter)
+    loaded = get_peft_model_state_dict(model, adapter_name=adapter)
+    for name, tensor in saved.items():
+        if not torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)):
+            raise ValueError(
+                f"the adapter in {str(folder)!r} was not loaded completely: {name} differs. This "
+                "is a fault of the kit."
+            )
