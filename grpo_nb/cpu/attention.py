@@ -1,17 +1,15 @@
 """Grouped-query attention on a CPU without copies of the key/value heads.
 
-With grouped-query attention (arXiv:2305.13245) several query heads share one key/value head. Where
+With grouped-query attention (arXiv:2305.13245) several query heads share one key/value head. If
 there is a mask, transformers first copies keys and values for each query head: the whole cache, at
 every layer of every decoded token, three times over for SmolLM2. PyTorch's CPU kernel does not need
-the copies. The results are equal bit for bit. Decoding attention takes 0.43 of the time, forward
-and backward over completions 0.57 (studies/cpu_kernels.py).
+the copies, and its results are the same.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, MutableMapping
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,41 +22,16 @@ from torch import Tensor
 from torch.nn import functional
 
 
-class Swap(ContextDecorator):
-    """Replace one entry of a table within a `with` block or a decorated function.
-
-    Blocks may be nested and may run in several threads at once. The first one to enter puts the
-    replacement in, and the last one to leave puts the original back.
-
-    Args:
-        mapping: The table.
-        key: The entry.
-        replace: Returns the replacement, given the original.
-    """
-
-    def __init__(
-        self, mapping: MutableMapping[str, Any], key: str, replace: Callable[[Any], Any]
-    ) -> None:
-        self._mapping = mapping
-        self._key = key
-        self._replace = replace
-        self._lock = threading.Lock()
-        self._depth = 0
-        self._original: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._original = self._mapping[self._key]
-                self._mapping[self._key] = self._replace(self._original)
-            self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self._mapping[self._key] = self._original
-                self._original = None
+@contextmanager
+def grouped_attention() -> Iterator[None]:
+    """Let models with transformers' `sdpa` attention read shared heads in place within the block."""
+    table = attention_functions()
+    original = table["sdpa"]
+    table["sdpa"] = partial(_attention_without_copies, original)
+    try:
+        yield
+    finally:
+        table["sdpa"] = original
 
 
 def _attention_without_copies(
@@ -70,12 +43,12 @@ def _attention_without_copies(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as transformers' `sdpa` does; calls that are not covered go to `original`."""
+    """Compute attention as transformers' `sdpa` does; leave calls that are not covered to it."""
     is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
     has_bias = kwargs.get("position_bias") is not None
     if query.device.type != "cpu" or not is_grouped or attention_mask is None or has_bias:
         return original(module, query, key, value, attention_mask, **kwargs)
-    out = functional.scaled_dot_product_attention(
+    output = functional.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -84,10 +57,4 @@ def _attention_without_copies(
         scale=kwargs.get("scaling"),
         enable_gqa=True,
     )
-    return out.transpose(1, 2).contiguous(), None
-
-
-grouped_attention = Swap(
-    attention_functions(), "sdpa", lambda original: partial(_attention_without_copies, original)
-)
-"""Within this block, models with transformers' `sdpa` attention do not copy key/value heads."""
+    return output.transpose(1, 2).contiguous(), None

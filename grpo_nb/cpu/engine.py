@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The training's trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the
-same numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
-reason, and the caller takes TRL's path.
+The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same numbers
+as TRL's own path up to rounding. If a batch does not fit, `batch_obstacle` gives the reason, and the
+caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.samples import Samples
 
 import_unsloth()
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig
 
 from grpo_nb.cpu import shared_prompts
 from grpo_nb.cpu.folded_lora import FoldedLora
@@ -43,8 +41,6 @@ class CpuEngine:
         self.model = model
         # One copy of the weights for everybody who holds an engine of this model.
         self._folded = FoldedLora.of(model)
-        # Keys and values of the prefix that all prompts share, for the model without its adapter.
-        self._reference_prefix: dict[tuple[int, ...], DynamicCache] = {}
 
     @staticmethod
     def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
@@ -68,12 +64,15 @@ class CpuEngine:
         """
         return shared_prompts.batch_obstacle(input_ids, attention_mask, length)
 
-    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.
 
         Args:
             prompts: N lists of token ids. Repeat a prompt for each completion of its group.
             config: Length, special tokens and sampling parameters.
+
+        Returns:
+            N completions as token ids, up to and with the end token.
         """
         return sample(self.model, prompts, config, self._folded)
 
@@ -102,11 +101,9 @@ class CpuEngine:
         """
         has_gradient = torch.is_grad_enabled()
         folded = self._folded.for_training if has_gradient else self._folded.for_inference
-        # The model without its adapter never changes, so its prefix is computed once per run.
-        prefix = None if has_gradient or not _is_adapter_off(model) else self._reference_prefix
         with folded(), autocast:
             return shared_prompts.shared_prompt_logps(
-                model, input_ids, attention_mask, length, pad_id=pad_id, kept=prefix
+                model, input_ids, attention_mask, length, pad_id=pad_id
             )
 
     def log_probs_of_some(
@@ -151,12 +148,6 @@ class CpuEngine:
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""
         self._folded.release()
-        self._reference_prefix.clear()
-
-
-def _is_adapter_off(model: torch.nn.Module) -> bool:
-    layers = [part for part in model.modules() if isinstance(part, BaseTunerLayer)]
-    return bool(layers) and all(layer.disable_adapters for layer in layers)
 
 
 def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]:

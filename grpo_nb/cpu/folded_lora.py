@@ -1,10 +1,10 @@
 """One matrix product per LoRA layer instead of three, on a CPU, with the same result and gradient.
 
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks a
-4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
-weights, into memory kept from the last time) and computes with the copy. The gradients of A and B
-follow from the same numbers by the chain rule, so training can use it too. The trained tensors and
-the base weights are read, never written.
+4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once, into memory kept from the
+last time, and computes with the copy. The gradients of A and B follow from the same numbers by the
+chain rule, so training can use it too. The trained tensors and the base weights are read, never
+written.
 
 PEFT computes what is not covered: 16-bit weights, where rounding the sum would lose small changes
 (bfloat16 kept 15 % of a three-step training) and the samples would not come from the policy that is
@@ -31,8 +31,10 @@ from grpo_nb.upstream.peft import single_plain_adapter
 #: prove that the sum is the same function.
 EXACT_DTYPES = (torch.float32, torch.float64)
 #: Up to this many rows oneDNN with packed weights beats MKL; above it both are equally fast
-#: (docs/evidence/cpu_step.md).
+#: (studies/results/cpu_kernels.md).
 MAX_ROWS_PACKED = 128
+#: Rows that oneDNN chooses its order of the weights for: two groups of eight completions.
+PACKED_FOR_ROWS = 16
 
 Forward = Callable[..., Tensor]
 
@@ -81,8 +83,9 @@ class FoldedLora:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._folded: dict[torch.nn.Module, Tensor] = {}
-        self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], Tensor]] = {}
+        # Folded weights of each LoRA layer, and weights in oneDNN's order for decoding.
+        self.copies: dict[torch.nn.Module, Tensor] = {}
+        self.packed: dict[torch.nn.Module, Tensor] = {}
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
@@ -91,8 +94,8 @@ class FoldedLora:
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""
-        self._folded.clear()
-        self._packed.clear()
+        self.copies.clear()
+        self.packed.clear()
         trim = _malloc_trim()
         if trim is not None:
             trim(0)
@@ -105,13 +108,12 @@ class FoldedLora:
             is_decoding: Many passes of few rows follow, so weights are packed for oneDNN first.
         """
         can_pack = is_decoding and torch.backends.mkldnn.is_available()
-        layers = list(self._model.modules())
         inside_lora = set()
-        for layer in layers:
+        for layer in self._model.modules():
             if _is_lora(layer):
                 inside_lora.update(layer.modules())
         patches: dict[torch.nn.Module, Forward] = {}
-        for layer in layers:
+        for layer in self._model.modules():
             if _is_lora(layer):
                 weight = self._fold(layer)
                 bias = layer.get_base_layer().bias
@@ -122,10 +124,14 @@ class FoldedLora:
                 continue
             if weight is None or weight.dtype not in EXACT_DTYPES:
                 continue
-            is_packed = can_pack and weight.dtype == torch.float32
-            packed = self._pack(layer, weight) if is_packed else None
+            packed = None
+            if can_pack and weight.dtype == torch.float32:
+                # Layer by layer, so that each takes the memory that another has just left: fresh
+                # memory costs ten times as much.
+                packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+                self.packed[layer] = packed
             patches[layer] = _linear(weight, bias, packed)
-        with _forwards(patches):
+        with _replaced_forwards(patches):
             yield
 
     @contextmanager
@@ -146,7 +152,7 @@ class FoldedLora:
             folded = self._fold(layer)
             if folded is not None:
                 patches[layer] = _differentiable(layer, name, folded)
-        with _forwards(patches):
+        with _replaced_forwards(patches):
             yield
 
     @torch.no_grad()
@@ -158,34 +164,17 @@ class FoldedLora:
             return None
         if layer.disable_adapters and weight is base.weight:
             return weight
-        room = self._folded.get(layer)
-        if room is None or room.shape != weight.shape:
-            room = self._folded[layer] = torch.empty_like(weight)
+        copy = self.copies.get(layer)
+        if copy is None or copy.shape != weight.shape:
+            copy = torch.empty_like(weight)
+            self.copies[layer] = copy
         if layer.disable_adapters:
-            # Unpacked from 4 bit; without the room each layer would hold one more copy.
-            return room.copy_(weight)
+            # Unpacked from 4 bit. Without this copy each layer would hold one more.
+            return copy.copy_(weight)
         name = single_plain_adapter(layer)
         lora_a = layer.lora_A[name].weight.to(weight.dtype)
         lora_b = layer.lora_B[name].weight.to(weight.dtype)
-        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
-
-    def _pack(self, layer: torch.nn.Module, weight: Tensor) -> Tensor:
-        """Return the weight in oneDNN's order.
-
-        The packed weight of a layer without LoRA is kept while nothing writes to the layer. A write
-        through `.data` leaves the version as it was, so the sum of the numbers is compared too: it
-        takes 6 ms where packing takes 24.
-        """
-        state: tuple[float, ...] = ()
-        if not _is_lora(layer):
-            state = (weight.data_ptr(), weight._version, weight.sum().item())
-        known_state, packed = self._packed.get(layer, (None, None))
-        if packed is None or not state or known_state != state:
-            # Layer by layer, so that each takes the memory that another has just left: fresh memory
-            # costs ten times as much.
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-            self._packed[layer] = (state, packed)
-        return packed
+        return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=copy)
 
 
 @functools.cache
@@ -239,8 +228,8 @@ def _differentiable(layer: Any, name: str, folded: Tensor) -> Forward:
 
 
 @contextmanager
-def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
-    """Set `forward` on these modules, and put back what was there.
+def _replaced_forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
+    """Set `forward` on these modules within the block, and put back what was there.
 
     Hooks of other libraries also put a `forward` on the instance.
     """

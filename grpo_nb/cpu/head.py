@@ -1,10 +1,9 @@
 """Log-probabilities and entropies of the output layer on a CPU, in tiles that stay in the cache.
 
-TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function that Unsloth replaces. On a
-CPU that function makes a dozen passes over all logits, each into fresh memory, which cost more than
-the matrix product (docs/evidence/cpu_step.md). Here the vocabulary is processed in tiles, with a
-running sum as in FlashAttention's softmax (arXiv:1805.02867), and the gradient of a frozen head is
-computed in the same sweep.
+TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function that Unsloth replaces. On
+a CPU that function makes a dozen passes over all logits, each into fresh memory, which cost more
+than the matrix product. Here the vocabulary is processed in tiles with running sums, as in the
+online softmax (arXiv:1805.02867), and the gradient of a frozen head is computed in the same sweep.
 
 Unsloth's function computes what is not covered: heads that are trained, 16-bit heads, heads with a
 bias, and logits that are soft-capped or scaled.
@@ -12,6 +11,8 @@ bias, and logits that are soft-capped or scaled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
@@ -20,21 +21,30 @@ from grpo_nb.upstream.trl import fused_head_namespace
 import_unsloth()
 
 import torch
-
-from grpo_nb.cpu.attention import Swap
+from torch import Tensor
 
 #: Logits of a tile. 2 MB of float32 stay in the cache between the passes over them.
 LOGITS_PER_TILE = 2**19
-#: Tokens whose logits are held for the gradient: 100 MB for a vocabulary of 49,000.
+#: A tile of fewer tokens of the vocabulary would make the matrix products too thin.
+MIN_TILE_WIDTH = 64
+#: Tokens whose logits are kept for the gradient: 100 MB for a vocabulary of 49,000.
 TOKENS_PER_SWEEP = 512
 
 
-def _slices(total: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+@contextmanager
+def tiled_head() -> Iterator[None]:
+    """Let TRL's fused output layers compute in tiles within the block, if this module covers them."""
+    namespace = fused_head_namespace()
+    original = namespace["_ChunkedLogProbFunction"]
+    namespace["_ChunkedLogProbFunction"] = _Head(original)
+    try:
+        yield
+    finally:
+        namespace["_ChunkedLogProbFunction"] = original
 
 
 class _Head:
-    """Stand-in for the function that TRL 1.15's fused forward calls.
+    """Stand-in for the autograd function that TRL 1.15's fused forward calls.
 
     Args:
         original: The function that was there. It computes what is not covered here.
@@ -43,16 +53,20 @@ class _Head:
     def __init__(self, original: Any) -> None:
         self._original = original
 
-    def apply(self, *arguments: Any) -> tuple[torch.Tensor | None, ...]:
+    def apply(self, *arguments: Any) -> tuple[Tensor | None, ...]:
+        """Return log-probabilities, entropies and three outputs that are not asked for.
+
+        The arguments are those of TRL's `_ChunkedLogProbFunction` (trl/trainer/utils.py).
+        """
         hidden, weight, bias, targets, temperature, _, softcap, logit_scale, outputs = arguments
-        is_autocast = torch.is_autocast_enabled("cpu")
         is_float = hidden.dtype == weight.dtype in (torch.float32, torch.float64)
         is_plain = bias is None and softcap is None and logit_scale == 1.0
+        is_frozen = not weight.requires_grad and not torch.is_autocast_enabled("cpu")
         is_known = set(outputs) <= {"log_probs", "entropy"}
-        if is_float and not is_autocast and is_plain and not weight.requires_grad and is_known:
-            log_probs, entropy = _TiledLogProbs.apply(hidden, weight, targets, temperature)
-            return log_probs, entropy if "entropy" in outputs else None, None, None, None
-        return self._original.apply(*arguments)
+        if not (is_float and is_plain and is_frozen and is_known):
+            return self._original.apply(*arguments)
+        log_probs, entropy = _TiledLogProbs.apply(hidden, weight, targets, temperature)
+        return log_probs, entropy if "entropy" in outputs else None, None, None, None
 
 
 class _TiledLogProbs(torch.autograd.Function):
@@ -65,27 +79,22 @@ class _TiledLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        targets: torch.Tensor,
-        temperature: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        vocabulary = weight.shape[0]
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         log_probs = hidden.new_empty(len(hidden))
         entropy = hidden.new_empty(len(hidden))
-        # The gradient of each log-probability with respect to its hidden state.
-        direction = None
+        # Gradient of each log-probability with respect to its hidden state.
+        slopes = None
         all_logits = None
         if ctx.needs_input_grad[0]:
-            direction = torch.empty_like(hidden)
-            all_logits = hidden.new_empty(min(TOKENS_PER_SWEEP, len(hidden)), vocabulary)
+            slopes = torch.empty_like(hidden)
+            all_logits = hidden.new_empty(min(TOKENS_PER_SWEEP, len(hidden)), len(weight))
         for rows in _slices(len(hidden), TOKENS_PER_SWEEP):
             states = hidden[rows] / temperature
             target_weights = weight[targets[rows]]
             count = len(states)
-            width = max(LOGITS_PER_TILE // count, 64)
-            tiles = _slices(vocabulary, width)
+            width = max(LOGITS_PER_TILE // count, MIN_TILE_WIDTH)
+            tiles = _slices(len(weight), width)
             # Running maximum, sum of exponentials, and sum of logits weighted by them.
             highest = states.new_full((count, 1), -torch.inf)
             total = states.new_zeros(count, 1)
@@ -94,34 +103,35 @@ class _TiledLogProbs(torch.autograd.Function):
             scratch = states.new_empty(count, width)
             for tile in tiles:
                 size = tile.stop - tile.start
-                z = tile_logits[:, :size] if all_logits is None else all_logits[:count, tile]
-                torch.mm(states, weight[tile].t(), out=z)
+                logits = tile_logits[:, :size] if all_logits is None else all_logits[:count, tile]
+                torch.mm(states, weight[tile].t(), out=logits)
                 highest_before = highest
-                highest = torch.maximum(highest, z.amax(1, keepdim=True))
+                highest = torch.maximum(highest, logits.amax(1, keepdim=True))
                 shrink = (highest_before - highest).exp_()
-                e = torch.sub(z, highest, out=scratch[:, :size]).exp_()
-                total.mul_(shrink).add_(e.sum(1, keepdim=True))
-                weighted.mul_(shrink).add_(e.mul_(z).sum(1, keepdim=True))
+                exponentials = torch.sub(logits, highest, out=scratch[:, :size]).exp_()
+                total.mul_(shrink).add_(exponentials.sum(1, keepdim=True))
+                weighted.mul_(shrink).add_(exponentials.mul_(logits).sum(1, keepdim=True))
             normalizer = highest + total.log()
             log_probs[rows] = (states * target_weights).sum(1) - normalizer[:, 0]
             entropy[rows] = (normalizer - weighted / total)[:, 0]
             if all_logits is not None:
-                gradient = direction[rows].copy_(target_weights)
+                # weight[target] minus the mean of the weights under the softmax
+                slope = slopes[rows].copy_(target_weights)
                 for tile in tiles:
-                    p = all_logits[:count, tile].sub_(normalizer).exp_()
-                    gradient.addmm_(p, weight[tile], alpha=-1)
-                gradient.div_(temperature)
-        ctx.save_for_backward(hidden, weight, direction)
+                    probabilities = all_logits[:count, tile].sub_(normalizer).exp_()
+                    slope.addmm_(probabilities, weight[tile], alpha=-1)
+                slope.div_(temperature)
+        ctx.save_for_backward(hidden, weight, slopes)
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
         return log_probs, entropy
 
     @staticmethod
     def backward(
-        ctx: Any, grad: torch.Tensor | None, grad_entropy: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, direction = ctx.saved_tensors
-        total = torch.zeros_like(hidden) if grad is None else direction * grad[:, None]
+        ctx: Any, grad: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, slopes = ctx.saved_tensors
+        total = torch.zeros_like(hidden) if grad is None else slopes * grad[:, None]
         if grad_entropy is None:
             return total, None, None, None
         for rows in _slices(len(hidden), TOKENS_PER_SWEEP):
@@ -134,5 +144,5 @@ class _TiledLogProbs(torch.autograd.Function):
         return total, None, None, None
 
 
-tiled_head = Swap(fused_head_namespace(), "_ChunkedLogProbFunction", _Head)
-"""Within this block, TRL's fused output layers compute in tiles, where this module covers them."""
+def _slices(total: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]

@@ -1,8 +1,12 @@
-"""Folding changes how a LoRA layer is computed and nothing else."""
+"""Folding changes how a LoRA layer is computed, and nothing else."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import grpo_nb as gn
 from grpo_nb.cpu.folded_lora import FoldedLora
 from tests.support.small_models import (
     PROMPTS,
@@ -16,29 +20,49 @@ from tests.support.small_models import (
 IDS = torch.tensor([PROMPTS[0]])
 
 
-@pytest.mark.parametrize("kind, off", [(torch.float32, 1), (torch.float64, 1e-3)])
-def test_logits_are_those_of_the_lora_layers(kind: torch.dtype, off: float) -> None:
-    """In float64 the model's own norms round to float32 all the same."""
-    model = lora_model().eval().to(kind)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        pytest.param(torch.float32, 1e-4, id="float32"),
+        # The model's own norms round to float32 all the same.
+        pytest.param(torch.float64, 1e-7, id="float64"),
+    ],
+)
+def test_folded_logits_equal_those_of_the_lora_layers(dtype: torch.dtype, tolerance: float) -> None:
+    model = lora_model().eval().to(dtype)
     folded = FoldedLora(model)
     with torch.no_grad():
         expected = model(input_ids=IDS).logits
-        with model.disable_adapter():
-            plain = model(input_ids=IDS).logits
         for _ in range(2):  # the second time in memory that is used again
             with folded.for_inference():
-                assert folded._folded, "nothing was folded"
-                torch.testing.assert_close(
-                    model(input_ids=IDS).logits, expected, atol=1e-4 * off, rtol=1e-4 * off
-                )
-        with model.disable_adapter(), folded.for_inference():
-            torch.testing.assert_close(
-                model(input_ids=IDS).logits, plain, atol=1e-5 * off, rtol=1e-5 * off
-            )
-    assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
+                assert folded.copies, "nothing was folded"
+                got = model(input_ids=IDS).logits
+            torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
-def test_gradients_are_those_of_the_lora_layers() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        pytest.param(torch.float32, 1e-5, id="float32"),
+        pytest.param(torch.float64, 1e-8, id="float64"),
+    ],
+)
+def test_folded_logits_without_adapter_equal_the_base(dtype: torch.dtype, tolerance: float) -> None:
+    model = lora_model().eval().to(dtype)
+    folded = FoldedLora(model)
+    with torch.no_grad():
+        with_adapter = model(input_ids=IDS).logits
+        with folded.for_inference():
+            pass  # memory that holds another sum
+        with model.disable_adapter():
+            plain = model(input_ids=IDS).logits
+            with folded.for_inference():
+                got = model(input_ids=IDS).logits
+    torch.testing.assert_close(got, plain, atol=tolerance, rtol=tolerance)
+    assert (with_adapter - plain).abs().max() > 0.01, "the adapter has no effect"
+
+
+def test_folded_gradients_equal_those_of_the_lora_layers() -> None:
     model = lora_model("qwen2").train()  # with biases
     ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
     expected = gradients(model, *stock(model, ids, mask, length))
@@ -47,7 +71,8 @@ def test_gradients_are_those_of_the_lora_layers() -> None:
     assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
 
 
-def test_folding_again_before_the_backward_pass_is_an_error_and_not_a_wrong_gradient() -> None:
+def test_folding_again_before_backward_is_an_error() -> None:
+    """The backward pass would otherwise use other weights, and give a wrong gradient."""
     model = lora_model()
     folded = FoldedLora(model)
     with folded.for_training():
@@ -58,90 +83,108 @@ def test_folding_again_before_the_backward_pass_is_an_error_and_not_a_wrong_grad
         loss.backward()
 
 
-def test_dropout_is_left_to_peft_while_training_and_does_not_keep_sampling_from_folding() -> None:
+def test_dropout_is_left_to_peft_while_training() -> None:
+    model = lora_model(dropout=0.5).train()
+    with FoldedLora(model).for_training():
+        first = model(input_ids=IDS).logits
+        second = model(input_ids=IDS).logits
+    assert (first - second).abs().max() > 0.01
+
+
+def test_dropout_does_not_keep_sampling_from_folding() -> None:
+    """`gn.plan` counts both copies, with dropout too."""
     model = lora_model(dropout=0.5).train()
     folded = FoldedLora(model)
-    with folded.for_training():
-        first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
-    assert (first - second).abs().max() > 0.01
     with torch.no_grad(), folded.for_inference(is_decoding=True):
-        assert folded._folded and folded._packed, (
-            "or the plan would count copies that are not there"
-        )
+        assert folded.copies
+        assert folded.packed
 
 
-def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder) -> None:
-    import grpo_nb as gn
-
-    model, tokenizer = gn.load_model(
-        gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True, dtype="float32")
-    )
+@pytest.fixture
+def four_bit(tiny_folder: Path) -> tuple[Any, torch.Tensor]:
+    """A 4-bit model with a LoRA that has an effect, and a prompt."""
+    settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True, dtype="float32")
+    model, tokenizer = gn.load_model(settings)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)
-    ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
-    folded, gradient = FoldedLora(model), {}
-    for path in ("peft", "folded"):
-        with folded.for_training() if path == "folded" else torch.enable_grad():
-            logits = model(input_ids=ids).logits
-        model.zero_grad()
-        logits.pow(2).sum().backward()
-        gradient[path] = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
-    assert_same_gradients(gradient["folded"], gradient["peft"], relative=5e-3)
+    return model, tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
+
+
+def gradients_of_squares(model: Any, logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    logits.pow(2).sum().backward()
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return {name: parameter.grad.clone() for name, parameter in trained}
+
+
+def test_folded_4_bit_gradients_equal_those_of_peft(four_bit) -> None:
+    model, ids = four_bit
+    expected = gradients_of_squares(model, model(input_ids=ids).logits)
+    with FoldedLora(model).for_training():
+        logits = model(input_ids=ids).logits
+    assert_same_gradients(gradients_of_squares(model, logits), expected, relative=5e-3)
+
+
+def test_folded_4_bit_logits_equal_those_of_peft(four_bit) -> None:
+    model, ids = four_bit
     model.eval()
     with torch.no_grad():
         expected = model(input_ids=ids).logits
-        with folded.for_inference():
+        with FoldedLora(model).for_inference():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
-    # The adapter switched off, as for the reference of the KL.
-    with torch.no_grad(), model.disable_adapter():
-        plain = model(input_ids=ids).logits
+
+
+def test_folded_4_bit_base_equals_that_of_peft(four_bit) -> None:
+    """The adapter is off, as for the reference of the KL."""
+    model, ids = four_bit
+    model.eval()
+    folded = FoldedLora(model)
+    with torch.no_grad():
         with folded.for_inference():
-            got = model(input_ids=ids).logits
+            pass  # memory that holds another sum
+        with model.disable_adapter():
+            plain = model(input_ids=ids).logits
+            with folded.for_inference():
+                got = model(input_ids=ids).logits
     torch.testing.assert_close(got, plain, atol=2e-3, rtol=1e-3)
 
 
-def test_forwards_set_by_others_come_back_and_16_bit_is_not_folded() -> None:
+def test_folding_puts_back_forwards_that_others_set() -> None:
     model = lora_model().eval()
     layer = model.get_base_model().model.layers[0].mlp.up_proj
-    mine = layer.forward
-    layer.forward = lambda *args, **kwargs: mine(*args, **kwargs)
+    original = layer.forward
+    layer.forward = lambda *args, **kwargs: original(*args, **kwargs)
     hooked = layer.forward
     with FoldedLora(model).for_inference():
         assert layer.forward is not hooked
     assert layer.forward is hooked
+
+
+def test_16_bit_weights_are_not_folded() -> None:
+    """Rounding the sum to 16 bits would lose small changes."""
+    model = lora_model().eval().to(torch.bfloat16)
     with torch.no_grad():
-        expected = model.to(torch.bfloat16)(input_ids=IDS).logits
+        expected = model(input_ids=IDS).logits
         with FoldedLora(model).for_inference():
-            assert torch.equal(model(input_ids=IDS).logits, expected), (
-                "rounding would lose small changes"
-            )
+            assert torch.equal(model(input_ids=IDS).logits, expected)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # qwen2 has biases
 @pytest.mark.parametrize("rows", [1, 3, 16, 130])
-def test_decoding_with_packed_weights_sees_what_changed(architecture: str, rows: int) -> None:
+def test_decoding_with_packed_weights_sees_changed_weights(architecture: str, rows: int) -> None:
     model = lora_model(architecture).eval()
-    folded, head, ids = (
-        FoldedLora(model),
-        model.get_output_embeddings(),
-        torch.randint(1, 50, (rows, 1)),
-    )
-    changed = [
-        head.weight,
-        *(weight for name, weight in model.named_parameters() if "lora_B" in name),
-    ]
+    folded = FoldedLora(model)
+    ids = torch.randint(1, 50, (rows, 1))
+    changed = [weight for name, weight in model.named_parameters() if "lora_B" in name]
+    changed.append(model.get_output_embeddings().weight)
     with torch.no_grad():
         for _ in range(2):
             expected = model(input_ids=ids).logits
-            for _ in range(2):  # the second time with what was packed
+            for _ in range(2):  # the second time over what was packed
                 with folded.for_inference(is_decoding=True):
-                    torch.testing.assert_close(
-                        model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4
-                    )
-                    packed = folded._packed[head][1]
-            with folded.for_inference(is_decoding=True):
-                assert folded._packed[head][1] is packed, "packed again for nothing"
+                    got = model(input_ids=ids).logits
+                torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
             for weight in changed:
                 weight.data.mul_(1.5)  # past autograd, as loaders write

@@ -1,10 +1,16 @@
-"""Log-probabilities and gradients with shared prompts are those of TRL's own pass."""
+"""Log-probabilities and gradients with shared prompts equal those of TRL's own pass."""
+
+from typing import Any
 
 import pytest
 import torch
 
-from grpo_nb.cpu import shared_prompts
 from grpo_nb.cpu.folded_lora import FoldedLora
+from grpo_nb.cpu.shared_prompts import (
+    batch_obstacle,
+    shared_prompt_logps,
+    shared_prompt_obstacle,
+)
 from tests.support.small_models import (
     COMMON,
     FAMILIES,
@@ -14,133 +20,137 @@ from tests.support.small_models import (
     gradients,
     lora_model,
     stock,
-)  # fmt: skip
+)
 
-CASES = {
-    "one prompt": ([PROMPTS[0]], [0] * 4, [5, 9, 2, 9]),
-    "three prompts of different length": (PROMPTS, [0, 0, 1, 1, 2, 2], [5, 1, 7, 7, 3, 12]),
-    "shuffled rows and uneven groups": (PROMPTS, [2, 0, 1, 0, 2, 0, 0], [4, 8, 1, 30, 2, 60, 5]),
-    "nothing in common": ([[5, 6, 7], [8, 9, 10, 11]], [0, 1, 0, 1], [4, 4, 6, 1]),
-    "one prompt begins another": ([COMMON, [*COMMON, 60, 61]], [0, 0, 1, 1], [3, 4, 5, 6]),
-    "one-token completions": (PROMPTS, [0, 0, 1, 1], [1, 1, 1, 1]),
-    "a completion masked away": (PROMPTS, [0, 0, 1, 1], [4, 0, 3, 5]),
-    "a group of 32": ([PROMPTS[1]], [0] * 32, list(range(1, 33))),
-}
+THREE_PROMPTS = (PROMPTS, [0, 0, 1, 1, 2, 2], [5, 1, 7, 7, 3, 12])
+GROUP_OF_32 = ([PROMPTS[1]], [0] * 32, list(range(1, 33)))
 
 
-def shared(model, ids, mask, length, kept=None):
-    assert shared_prompts.batch_obstacle(ids, mask, length) is None
+def shared(model: Any, ids: torch.Tensor, mask: torch.Tensor, length: int) -> Any:
+    assert batch_obstacle(ids, mask, length) is None
     with FoldedLora(model).for_training():
-        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0, kept=kept)
+        return shared_prompt_logps(model, ids, mask, length, pad_id=0)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_log_probabilities_and_gradients_equal_the_stock_path(case: str) -> None:
-    compare_with_stock(lora_model(), *batch(*CASES[case]))
+def assert_equals_stock(model: Any, ids: torch.Tensor, mask: torch.Tensor, length: int) -> None:
+    assert shared_prompt_obstacle(model, ids.shape[1]) is None
+    log_probs, entropies = shared(model, ids, mask, length)
+    got_gradients = gradients(model, log_probs, entropies)
+    stock_log_probs, stock_entropies = stock(model, ids, mask, length)
+    assert_same_gradients(got_gradients, gradients(model, stock_log_probs, stock_entropies))
+    torch.testing.assert_close(log_probs, stock_log_probs, atol=1e-4, rtol=0)
+    torch.testing.assert_close(entropies, stock_entropies, atol=1e-4, rtol=0)
 
 
-def test_many_prompts_run_in_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_prompts, "MAX_TOKENS_IN_ONE_ROW", 0)
-    compare_with_stock(lora_model(), *batch(*CASES["one prompt begins another"]))
+@pytest.mark.parametrize(
+    ("prompts", "owners", "lengths"),
+    [
+        pytest.param([PROMPTS[0]], [0] * 4, [5, 9, 2, 9], id="one prompt"),
+        pytest.param(*THREE_PROMPTS, id="three prompts of different length"),
+        pytest.param(
+            PROMPTS, [2, 0, 1, 0, 2, 0, 0], [4, 8, 1, 30, 2, 60, 5], id="shuffled, uneven groups"
+        ),
+        pytest.param(
+            [[5, 6, 7], [8, 9, 10, 11]], [0, 1, 0, 1], [4, 4, 6, 1], id="nothing in common"
+        ),
+        pytest.param(
+            [COMMON, [*COMMON, 60, 61]], [0, 0, 1, 1], [3, 4, 5, 6], id="one begins another"
+        ),
+        pytest.param(PROMPTS, [0, 0, 1, 1], [1, 1, 1, 1], id="one-token completions"),
+        pytest.param(PROMPTS, [0, 0, 1, 1], [4, 0, 3, 5], id="a completion masked away"),
+        pytest.param(*GROUP_OF_32, id="a group of 32"),
+    ],
+)
+def test_shared_prompts_equal_stock_log_probs_and_gradients(
+    prompts: list[list[int]], owners: list[int], lengths: list[int]
+) -> None:
+    assert_equals_stock(lora_model(), *batch(prompts, owners, lengths))
 
 
-@pytest.mark.parametrize(("kind", "tied"), [(kind, kind != "llama") for kind in sorted(FAMILIES)])
-def test_every_family(kind: str, tied: bool) -> None:
-    compare_with_stock(
-        lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"])
-    )
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_shared_prompts_equal_stock_in_every_family(kind: str) -> None:
+    assert_equals_stock(lora_model(kind, tied=kind != "llama"), *batch(*THREE_PROMPTS))
 
 
-def compare_with_stock(model, ids, mask, length) -> None:
-    assert shared_prompts.shared_prompt_obstacle(model, ids.shape[1]) is None
-    got = shared(model, ids, mask, length)
-    got_gradients = gradients(model, *got)
-    expected = stock(model, ids, mask, length)
-    assert_same_gradients(got_gradients, gradients(model, *expected))
-    torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
-    torch.testing.assert_close(got[1], expected[1], atol=1e-4, rtol=0)
-
-
-def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -> None:
-    """In bfloat16 no two orders of computing agree; neither may be farther from the float32 result than the other."""
-    ids, mask, length = batch(*CASES["a group of 32"])
-    scored = mask[:, -length:].bool()
+def test_shared_prompts_in_bfloat16_err_no_more_than_stock() -> None:
+    """In bfloat16 two orders of computing differ; neither may be farther from float32."""
+    ids, mask, length = batch(*GROUP_OF_32)
+    is_scored = mask[:, -length:].bool()
     wide = lora_model()
-    exact = stock(wide, ids, mask, length)
-    exact_gradients = gradients(wide, *exact)
+    exact_log_probs, exact_entropies = stock(wide, ids, mask, length)
+    exact_gradients = gradients(wide, exact_log_probs, exact_entropies)
     model = lora_model().to(torch.bfloat16)
-    errors, gradient_errors = [], []
+    errors = []
+    gradient_errors = []
     for path in (shared, stock):
         log_probs, entropies = path(model, ids, mask, length)
-        errors.append((log_probs.float() - exact[0])[scored].pow(2).mean().sqrt().item())
+        difference = (log_probs.float() - exact_log_probs)[is_scored]
+        errors.append(difference.pow(2).mean().sqrt().item())
         got = gradients(model, log_probs, entropies)
-        different = sum((got[name].float() - g).norm() ** 2 for name, g in exact_gradients.items())
-        gradient_errors.append((different**0.5).item())
+        squares = [(got[name].float() - g).norm() ** 2 for name, g in exact_gradients.items()]
+        gradient_errors.append((sum(squares) ** 0.5).item())
     assert 0 < errors[0] <= 1.5 * errors[1], errors
     assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
 
 
-def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
-    model, kept = lora_model(), {}
-    others = [[*COMMON[:20], 9, 8, 7], [*COMMON[:20], 6, 5]]
-    for prompts in (PROMPTS[:2], PROMPTS[1:], others, others[::-1]):
-        ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
-        with torch.no_grad(), model.disable_adapter():
-            got = shared(model, ids, mask, length, kept)
-            expected = stock(model, ids, mask, length)
-            assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), (
-                "kept or not, the same numbers"
-            )
-        torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
-        assert kept, "or the test shows nothing"
-
-
-def test_with_dropout_each_completion_keeps_its_distribution() -> None:
-    """Means over many masks agree; within one draw, completions of a group share the mask of their prompt."""
+def test_shared_prompts_with_dropout_keep_the_distribution() -> None:
+    """Means over many masks agree; in one pass, completions of a group share their prompt's mask."""
     model = lora_model(dropout=0.2).train()
     ids, mask, length = batch([PROMPTS[0]], [0] * 2, [3, 3])
     count = 200
-    draws = {}
+    samples = {}
     with torch.no_grad():
         for path in (shared, stock):
             torch.manual_seed(4)
-            draws[path] = torch.stack([path(model, ids, mask, length)[0] for _ in range(count)])
-    spread = draws[stock].std(0)
+            log_probs = [path(model, ids, mask, length)[0] for _ in range(count)]
+            samples[path] = torch.stack(log_probs)
+    spread = samples[stock].std(0)
     assert (spread > 0.01).all(), "dropout has no effect"
-    torch.testing.assert_close(draws[shared].std(0), spread, atol=0, rtol=0.25)
-    error = (draws[shared].mean(0) - draws[stock].mean(0)).abs() / (spread * (2 / count) ** 0.5)
-    assert error.max() < 4.5
+    torch.testing.assert_close(samples[shared].std(0), spread, atol=0, rtol=0.25)
+    difference = (samples[shared].mean(0) - samples[stock].mean(0)).abs()
+    assert (difference / (spread * (2 / count) ** 0.5)).max() < 4.5
 
 
-def test_batches_it_does_not_fit_are_named() -> None:
-    with_a_hole = batch(PROMPTS, [0, 0], [4, 4])
-    with_a_hole[1][0, -3] = 0  # as masked tool output leaves it
-    assert "masked in its middle" in shared_prompts.batch_obstacle(*with_a_hole)
-    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(
-        *batch(PROMPTS, [0, 1, 2], [3, 3, 3])
-    )
-    assert "shorter than two tokens" in shared_prompts.batch_obstacle(*batch([[5]], [0, 0], [4, 4]))
+def test_batch_obstacle_names_a_mask_within_a_completion() -> None:
+    ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
+    mask[0, -3] = 0  # as masked tool output leaves it
+    assert "masked in its middle" in batch_obstacle(ids, mask, length)
+
+
+def test_batch_obstacle_names_prompts_that_occur_once() -> None:
+    reason = batch_obstacle(*batch(PROMPTS, [0, 1, 2], [3, 3, 3]))
+    assert "no prompt occurs twice" in reason
+
+
+def test_batch_obstacle_names_a_prompt_of_one_token() -> None:
+    assert "shorter than two tokens" in batch_obstacle(*batch([[5]], [0, 0], [4, 4]))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
-        (
+        pytest.param(
             {"layer_types": ["full_attention", "linear_attention", "full_attention"]},
             "linear_attention",
+            id="linear layers",
         ),
-        (
+        pytest.param(
             {"sliding_window": 8},
             "sliding window of 8 tokens, which prompt and completion may exceed",
+            id="short window",
         ),
-        ({"sliding_window": 40}, None),
-        ({"rope_parameters": None}, "no rotary"),
+        pytest.param({"rope_parameters": None}, "no rotary", id="no rotary positions"),
     ],
 )
-def test_models_it_does_not_fit_are_named(change: dict, said: str | None) -> None:
+def test_model_obstacle_names_what_is_not_covered(change: dict[str, Any], reason: str) -> None:
     model = lora_model()
-    assert shared_prompts.shared_prompt_obstacle(model, 40) is None
     for name, value in change.items():
         setattr(model.config, name, value)
-    found = shared_prompts.shared_prompt_obstacle(model, 40)
-    assert found is None if said is None else said in found
+    assert reason in shared_prompt_obstacle(model, 40)
+
+
+def test_model_obstacle_is_none_if_rows_fit_the_window() -> None:
+    model = lora_model()
+    assert shared_prompt_obstacle(model, 40) is None
+    model.config.sliding_window = 40
+    assert shared_prompt_obstacle(model, 40) is None
