@@ -181,7 +181,6 @@ def shared_parts() -> list[Part]:
 
     # The blocks then replace an entry of a table that nobody reads.
     no_table = {"sdpa": None, "_ChunkedLogProbFunction": None}
-    unfolded = {"for_inference": do_nothing, "for_training": do_nothing}
     return [
         Part(
             "attention without copies",
@@ -189,8 +188,7 @@ def shared_parts() -> list[Part]:
             replaced(attention, attention_functions=lambda: no_table),
         ),
         Part("output layer in tiles", "rp", replaced(head, fused_head_namespace=lambda: no_table)),
-        Part("folded LoRA", "sp", replaced(FoldedLora, **unfolded)),
-        Part("- folded in the loss", "p", replaced(FoldedLora, for_training=do_nothing)),
+        Part("folded LoRA", "sr", replaced(FoldedLora, for_inference=do_nothing)),
         Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
         Part(
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)

@@ -45,9 +45,7 @@ def main() -> None:
     from peft.tuners.lora import LoraLayer
     from torch.nn import functional
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    from trl.trainer.utils import add_fused_lm_head
 
-    from grpo_nb.cpu import shared_prompts
     from grpo_nb.cpu.attention import grouped_attention
     from grpo_nb.cpu.folded_lora import FoldedLora
 
@@ -120,42 +118,6 @@ def main() -> None:
             layer.get_base_layer().weight + layer.get_delta_weight("default") for layer in layers
         ], "addmm into kept memory": fold}  # fmt: skip
         show("folding the LoRA", in_turns(ways))
-
-    add_fused_lm_head(model.get_base_model(), outputs=("log_probs", "entropy"))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1000, 40000, (16, 97 + 40), generator=generator)
-    ids[:, :80] = ids[0, :80]
-    ids[:8, :97], ids[8:, :97] = ids[0, :97].clone(), ids[8, :97].clone()
-    lengths = torch.linspace(8, 40, 16).long()
-    mask = torch.ones_like(ids)
-    mask[:, 97:] = torch.arange(40) < lengths[:, None]
-
-    def loss_pass(fold: bool) -> None:
-        if fold:
-            with folded.for_training():
-                log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)
-        else:
-            log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)
-        log_probs.sum().backward()
-        model.zero_grad()
-
-    ways = {"PEFT's layers": lambda: loss_pass(False), "folded": lambda: loss_pass(True)}
-    show("log-probabilities and backward, 2 x 8 completions of 8 to 40 tokens", in_turns(ways, 5))
-
-    chosen = shared_prompts.ATTENTION_TOKENS
-
-    def with_price(tokens: int) -> None:
-        shared_prompts.ATTENTION_TOKENS = tokens
-        loss_pass(True)
-        shared_prompts.ATTENTION_TOKENS = chosen
-
-    ways = {
-        f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)
-    }
-    show(
-        "the same, by the width of a lane from which attention costs as much as the rest (1: narrow lanes)",
-        in_turns(ways, 5),
-    )
 
 
 if __name__ == "__main__":

@@ -99,9 +99,9 @@ class CpuEngine:
         Returns:
             Both (B, C) in nats; entropies are None where the model computes none.
         """
-        has_gradient = torch.is_grad_enabled()
-        folded = self._folded.for_training if has_gradient else self._folded.for_inference
-        with folded(), autocast:
+        without_gradient = not torch.is_grad_enabled()
+        folded = self._folded.for_inference() if without_gradient else contextlib.nullcontext()
+        with folded, autocast:
             return shared_prompts.shared_prompt_logps(
                 model, input_ids, attention_mask, length, pad_id=pad_id
             )
@@ -137,7 +137,7 @@ class CpuEngine:
             # Zero gradients, not missing ones: the optimizer's momentum moves on, as it does in TRL.
             zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
             return log_probs + zero, entropies
-        with self._folded.for_training(), autocast:
+        with autocast:
             some, some_entropies = shared_prompts.shared_prompt_logps(
                 model, input_ids[rows], attention_mask[rows], length, pad_id=pad_id
             )

@@ -33,13 +33,8 @@ from grpo_nb.cpu.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: In a lane of this many tokens attention costs about as much as everything else, so lanes are not
-#: made longer without need.
-ATTENTION_TOKENS = 2000
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
 MIN_PREFIX_TOKENS = 16
-#: Lane widths to try, in quarters of the longest completion: from once to four times as long.
-LANE_WIDTH_QUARTERS = range(4, 17)
 #: Label of tokens that are not scored, as everywhere in PyTorch.
 UNSCORED = -100
 
@@ -280,9 +275,9 @@ def _rows_of(cache: DynamicCache, rows: Tensor) -> DynamicCache:
 
 
 def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
-    """Put rows of one prompt one after the other into lanes of equal width.
+    """Put rows of one prompt one after the other into lanes as wide as the longest row.
 
-    Several widths are tried, and the cheapest is taken.
+    The longest rows are placed first, each into the first lane of its prompt with room.
 
     Args:
         lengths: Tokens of each row.
@@ -291,21 +286,7 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
     Returns:
         For each lane the indices of its rows.
     """
-    longest = max(max(lengths), 1)
-    best: list[list[int]] = []
-    best_cost = float("inf")
-    for quarters in LANE_WIDTH_QUARTERS:
-        width = longest * quarters // 4
-        lanes = _fill_lanes(lengths, owner, width)
-        cost = len(lanes) * width * (1 + width / ATTENTION_TOKENS)
-        if cost < best_cost:
-            best = lanes
-            best_cost = cost
-    return best
-
-
-def _fill_lanes(lengths: Sequence[int], owner: Sequence[int], width: int) -> list[list[int]]:
-    """Place the rows, longest first, each into the first lane of its prompt with room."""
+    width = max(lengths)
     lanes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         for lane in lanes:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_nb.cpu.folded_lora import FoldedLora
 from grpo_nb.cpu.shared_prompts import (
     batch_obstacle,
     shared_prompt_logps,
@@ -28,8 +27,7 @@ GROUP_OF_32 = ([PROMPTS[1]], [0] * 32, list(range(1, 33)))
 
 def shared(model: Any, ids: torch.Tensor, mask: torch.Tensor, length: int) -> Any:
     assert batch_obstacle(ids, mask, length) is None
-    with FoldedLora(model).for_training():
-        return shared_prompt_logps(model, ids, mask, length, pad_id=0)
+    return shared_prompt_logps(model, ids, mask, length, pad_id=0)
 
 
 def assert_equals_stock(model: Any, ids: torch.Tensor, mask: torch.Tensor, length: int) -> None:
