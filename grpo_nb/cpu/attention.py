@@ -24,7 +24,7 @@ from torch.nn import functional
 
 @contextmanager
 def grouped_attention() -> Iterator[None]:
-    """Let models with transformers' `sdpa` attention read shared heads in place within the block."""
+    """Let transformers' `sdpa` attention read shared heads in place within the block."""
     table = attention_functions()
     original = table["sdpa"]
     table["sdpa"] = partial(_attention_without_copies, original)

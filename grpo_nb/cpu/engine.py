@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same numbers
-as TRL's own path up to rounding. If a batch does not fit, `batch_obstacle` gives the reason, and the
-caller takes TRL's path.
+The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same
+numbers as TRL's own path up to rounding. If a batch does not fit, `batch_obstacle` gives the
+reason, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class CpuEngine:
         entropies = torch.zeros(len(input_ids), length)
         rows = is_scored.nonzero()[:, 0]
         if not len(rows):
-            # Zero gradients, not missing ones: the optimizer's momentum moves on, as it does in TRL.
+            # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
             zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
             return log_probs + zero, entropies
         with autocast:

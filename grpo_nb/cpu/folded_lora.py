@@ -1,9 +1,9 @@
 """One matrix product per LoRA layer instead of three, on a CPU and without gradient.
 
-PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks a
-4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once, into memory kept from the
-last time, and computes with the copy. The trained tensors and the base weights are read, never
-written. In the loss PEFT's layers stay: folding saved under 5 % of a step there
+PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and
+unpacks a 4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once, into memory
+kept from the last time, and computes with the copy. The trained tensors and the base weights are
+read, never written. In the loss PEFT's layers stay: folding saved under 5 % of a step there
 (benchmarks/results/cpu_parts.md).
 
 PEFT also computes what is not covered: 16-bit weights, where rounding the sum would lose small

@@ -33,7 +33,7 @@ TOKENS_PER_SWEEP = 512
 
 @contextmanager
 def tiled_head() -> Iterator[None]:
-    """Let TRL's fused output layers compute in tiles within the block, if this module covers them."""
+    """Let TRL's fused output layers compute in tiles within the block, where covered."""
     namespace = fused_head_namespace()
     original = namespace["_ChunkedLogProbFunction"]
     namespace["_ChunkedLogProbFunction"] = _Head(original)
@@ -72,9 +72,9 @@ class _Head:
 class _TiledLogProbs(torch.autograd.Function):
     """`log_softmax(hidden @ weight.T / temperature)` at the targets, and its entropy.
 
-    Shapes: hidden (N, H), weight (V, H), targets (N). Both results are (N), in nats. The gradient of
-    the log-probabilities is computed with them. The gradient of the entropies, which only an entropy
-    bonus needs, is computed when it is asked for.
+    Shapes: hidden (N, H), weight (V, H), targets (N). Both results are (N), in nats. The gradient
+    of the log-probabilities is computed with them. The gradient of the entropies, which only an
+    entropy bonus needs, is computed when it is asked for.
     """
 
     @staticmethod

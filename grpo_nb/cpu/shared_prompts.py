@@ -1,15 +1,16 @@
 """Compute once what all completions of a group share: exact and differentiable.
 
-A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the loss.
-With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
-copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest
-of each distinct prompt once. The completions run in one pass after its key/value cache, several in
-one row, so that little is padding. The arithmetic is the same (Prefix Grouper, arXiv:2506.05433;
-packing as in arXiv:2107.02027). Only its order differs, so results agree up to rounding.
+A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the
+loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens
+are copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and
+the rest of each distinct prompt once. The completions run in one pass after its key/value cache,
+several in one row, so that little is padding. The arithmetic is the same (Prefix Grouper,
+arXiv:2506.05433; packing as in arXiv:2107.02027). Only its order differs, so results agree up to
+rounding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
-learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then takes
-TRL's own path.
+learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then
+takes TRL's own path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text from a model: the kit's CPU engine, vLLM, Unsloth or transformers, and llama.cpp for GGUF files.
+"""Text from a model, by the CPU engine, vLLM, Unsloth, transformers or llama.cpp.
 
 Loading a model is in `models`; scoring its text is in `scoring`.
 """

@@ -34,8 +34,9 @@ def tool_template(tokenizer: Any) -> str | None:
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
         raise ValueError(
             "the pad token of this tokenizer is the token that ends a turn "
-            f"({tokenizer.eos_token}). On a GPU Unsloth would take the end of each turn for padding, "
-            "and train on a wrong gradient. Set another: tokenizer.pad_token = '<|endoftext|>'."
+            f"({tokenizer.eos_token}). On a GPU Unsloth would take the end of each turn for "
+            "padding, and train on a wrong gradient. Set another: "
+            "tokenizer.pad_token = '<|endoftext|>'."
         )
     try:
         if not trl.supports_tool_calling(tokenizer):
@@ -48,9 +49,9 @@ def tool_template(tokenizer: Any) -> str | None:
     except ValueError as error:
         raise ValueError(
             f"the chat template of this model cannot be trained with tools ({error}). Those of "
-            "Qwen 2.5 and 3, Llama 3.1 and 3.2, Gemma 4, gpt-oss, GLM-4, LFM 2.5 and Nemotron 3 can. "
-            "For a ChatML model, such as the embedded one, gn.models.give_tool_template(tokenizer) "
-            "sets one."
+            "Qwen 2.5 and 3, Llama 3.1 and 3.2, Gemma 4, gpt-oss, GLM-4, LFM 2.5 and Nemotron 3 "
+            "can. For a ChatML model, such as the embedded one, "
+            "gn.models.give_tool_template(tokenizer) sets one."
         ) from error
 
 

@@ -52,8 +52,8 @@ def answer(
 ) -> list[Answer]:
     """Complete chat prompts with a GGUF file, and return the answers in the order of the prompts.
 
-    Prompts are answered one after the other and without a cache between them, so that an answer does
-    not depend on the other prompts.
+    Prompts are answered one after the other and without a cache between them, so that an answer
+    does not depend on the other prompts.
 
     Args:
         gguf: Path of the file. Its own chat template is used.
@@ -71,7 +71,8 @@ def answer(
         LlamaCppError: llama.cpp cannot read the file, or failed.
         ValueError: `sampling` has an unknown parameter.
 
-    >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
+    >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
+    >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
     file = Path(gguf)

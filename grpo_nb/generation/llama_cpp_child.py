@@ -1,9 +1,10 @@
 """Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
-`grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `package_folder` (where
-xllamacpp is installed), `prompts` (chat messages), `chat_template_kwargs`, `limit`, `sampling` and
-`threads`. After each answer a line with the number of answers goes to standard output. The engine is
-llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
+`grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `package_folder`
+(where xllamacpp is installed), `prompts` (chat messages), `chat_template_kwargs`, `limit`,
+`sampling` and `threads`. After each answer a line with the number of answers goes to standard
+output. The engine is llama.cpp's own server on this machine's loopback address, behind a key that
+only this process knows.
 """
 
 from __future__ import annotations

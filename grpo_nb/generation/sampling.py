@@ -65,7 +65,7 @@ def generate(
         prompts: Chat messages. The chat template and the generation prompt are applied here.
         max_completion_length: Tokens of a completion, or of a whole episode with tool results.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary.
-        sampling: Further parameters of `GenerationConfig`, such as `top_p`, for a temperature above 0.
+        sampling: With a temperature above 0, more parameters of `GenerationConfig`, as `top_p`.
         batch_size: Number of prompts at a time.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of completed prompts after each batch.
@@ -235,8 +235,8 @@ def sample_with_transformers(
 def _inference_mode(model: Any) -> Iterator[None]:
     """Switch a model to inference within the block, and put its modes back afterwards.
 
-    On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back only
-    if the model was in training mode when `generate` was called (unsloth/models/llama.py,
+    On a GPU Unsloth's `generate` clears gradient checkpointing on every module, and puts it back
+    only if the model was in training mode when `generate` was called (unsloth/models/llama.py,
     `unsloth_fast_generate`). Therefore Unsloth's own pair of functions switches such a model.
     """
     if not hasattr(model, "for_training"):

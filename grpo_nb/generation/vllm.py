@@ -1,9 +1,10 @@
 """Sampling through the vLLM engine that shares a model's weights, with the LoRA as it is now.
 
-Arguments and result are those of `CpuEngine.sample`. Prompts go in as token ids: vLLM would tokenize
-a text again, and a template that writes the beginning-of-text token would then have two. The calls
-are checked against the signatures in vLLM's and Unsloth's source (tests/data/vllm_facts.json), by
-`make test-vllm` with a real engine on a CPU, and by `make gpu-check` on a GPU.
+Arguments and result are those of `CpuEngine.sample`. Prompts go in as token ids: vLLM would
+tokenize a text again, and a template that writes the beginning-of-text token would then have two.
+The calls are checked against the signatures in vLLM's and Unsloth's source
+(tests/data/vllm_facts.json), by `make test-vllm` with a real engine on a CPU, and by `make
+gpu-check` on a GPU.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def model_runner_name(model: Any) -> str:
 
 
 def is_adapter_on(model: Any) -> bool:
-    """Return True if the LoRA takes part in the computation, as it does outside `disable_adapter()`."""
+    """Return True if the LoRA takes part, so not within PEFT's `disable_adapter()`."""
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
     return bool(layers) and not any(getattr(layer, "disable_adapters", False) for layer in layers)
 
@@ -160,8 +161,9 @@ def sample_with_vllm(
     drop_leftovers(model)
     adapter = None
     if is_adapter_on(model):
-        # The adapter as it is at this moment. With `load_tensors=True`, as in Unsloth's trainer, the
-        # tensors are handed over in memory; only the adapter's configuration goes over the disk.
+        # The adapter as it is at this moment. With `load_tensors=True`, as in Unsloth's trainer,
+        # the tensors are handed over in memory; only the adapter's configuration goes over the
+        # disk.
         adapter = model.load_lora(_adapter_folder().name, load_tensors=True)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],

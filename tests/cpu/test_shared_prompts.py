@@ -92,7 +92,7 @@ def test_shared_prompts_in_bfloat16_err_no_more_than_stock() -> None:
 
 
 def test_shared_prompts_with_dropout_keep_the_distribution() -> None:
-    """Means over many masks agree; in one pass, completions of a group share their prompt's mask."""
+    """Means over many masks agree, though completions of a group share their prompt's mask."""
     model = lora_model(dropout=0.2).train()
     ids, mask, length = batch([PROMPTS[0]], [0] * 2, [3, 3])
     count = 200

@@ -1,4 +1,4 @@
-"""The kit drives a real vLLM without a GPU: its text is transformers', and weights stay as they are.
+"""The kit drives a real vLLM without a GPU: transformers' text, and unchanged weights.
 
 vLLM's own build for a CPU is the same Python code that requirements-gpu.txt pins. Only a GPU has
 memory that is given back in sleep, 4 bit and CUDA graphs: they are left to the stand-in of
@@ -221,7 +221,7 @@ def test_vllm_sees_the_adapter_after_an_optimizer_step(loaded, prompts) -> None:
 def test_interrupt_leaves_an_engine_that_answers(
     model, prompts, monkeypatch: pytest.MonkeyPatch, is_computed: bool
 ) -> None:
-    """A real Ctrl-C between scheduling and computing, where it nearly always falls, and after it."""
+    """A real Ctrl-C between scheduling and computing, where most fall, and after it."""
     expected = sample_with_vllm(model, prompts, generation_config())
     engine = model.vllm_engine.llm_engine
     executor = engine.model_executor

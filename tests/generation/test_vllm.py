@@ -1,7 +1,7 @@
 """Sampling through vLLM, with a stand-in engine that has vLLM's signatures.
 
-The tests look at what the engine is given, and that nothing is left in it. The text of a real engine is
-tested in test_real_vllm.py.
+The tests look at what the engine is given, and that nothing is left in it. The text of a real
+engine is tested in test_real_vllm.py.
 """
 
 import collections
