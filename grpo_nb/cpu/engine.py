@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.models.samples import Samples
 
 import_unsloth()
 
@@ -68,12 +67,15 @@ class CpuEngine:
         """
         return shared_prompts.batch_obstacle(input_ids, attention_mask, length)
 
-    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.
 
         Args:
             prompts: N lists of token ids. Repeat a prompt for each completion of its group.
             config: Length, special tokens and sampling parameters.
+
+        Returns:
+            N completions as token ids, up to and with the end token.
         """
         return sample(self.model, prompts, config, self._folded)
 

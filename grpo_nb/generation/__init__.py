@@ -1,6 +1,6 @@
-"""Text from a model, whichever engine writes it: the kit's loop on a CPU, vLLM, Unsloth or llama.cpp.
+"""Text from a model, by the CPU engine, vLLM, Unsloth, transformers or llama.cpp.
 
-Not here: loading a model (`models`), and what its text is worth (`rewards`).
+Loading a model is in `models`; scoring its text is in `scoring`.
 """
 
 from grpo_nb.generation.choice import EngineChoice, choose_engine

@@ -1,7 +1,7 @@
 """`choose_engine`: which engine samples from a model, and why it is not a faster one.
 
 vLLM is the fastest, on a GPU. On a CPU it is the kit's `CpuEngine`, which computes each distinct
-prompt once. Everything else is sampled by `model.generate`, of Unsloth or of transformers.
+prompt once. All other models are sampled by `model.generate`, of Unsloth or of transformers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class EngineChoice:
     """Reason why vLLM does not sample, with what to do; None if it does."""
     why_not_cpu_engine: str | None
     """Reason why the `CpuEngine` cannot run the model; None if it can."""
-    is_vllm_missed: bool = False
-    """True if the model was loaded with `fast_inference`, and vLLM does not sample."""
+    is_vllm_missed: bool
+    """True if the model was loaded with `fast_inference`, but vLLM does not sample."""
 
     @property
     def is_vllm(self) -> bool:
@@ -52,14 +52,17 @@ def choose_engine(
     """Return the engine that will sample from a model as it is, and why it is not a faster one.
 
     Args:
-        model: The loaded model, or None for the engine that a model of these settings would get.
-        settings: Of the run. Without them only the model decides.
-        longest_row: Tokens of the longest prompt and completion together; by default the most that
-            the settings allow.
+        model: Loaded model, or None to ask which engine a model of these settings would get.
+        settings: Settings of the run. Without them only the model decides.
+        longest_row: Tokens of the longest prompt and completion together. The default is the most
+            that the settings allow.
+
+    Raises:
+        TypeError: Neither a model nor settings are given.
 
     >>> from grpo_nb.config.settings import Settings
-    >>> choose_engine(None, Settings(fast_inference=True)).why_not_vllm  # without a GPU
-    'vLLM needs a GPU (fast_inference=False says that you want it so)'
+    >>> choose_engine(None, Settings()).name  # on a machine without a GPU
+    "the kit's rollout on a CPU"
     """
     if settings is not None and longest_row is None:
         longest_row = settings.max_prompt_length + settings.max_completion_length
@@ -74,13 +77,12 @@ def choose_engine(
     else:
         name = "transformers' own generation"
     record = None if model is None else record_of_model(model)
+    has_missed_vllm = record is not None and record.why_not_vllm != ""
     return EngineChoice(
         name=name,
         why_not_vllm=why_not_vllm,
         why_not_cpu_engine=why_not_cpu_engine,
-        is_vllm_missed=why_not_vllm is not None
-        and record is not None
-        and bool(record.why_not_vllm),
+        is_vllm_missed=has_missed_vllm and why_not_vllm is not None,
     )
 
 
@@ -89,6 +91,7 @@ def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> st
     if model is None:
         if settings is None:
             raise TypeError("choose_engine(None) needs settings: choose_engine(None, settings).")
+        # Nothing is loaded, so vLLM is not imported for the answer, which would take seconds.
         obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
         return None if obstacle is None else str(obstacle)
     if has_engine(model):
@@ -105,9 +108,9 @@ def _cpu_engine_reason(
 ) -> str | None:
     """Return why the `CpuEngine` cannot run the model, or None if it can."""
     if settings is not None and not settings.shared_prompts:
-        return "it is switched off"
+        return "shared_prompts=False switches it off"
     if model is None:
-        return None if find_gpu() is None else "That is for CPUs."
+        return None if find_gpu() is None else "it is for CPUs only"
     from grpo_nb.cpu.engine import CpuEngine
 
     return CpuEngine.obstacle(model, longest_row)

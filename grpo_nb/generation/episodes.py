@@ -1,6 +1,6 @@
-"""Run episodes outside of a training, with TRL's own tool loop.
+"""Episodes outside of a training: held-out questions and baselines, with TRL's own tool loop.
 
-Held-out questions and a baseline are answered as in a training. Sampling is the caller's.
+Following TRL's loop, an episode here has the same tokens as in a training.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from typing import Any
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.tasks.tools import Tools, refusing
-from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop, tool_loop_trainer
+from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop
 
 
 def tool_template(tokenizer: Any) -> str | None:
-    """Set how calls are read, as TRL does, and return the chat template that TRL would train with.
+    """Return the chat template that TRL would train tools with.
+
+    As in TRL's trainer, the tokenizer is also given the schema by which tool calls are read.
+
+    Args:
+        tokenizer: Tokenizer with a chat template.
 
     Returns:
-        None if the tokenizer's own template serves.
+        The template, or None if the tokenizer's own template serves.
 
     Raises:
         ValueError: The template has no place for tools, its calls cannot be read, or the pad token
@@ -28,8 +33,9 @@ def tool_template(tokenizer: Any) -> str | None:
     trl = chat_template_functions()
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
         raise ValueError(
-            f"the pad token of this tokenizer is the token that ends a turn ({tokenizer.eos_token}): on a GPU Unsloth would "
-            "take the end of each turn for padding, and train on a wrong gradient. Give it another: "
+            "the pad token of this tokenizer is the token that ends a turn "
+            f"({tokenizer.eos_token}). On a GPU Unsloth would take the end of each turn for "
+            "padding, and train on a wrong gradient. Set another: "
             "tokenizer.pad_token = '<|endoftext|>'."
         )
     try:
@@ -42,39 +48,11 @@ def tool_template(tokenizer: Any) -> str | None:
         return trl.get_training_chat_template(tokenizer)
     except ValueError as error:
         raise ValueError(
-            f"the chat template of this model cannot be trained with tools ({error}). Those of Qwen 2.5 and 3, Llama 3.1 and "
-            "3.2, Gemma 4, gpt-oss, GLM-4, LFM 2.5 and Nemotron 3 can; to a ChatML model, such as the embedded one, "
-            "gn.models.give_tool_template(tokenizer) gives one."
+            f"the chat template of this model cannot be trained with tools ({error}). Those of "
+            "Qwen 2.5 and 3, Llama 3.1 and 3.2, Gemma 4, gpt-oss, GLM-4, LFM 2.5 and Nemotron 3 "
+            "can. For a ChatML model, such as the embedded one, "
+            "gn.models.give_tool_template(tokenizer) sets one."
         ) from error
-
-
-def episode_trainer(
-    model: Any,
-    tokenizer: Any,
-    tools: Tools,
-    *,
-    max_completion_length: int,
-    chat_template_kwargs: Mapping[str, Any],
-) -> Any:
-    """Return TRL's trainer with the attributes that its tool loop reads, and nothing else.
-
-    Args:
-        model: For the longest sequence that its configuration allows.
-        tokenizer: With a template for tools.
-        tools: The tools.
-        max_completion_length: Tokens of a whole episode, results of tools included.
-        chat_template_kwargs: Further arguments of the chat template.
-    """
-    chat_template = tool_template(tokenizer)
-    return tool_loop_trainer(
-        model.config,
-        tokenizer,
-        schemas=tools.schemas,
-        rounds=tools.rounds,
-        max_completion_length=max_completion_length,
-        chat_template=chat_template,
-        chat_template_kwargs=chat_template_kwargs,
-    )
 
 
 def run_episodes(
@@ -87,14 +65,14 @@ def run_episodes(
     sample: Callable[[Sequence[Sequence[int]]], list[list[int]]],
     end_tokens: set[int],
 ) -> list[Completion]:
-    """Run episodes that `Tools.begin` has started.
+    """Run the episodes that `Tools.begin` started, and return them as completions.
 
     Args:
-        trainer: From `episode_trainer`.
-        tools: The tools.
-        prompts: Messages.
-        prompt_ids: The same as token ids.
-        columns: The environment of each episode, as `Tools.begin` returns it.
+        trainer: Trainer from `upstream.trl.tool_loop_trainer`.
+        tools: Tools of the task.
+        prompts: Messages of each prompt.
+        prompt_ids: The same prompts as token ids.
+        columns: Environment of each episode, as `Tools.begin` returns it.
         sample: Return one completion for each list of token ids.
         end_tokens: Tokens that end a turn.
     """

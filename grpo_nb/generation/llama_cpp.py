@@ -1,8 +1,8 @@
-"""Text from a GGUF file through llama.cpp, as its users will get it: with the chat template that the file itself holds.
+"""Text from a GGUF file through llama.cpp, with the chat template inside the file, as users get it.
 
-llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor unsloth, and cannot take
-the kernel down with it. The package is xllamacpp (MIT): its wheels are built, where those of llama-cpp-python have to be
-compiled.
+llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor
+unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because its wheels
+are built; those of llama-cpp-python have to be compiled.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.host import usable_cores
 
+#: Parameters that `answer(sampling=)` accepts.
+SAMPLING_NAMES = ("top_p", "top_k", "min_p", "seed")
+
 
 class LlamaCppError(RuntimeError):
-    """llama.cpp could not read the file or answer a prompt; the message has its own words."""
+    """llama.cpp could not read the file or answer a prompt. The message is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Completion):
-    """A completion, with the tokens that llama.cpp read, and its log-probabilities."""
+    """A completion with the tokens of its prompt and its log-probabilities, from llama.cpp."""
 
     prompt_ids: tuple[int, ...] = field(repr=False)
+    """Token ids of the prompt, as llama.cpp read it."""
     log_probs: tuple[float | None, ...] = field(repr=False)
-    """Of each token, in nats, before temperature and the other processors. Of several that write one character, such as an
-    emoji, llama.cpp tells the last one's alone: None for the others."""
+    """Log-probability of each token in nats, before temperature and the other samplers. If several
+    tokens write one character, such as an emoji, llama.cpp reports only the last; the others are
+    None."""
 
 
 def answer(
@@ -45,27 +50,29 @@ def answer(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Complete chat prompts with a GGUF file, greedily at temperature 0, in the order given.
+    """Complete chat prompts with a GGUF file, and return the answers in the order of the prompts.
 
-    The chat template is the file's own. Prompts are answered one after the other and without a cache between them, so that
-    an answer does not depend on what else is asked.
+    Prompts are answered one after the other and without a cache between them, so that an answer
+    does not depend on the other prompts.
 
     Args:
-        gguf: The file.
-        prompts: Chat messages, one chat at least.
-        max_completion_length: Tokens.
-        temperature: Above 0, tokens are drawn from the whole vocabulary.
-        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first, which is one more for each
-            that follows.
-        chat_template_kwargs: What the chat template is given beside the messages.
+        gguf: Path of the file. Its own chat template is used.
+        prompts: Chat messages of at least one chat.
+        max_completion_length: Tokens of an answer.
+        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary.
+        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first
+            prompt. Each following prompt has a seed that is one higher.
+        chat_template_kwargs: Further arguments of the chat template.
         report: Called with one line per stage.
-        progress: Called with the number of prompts done.
+        progress: Called with the number of answered prompts.
 
     Raises:
         EnvironmentProblem: xllamacpp is not installed.
         LlamaCppError: llama.cpp cannot read the file, or failed.
+        ValueError: `sampling` has an unknown parameter.
 
-    >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
+    >>> chats = [[{"role": "user", "content": "2 + 2?"}]]
+    >>> answer("model.gguf", chats, max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
     file = Path(gguf)
@@ -74,31 +81,43 @@ def answer(
         "package_folder": str(require_llama_cpp()),
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
-        "sampling": _sampling(temperature, sampling),
+        "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
-        "threads": thread_count(),
+        "threads": int(os.environ.get("OMP_NUM_THREADS") or usable_cores()),
     }
     if report is not None:
         report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
 
-    def count(line: str) -> None:
+    def report_count(line: str) -> None:
         if progress is not None and line.strip().isdigit():
             progress(int(line))
 
+    script = Path(__file__).with_name("llama_cpp_child.py")
     try:
-        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count)
+        rows = run_script(script, request, on_line=report_count)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    lists = ("ids", "prompt_ids", "log_probs")
-    return [
-        Answer(tokens=len(row["ids"]), **row | {name: tuple(row[name]) for name in lists})
-        for row in rows
-    ]
+    answers = []
+    for row in rows:
+        one = Answer(
+            text=row["text"],
+            tokens=len(row["ids"]),
+            is_cut=row["is_cut"],
+            ids=tuple(row["ids"]),
+            prompt_ids=tuple(row["prompt_ids"]),
+            log_probs=tuple(row["log_probs"]),
+        )
+        answers.append(one)
+    return answers
 
 
 def require_llama_cpp() -> Path:
-    """Return where llama.cpp's package was found; raise `EnvironmentProblem` with the line to type if it is not installed."""
-    # Found, not imported: loading llama.cpp into a process that has torch and its OpenMP is what the child is for.
+    """Return the folder in which llama.cpp's package is installed.
+
+    Raises:
+        EnvironmentProblem: It is not installed; with the line that installs it.
+    """
+    # Found, but not imported: llama.cpp is kept out of a process that has torch and its OpenMP.
     spec = importlib.util.find_spec("xllamacpp")
     if spec is None:
         raise EnvironmentProblem(
@@ -108,24 +127,22 @@ def require_llama_cpp() -> Path:
     return Path(spec.origin).parent.parent
 
 
-def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str, Any]:
+def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling parameters as llama.cpp's server takes them."""
     if temperature <= 0:
         return {"temperature": 0.0}
-    if unknown := sorted({*(further or {})} - {"top_p", "top_k", "min_p", "seed"}):
+    unknown = sorted(changes.keys() - set(SAMPLING_NAMES))
+    if unknown:
         raise ValueError(
-            f"sampling = {unknown[0]!r} is not one of top_p, top_k, min_p, seed for a GGUF file."
+            f"sampling = {unknown[0]!r} is not a parameter for a GGUF file. "
+            f"Use {', '.join(SAMPLING_NAMES)}."
         )
-    # transformers' order of the processors, and the whole vocabulary where nothing else is asked for.
-    whole = {
+    whole_vocabulary = {
+        # transformers' order of the processors
         "samplers": ["temperature", "top_k", "top_p", "min_p"],
         "top_k": 0,
         "top_p": 1.0,
         "min_p": 0.0,
         "seed": 0,
     }
-    return {**whole, **(further or {}), "temperature": temperature}
-
-
-def thread_count() -> int:
-    """How many threads llama.cpp may have: what OMP_NUM_THREADS says, else the cores of this process."""
-    return int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
+    return {**whole_vocabulary, **changes, "temperature": temperature}

@@ -1,9 +1,10 @@
-"""Answer chats with a GGUF file through llama.cpp. Runs as a process of its own that imports neither the kit nor unsloth.
+"""Answer chats with a GGUF file through llama.cpp, in a process without the kit and unsloth.
 
-Run by `grpo_nb.core.run_script`. The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat
-messages), `chat_template_kwargs`, `limit`, `sampling` and `threads`. A line with the number of answers so far goes to standard
-output after each.
-The engine is llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
+`grpo_nb.core.processes.run_script` runs this file. The request has `gguf`, `package_folder`
+(where xllamacpp is installed), `prompts` (chat messages), `chat_template_kwargs`, `limit`,
+`sampling` and `threads`. After each answer a line with the number of answers goes to standard
+output. The engine is llama.cpp's own server on this machine's loopback address, behind a key that
+only this process knows.
 """
 
 from __future__ import annotations
@@ -15,95 +16,118 @@ from typing import Any
 
 import httpx
 
-# Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
-_TEMPLATE_TOKENS = 1024
-_TIMEOUT = 3600.0
+#: Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
+TEMPLATE_TOKENS = 1024
+#: llama.cpp allocates its context in blocks of this many tokens.
+CONTEXT_BLOCK = 256
+#: A long answer on a slow CPU takes minutes; after an hour the server counts as stuck.
+TIMEOUT_SECONDS = 3600.0
+
+Post = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
-def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
-    """Load the file; return a function that asks one of the server's addresses, and that keeps the server."""
-    # The package that the kit found, which need not be the first on this process's own path.
+def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Answer every chat of a request."""
+    post = start_server(request)
+    answers = []
+    for number in range(len(request["prompts"])):
+        answers.append(complete(post, request, number))
+        print(len(answers), flush=True)
+    return answers
+
+
+def start_server(request: dict[str, Any]) -> Post:
+    """Load the file, and return a function that posts to the server. It keeps the server alive."""
+    # The package that the kit found need not be the first on this process's own path.
     sys.path.insert(0, request["package_folder"])
     import xllamacpp
 
     key = secrets.token_hex(16)
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
-    # A token is a byte at least, so that this many hold every prompt without asking the tokenizer first.
-    longest = max(
-        sum(len(str(part).encode()) for m in chat for part in m.values())
-        for chat in request["prompts"]
-    )
-    params.n_ctx = -(-(longest + _TEMPLATE_TOKENS + request["limit"]) // 256) * 256
+    tokens = longest_chat(request["prompts"]) + TEMPLATE_TOKENS + request["limit"]
+    blocks = -(-tokens // CONTEXT_BLOCK)
+    params.n_ctx = blocks * CONTEXT_BLOCK
     params.n_parallel = 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = request["threads"]
-    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
-    params.use_jinja, params.warmup, params.offline, params.ui = True, False, True, False
-    params.verbosity = 1  # errors alone
+    params.cpuparams.n_threads = request["threads"]
+    params.cpuparams_batch.n_threads = request["threads"]
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0  # any free port
+    params.api_keys = [key]
+    params.use_jinja = True
+    params.warmup = False
+    params.offline = True
+    params.ui = False
+    params.verbosity = 1  # errors only
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
-    # Not what the environment says: its proxy would be asked for the loopback address too.
-    client = httpx.Client(
-        headers={"Authorization": f"Bearer {key}"}, timeout=_TIMEOUT, trust_env=False
-    )
+    # trust_env=False: a proxy of the environment would be asked for the loopback address too.
+    headers = {"Authorization": f"Bearer {key}"}
+    client = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
 
     def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = client.post(server.listening_address + path, json=body)
-        if answer.is_error:
-            raise SystemExit(f"{path}: {answer.status_code} {answer.text}")
-        return answer.json()
+        response = client.post(server.listening_address + path, json=body)
+        if response.is_error:
+            raise SystemExit(f"{path}: {response.status_code} {response.text}")
+        return response.json()
 
     return post
 
 
-def complete(
-    post: Callable[..., dict[str, Any]], request: dict[str, Any], number: int
-) -> dict[str, Any]:
-    """Render, read and complete one chat of the request."""
-    asked = {
+def longest_chat(chats: list[list[dict[str, Any]]]) -> int:
+    """Return the bytes of the longest chat: an upper bound of its tokens, as a token has a byte."""
+    sizes = []
+    for chat in chats:
+        values = [value for message in chat for value in message.values()]
+        sizes.append(sum(len(str(value).encode()) for value in values))
+    return max(sizes)
+
+
+def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]:
+    """Render, tokenize and complete one chat of the request."""
+    chat = {
         "messages": request["prompts"][number],
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
-    prompt = post("/apply-template", asked)["prompt"]
-    # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
-    ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[
-        "tokens"
-    ]
-    how = {
+    prompt = post("/apply-template", chat)["prompt"]
+    # The flags are those of the server's own chat address: it adds the tokens that the vocabulary
+    # wants in front, and reads special tokens as such.
+    text = {"content": prompt, "add_special": True, "parse_special": True}
+    prompt_ids = post("/tokenize", text)["tokens"]
+    body = {
+        "prompt": prompt,
         "cache_prompt": False,
         "return_tokens": True,
         "n_probs": 1,
         "n_predict": request["limit"],
+        **request["sampling"],
     }
-    how |= request["sampling"]
-    # A seed of its own for each: with one for all, questions would share their draws, and be right or wrong together.
-    if "seed" in how:
-        how["seed"] += number
-    done = post("/completion", {"prompt": prompt, **how})
+    # A seed for each chat: with a common one, sampled answers would be right or wrong together.
+    if "seed" in body:
+        body["seed"] += number
+    completion = post("/completion", body)
+    ids = completion["tokens"]
     return {
-        "prompt_ids": ids, "text": done["content"], "ids": done["tokens"], "is_cut": done["stop_type"] == "limit",
-        "log_probs": log_probs_of(done["tokens"], done.get("completion_probabilities", [])),
-    }  # fmt: skip
+        "prompt_ids": prompt_ids,
+        "text": completion["content"],
+        "ids": ids,
+        "is_cut": completion["stop_type"] == "limit",
+        "log_probs": log_probs_of(ids, completion.get("completion_probabilities", [])),
+    }
 
 
 def log_probs_of(ids: list[int], steps: list[dict[str, Any]]) -> list[float | None]:
-    """For each token its log-probability as llama.cpp tells it, or None.
+    """Return the log-probability of each token, or None where llama.cpp reports none.
 
-    Of the tokens that write one character together, as an emoji, it tells the last one's alone (llama.cpp, process_token of its
-    server: nothing is told while the text ends within a character). So they are matched from the end.
+    If several tokens write one character together, such as an emoji, the server reports only the
+    last (llama.cpp, `process_token` of its server: nothing is reported while the text ends within a
+    character). Therefore steps are matched to tokens from the end.
     """
-    left, found = list(steps), []
+    left = list(steps)
+    log_probs: list[float | None] = []
     for token in reversed(ids):
-        found.append(left.pop()["logprob"] if left and left[-1]["id"] == token else None)
-    return found[::-1]
-
-
-def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Answer every chat."""
-    post, answers = start(request), []
-    for number in range(len(request["prompts"])):
-        answers.append(complete(post, request, number))
-        print(len(answers), flush=True)
-    return answers
+        is_reported = bool(left) and left[-1]["id"] == token
+        log_probs.append(left.pop()["logprob"] if is_reported else None)
+    return log_probs[::-1]

@@ -1,4 +1,4 @@
-"""What sampling gives, whichever engine writes it."""
+"""`Completion`: a generated text, from whichever engine, and the form in which rewards get it."""
 
 from __future__ import annotations
 
@@ -11,43 +11,70 @@ from grpo_nb.tasks.episodes import final_text, transcript
 
 @dataclass(frozen=True)
 class Completion:
-    """One generated completion."""
+    """One generated completion, or one episode with tools."""
 
     text: str
-    """Of an episode with tools the model's last word."""
+    """Generated text. For an episode, the text of the model's last message."""
     tokens: int
-    """How many the model wrote."""
+    """Number of tokens that the model wrote."""
     is_cut: bool
-    """It reached the length limit without an end token, or in its last turn called tools that nobody ran."""
+    """True if it is truncated: it has no end token, or the episode ends before the final answer."""
     ids: tuple[int, ...] = field(default=(), repr=False)
-    """The token ids as sampled, with the end token: what rewards get as `completion_ids`. Of an episode, the model's own."""
+    """Token ids that the model wrote, with the end token. Rewards get them as `completion_ids`."""
     turns: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    """Of an episode: every message, those of tools too."""
+    """Messages of an episode, with the results of tools. Empty without tools."""
     columns: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Of an episode: its environment, as the column that rewards get."""
+    """Environment of an episode, as the column that rewards get. Empty without tools."""
 
     @classmethod
     def of_episode(
-        cls, turns: Sequence[Any], written: Sequence[int], has_ended: bool, columns: Any
+        cls,
+        turns: Sequence[Mapping[str, Any]],
+        written: Sequence[int],
+        has_ended: bool,
+        columns: Mapping[str, Any],
     ) -> Completion:
-        """Make one of an episode, of which the model wrote these tokens."""
-        is_cut = (
-            not has_ended or turns[-1].get("role") == "tool" or bool(turns[-1].get("tool_calls"))
+        """Build the completion of an episode.
+
+        Args:
+            turns: Messages of the episode, without the prompt.
+            written: Token ids that the model wrote.
+            has_ended: True if the last of them is an end token.
+            columns: Environment of the episode, as `Tools.begin` returns it.
+        """
+        # An episode can stop at the limit of its rounds: after a tool result, or after a call that
+        # nobody ran.
+        last = turns[-1]
+        has_answer = last.get("role") != "tool" and not last.get("tool_calls")
+        return cls(
+            text=final_text(turns),
+            tokens=len(written),
+            is_cut=not (has_ended and has_answer),
+            ids=tuple(written),
+            turns=tuple(turns),
+            columns=columns,
         )
-        return cls(final_text(turns), len(written), is_cut, tuple(written), tuple(turns), columns)
 
     @property
     def shown(self) -> str:
-        """All that was said and done."""
+        """The text, or for an episode all messages, calls and tool results as text."""
         return transcript(self.turns) if self.turns else self.text
 
 
 def as_scored(
     completions: Sequence[Completion], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Completions and rows as a training hands them to rewards: of an episode every turn, and its environment."""
-    return {
-        "completions": [list(c.turns) if c.turns else c.text for c in completions],
-        "rows": [{**row, **c.columns} for row, c in zip(rows, completions, strict=True)],
-        "completion_ids": [list(c.ids) for c in completions],
-    }
+    """Return completions and rows as the arguments with which `scoring.score` calls rewards.
+
+    As in a training, rewards get every message of an episode, and its environment as a column.
+
+    Args:
+        completions: Completions to score.
+        rows: Row of the task for each completion.
+    """
+    texts = [list(one.turns) if one.turns else one.text for one in completions]
+    ids = [list(one.ids) for one in completions]
+    own_rows = []
+    for row, completion in zip(rows, completions, strict=True):
+        own_rows.append({**row, **completion.columns})
+    return {"completions": texts, "rows": own_rows, "completion_ids": ids}

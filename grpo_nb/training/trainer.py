@@ -197,7 +197,7 @@ class KitTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        return self.engine.sample(prompt_ids, self.generation_config).tokens, None
+        return self.engine.sample(prompt_ids, self.generation_config), None
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         if self.engine is None:

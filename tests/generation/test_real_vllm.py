@@ -1,7 +1,8 @@
-"""The kit drives a real vLLM, without a GPU: what it writes against transformers, and that sampling leaves the weights alone.
+"""The kit drives a real vLLM without a GPU: transformers' text, and unchanged weights.
 
-vLLM's own build for a CPU is the very Python code that requirements-gpu.txt pins. What a GPU alone has stays with the stand-in
-of test_vllm.py and with `make gpu-check`: memory that is given back in sleep, 4 bit, CUDA graphs.
+vLLM's own build for a CPU is the same Python code that requirements-gpu.txt pins. Only a GPU has
+memory that is given back in sleep, 4 bit and CUDA graphs: they are left to the stand-in of
+test_vllm.py and to `make gpu-check`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ from transformers import GenerationConfig
 
 import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
-from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
+from grpo_nb.generation.sampling import sample_with_transformers
+from grpo_nb.generation.vllm import (
+    model_runner_name,
+    sample_with_vllm,
+    sampling_arguments,
+    vllm_rollout_obstacle,
+)
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
@@ -31,37 +38,38 @@ from tests.support.small_models import drawn_log_probs
 
 pytestmark = [needs_vllm, pytest.mark.begins(120)]
 
-LONGEST = 256
+LONGEST_ROW = 256
 LENGTH = 12
 SETTINGS = {
     "max_completion_length": LENGTH,
     "num_generations": 4,
-    "max_prompt_length": LONGEST - LENGTH,
+    "max_prompt_length": LONGEST_ROW - LENGTH,
 }
 
 
 @pytest.fixture(scope="module")
 def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task, str]:
-    """The embedded model in float32 with a LoRA that has an effect, a real engine on it, and questions.
+    """The embedded model in float32 with a LoRA that has an effect, a real engine, and questions.
 
-    The engine starts inside the kit's own loader, as on a GPU.
+    The engine starts inside the kit's own loader, as on a GPU. The last entry is what vLLM logged.
     """
     settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
     model, tokenizer = load_with_engine(settings)
-    said = import_unsloth.said_last()
+    log = import_unsloth.said_last()
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
             torch.nn.init.normal_(weight, std=0.05)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
-    return model, tokenizer, task, said
+    return model, tokenizer, task, log
 
 
 @pytest.fixture
 def model(loaded) -> Iterator[Any]:
-    """The model; whatever a test does with it, the tensors that are trained are bit for bit what they were."""
+    """The model. After each test its trained tensors must be, bit for bit, what they were."""
     before = trained_tensors(loaded[0])
-    assert before and all(weight.dtype == torch.float32 for weight in before.values())
+    assert before
+    assert all(weight.dtype == torch.float32 for weight in before.values())
     yield loaded[0]
     for name, weight in trained_tensors(loaded[0]).items():
         assert torch.equal(weight, before[name]), f"{name} was changed by sampling"
@@ -72,154 +80,197 @@ def prompts(loaded) -> list[list[int]]:
     """Three prompts as token ids."""
     _, tokenizer, task, _ = loaded
     chats = task.holdout["prompt"][:3]
-    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)[
-        "input_ids"
-    ]
+    encoded = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)
+    return encoded["input_ids"]
 
 
-def config(**values: object) -> GenerationConfig:
-    own = {
+def generation_config(**changes: object) -> GenerationConfig:
+    arguments = {
         "max_new_tokens": LENGTH,
         "pad_token_id": 0,
         "eos_token_id": [2],
         "disable_compile": True,
+        "do_sample": False,
+        **changes,
     }
-    return GenerationConfig(**{**own, "do_sample": False, **values})
+    return GenerationConfig(**arguments)
 
 
-def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, capfd) -> None:
-    """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
-    model, _, _, said = loaded
-    assert vllm_problem() is None and has_engine(model) and choose_engine(model).is_vllm
-    assert longest_row(model.vllm_engine) == LONGEST and vllm.vllm_rollout_obstacle(model) is None
-    assert vllm.model_runner_name(model).endswith("(V1)"), "vLLM's build for a CPU has no V2"
-    assert "INFO" in said and "[core.py" in said, (
-        said
-    )  # among the last lines: how long the engine took
+def test_engine_starts_in_the_kits_loader(loaded) -> None:
+    """vLLM asks for the descriptor of stdout while it makes the process group of a process."""
+    model = loaded[0]
+    assert vllm_problem() is None
+    assert has_engine(model)
+    assert choose_engine(model).is_vllm
+    assert longest_row(model.vllm_engine) == LONGEST_ROW
+    assert vllm_rollout_obstacle(model) is None
+    # vLLM's build for a CPU has no V2.
+    assert model_runner_name(model).endswith("(V1)")
+
+
+def test_loader_keeps_the_log_of_vllm(loaded) -> None:
+    """Among its last lines: how long the engine took."""
+    log = loaded[3]
+    assert "INFO" in log, log
+    assert "[core.py" in log, log
+
+
+def test_vllm_shows_warnings_only_but_for_known_ones(loaded, capfd) -> None:
     log = logging.getLogger("vllm.v1.executor.abstract")
     log.info("it slept")
     log.warning("it is warned of")
     log.warning(import_unsloth._NOT_SLEEPING)
     out, err = capfd.readouterr()
-    assert out == "" and err.endswith("it is warned of\n") and err.count("\n") == 1
+    assert out == ""
+    assert err.endswith("it is warned of\n")
+    assert err.count("\n") == 1
 
 
-def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model, prompts) -> None:
-    got = vllm.sample_with_vllm(model, prompts, config())
-    assert got.tokens == sampling._stock_sample(model, prompts, config()).tokens
-    assert got.tokens == CpuEngine(model).sample(prompts, config()).tokens and got.log_probs is None
+def test_vllm_decodes_greedily_as_transformers(model, prompts) -> None:
+    tokens = sample_with_vllm(model, prompts, generation_config())
+    assert tokens == sample_with_transformers(model, prompts, generation_config())
+    assert tokens == CpuEngine(model).sample(prompts, generation_config())
+
+
+def test_vllm_decodes_as_transformers_with_the_adapter_off(model, prompts) -> None:
+    with_adapter = sample_with_vllm(model, prompts, generation_config())
     with model.disable_adapter():
-        base = vllm.sample_with_vllm(model, prompts, config())
-        assert base.tokens == sampling._stock_sample(model, prompts, config()).tokens
-    assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
+        tokens = sample_with_vllm(model, prompts, generation_config())
+        assert tokens == sample_with_transformers(model, prompts, generation_config())
+    assert tokens != with_adapter, "the adapter has no effect, so nothing was tried"
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"top_p": 0.8}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"top_k": 5}]
+    "sampling",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"top_p": 0.8}, id="top-p"),
+        pytest.param({"min_p": 0.1, "repetition_penalty": 1.2}, id="min-p and penalty"),
+        pytest.param({"top_k": 5}, id="top-k"),
+    ],
 )
-def test_log_probabilities_are_those_of_the_distribution_drawn_from(model, prompts, more) -> None:
-    """With transformers' own processors. Measured: within 2e-5."""
-    drawn = config(do_sample=True, temperature=0.8, **{"top_k": 0, **more})
-    torch.manual_seed(3)
-    first = vllm.sample_with_vllm(model, [prompts[0]] * 2, drawn)
-    for tokens, said in zip(first.tokens, first.log_probs, strict=True):
-        assert said == pytest.approx(drawn_log_probs(model, prompts[0], tokens, drawn), abs=1e-4)
+def test_vllm_samples_from_the_distribution_of_transformers(
+    model, prompts, sampling: dict[str, Any]
+) -> None:
+    """By the log-probabilities of its tokens, with transformers' processors. Measured: 2e-5."""
+    from vllm import SamplingParams
 
-
-def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts) -> None:
-    written = vllm.sample_with_vllm(model, prompts, config()).tokens
-    within = written[0][len(written[0]) // 2]
-    two = config(eos_token_id=[2, within])
-    ended = vllm.sample_with_vllm(model, prompts, two).tokens
-    assert ended == CpuEngine(model).sample(prompts, two).tokens
-    assert ended[0] == written[0][: written[0].index(within) + 1]
-    # The model's own end token, where it is not asked for: left to itself vLLM ends there, and the CPU path goes on.
-    own, other = config(max_new_tokens=20), config(max_new_tokens=20, eos_token_id=[5])
-    assert model.generation_config.eos_token_id == [2]
-    with model.disable_adapter():
-        ends = [len(row) for row in vllm.sample_with_vllm(model, prompts, own).tokens]
-        assert min(ends) < 20, "or the test shows nothing"
-        assert (
-            vllm.sample_with_vllm(model, prompts, other).tokens
-            == CpuEngine(model).sample(prompts, other).tokens
-        )
-
-
-def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> None:
-    model, before = loaded[0], trained_tensors(loaded[0])
-    first = vllm.sample_with_vllm(model, prompts, config()).tokens
-    optimizer = torch.optim.AdamW(
-        [weight for weight in model.parameters() if weight.requires_grad], lr=5e-3
+    config = generation_config(do_sample=True, temperature=0.8, **{"top_k": 0, **sampling})
+    # Unsloth starts the engine with `processed_logprobs`: those of the distribution sampled from.
+    params = SamplingParams(**sampling_arguments(config), seed=3, logprobs=0)
+    (output,) = model.fast_generate(
+        [{"prompt_token_ids": prompts[0]}],
+        sampling_params=[params],
+        use_tqdm=False,
+        lora_request=model.load_lora("unused", load_tensors=True),
     )
+    completion = output.outputs[0]
+    tokens = list(completion.token_ids)
+    log_probs = []
+    for token, table in zip(tokens, completion.logprobs, strict=True):
+        log_probs.append(table[token].logprob)
+    expected = drawn_log_probs(model, prompts[0], tokens, config)
+    assert log_probs == pytest.approx(expected, abs=1e-4)
+
+
+def test_vllm_stops_at_the_end_tokens_asked_for(model, prompts) -> None:
+    whole = sample_with_vllm(model, prompts, generation_config())
+    within = whole[0][len(whole[0]) // 2]
+    config = generation_config(eos_token_id=[2, within])
+    tokens = sample_with_vllm(model, prompts, config)
+    assert tokens == CpuEngine(model).sample(prompts, config)
+    assert tokens[0] == whole[0][: whole[0].index(within) + 1]
+
+
+def test_vllm_does_not_stop_at_the_models_own_end_token(model, prompts) -> None:
+    """By default vLLM ends there too, and the CPU path goes on."""
+    assert model.generation_config.eos_token_id == [2]
+    own = generation_config(max_new_tokens=20)
+    other = generation_config(max_new_tokens=20, eos_token_id=[5])
+    with model.disable_adapter():
+        lengths = [len(row) for row in sample_with_vllm(model, prompts, own)]
+        assert min(lengths) < 20, "no completion ended, so nothing was tried"
+        expected = CpuEngine(model).sample(prompts, other)
+        assert sample_with_vllm(model, prompts, other) == expected
+
+
+def test_vllm_sees_the_adapter_after_an_optimizer_step(loaded, prompts) -> None:
+    model = loaded[0]
+    before = trained_tensors(model)
+    first = sample_with_vllm(model, prompts, generation_config())
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=5e-3)
     ids = torch.tensor([prompts[0]])
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     after = trained_tensors(model)
-    second = vllm.sample_with_vllm(model, prompts, config()).tokens
-    assert second == CpuEngine(model).sample(prompts, config()).tokens and second != first
-    assert all(torch.equal(weight, after[name]) for name, weight in trained_tensors(model).items())
+    second = sample_with_vllm(model, prompts, generation_config())
+    assert second == CpuEngine(model).sample(prompts, generation_config())
+    assert second != first
+    for name, weight in trained_tensors(model).items():
+        assert torch.equal(weight, after[name]), f"{name} was changed by sampling"
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name in before:
                 weight.copy_(before[name])
-    assert vllm.sample_with_vllm(model, prompts, config()).tokens == first
+    assert sample_with_vllm(model, prompts, generation_config()) == first
 
 
 @pytest.mark.parametrize("is_computed", [False, True])
-def test_an_interrupt_leaves_an_engine_that_can_be_asked(
-    model, prompts, monkeypatch, is_computed: bool
+def test_interrupt_leaves_an_engine_that_answers(
+    model, prompts, monkeypatch: pytest.MonkeyPatch, is_computed: bool
 ) -> None:
-    """A real Ctrl-C between what is scheduled and what is computed, where it nearly always falls, and behind that."""
-    expected = vllm.sample_with_vllm(model, prompts, config())
+    """A real Ctrl-C between scheduling and computing, where most fall, and after it."""
+    expected = sample_with_vllm(model, prompts, generation_config())
     engine = model.vllm_engine.llm_engine
-    executor, steps = engine.model_executor, []
-    stock = executor.execute_model
+    executor = engine.model_executor
+    original = executor.execute_model
+    steps = []
 
-    def execute_model(*args: Any, **named: Any) -> Any:
-        steps.append(1)
-        computed = stock(*args, **named) if is_computed or len(steps) != 3 else None
-        if len(steps) == 3:
+    def execute_model(*args: Any, **kwargs: Any) -> Any:
+        steps.append("step")
+        is_interrupted = len(steps) == 3
+        result = None
+        if is_computed or not is_interrupted:
+            result = original(*args, **kwargs)
+        if is_interrupted:
             signal.raise_signal(signal.SIGINT)
-        return computed
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(executor, "execute_model", execute_model)
         with pytest.raises(KeyboardInterrupt):
-            vllm.sample_with_vllm(model, prompts, config())
-    assert len(engine.output_processor.request_states) == len(prompts), (
-        "left behind, and it would wait for ever"
-    )
-    assert vllm.sample_with_vllm(model, prompts, config()) == expected
+            sample_with_vllm(model, prompts, generation_config())
+    # They were left behind, and the engine would wait for them for ever.
+    assert len(engine.output_processor.request_states) == len(prompts)
+    assert sample_with_vllm(model, prompts, generation_config()) == expected
 
 
-def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(
-    loaded, model, monkeypatch
+def test_evaluation_baseline_and_lab_ask_the_engine(
+    loaded, model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluation, baseline and the lab: through the engine, and greedily as on a CPU."""
     _, tokenizer, task, _ = loaded
     settings = gn.preset("cpu", model=model.get_base_model().config._name_or_path, **SETTINGS)
-    asked = Mock(side_effect=model.fast_generate)
-    monkeypatch.setattr(model, "fast_generate", asked)
+    fast_generate = Mock(side_effect=model.fast_generate)
+    monkeypatch.setattr(model, "fast_generate", fast_generate)
 
-    def evaluated() -> list[str]:
-        return [
-            row["completion"]
-            for row in gn.evaluate((model, tokenizer), task, settings=settings).rows
-        ]
+    def evaluate() -> list[str]:
+        result = gn.evaluate((model, tokenizer), task, settings=settings)
+        return [row["completion"] for row in result.rows]
 
-    texts = evaluated()
+    texts = evaluate()
+    assert len(texts) == 6
     with monkeypatch.context() as patch:
         patch.setattr(model, "vllm_engine", None)
-        assert texts == evaluated() and len(texts) == 6 and asked.call_count == 1
+        assert texts == evaluate(), "greedily the engine writes what a CPU writes"
     rewards = [gn.rewards.correctness(), gn.rewards.xml_tags()]
-    gate, again = (
-        gn.baseline(model, tokenizer, task, rewards, settings, prompts=2) for _ in range(2)
-    )
-    assert again.tokens == gate.tokens, "the same seed, the same sample"
+    first = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
+    again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
+    assert again.tokens == first.tokens, "the same seed gives the same sample"
     group = sample_group(
         model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH
     )
-    assert [len(call.args[0]) for call in asked.call_args_list] == [6, 8, 2, 8, 2, 4] and len(
-        set(group)
-    ) > 1
+    assert len(set(group)) > 1
+    sizes = [len(call.args[0]) for call in fast_generate.call_args_list]
+    assert sizes == [6, 8, 2, 8, 2, 4]

@@ -1,6 +1,7 @@
-"""Sampling through vLLM, with an engine that has vLLM's signatures: what it is given, and that nothing is left in it.
+"""Sampling through vLLM, with a stand-in engine that has vLLM's signatures.
 
-What a real engine writes stands in test_real_vllm.py.
+The tests look at what the engine is given, and that nothing is left in it. The text of a real
+engine is tested in test_real_vllm.py.
 """
 
 import collections
@@ -8,30 +9,38 @@ import inspect
 import itertools
 import logging
 import sys
-import types
+from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-import unsloth_zoo.vllm_utils  # noqa: F401 before there is a stand-in, for which it would look
+import unsloth_zoo.vllm_utils  # noqa: F401  before there is a stand-in, for which it would look
 from transformers import GenerationConfig
 
 from grpo_nb.cpu import sampler
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
+from grpo_nb.generation.samples import Completion
+from grpo_nb.generation.sampling import generate, sample_with_transformers
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
 from grpo_nb.training import prepare
 from grpo_nb.training.prepare import build_trainer
 from tests.support.signatures import FACTS, parameters_of
 from tests.support.small_models import PROMPTS, lora_model
 
-GENERATE = FACTS["vllm/entrypoints/llm.py:LLM.generate"]
+GENERATE_PARAMETERS = FACTS["vllm/entrypoints/llm.py:LLM.generate"]
 WRITTEN = [5, 9, 2]
+SHORT = PROMPTS[0]
+#: Tokens of prompt and completion that the stand-in was started for.
+LONGEST_ROW = 64
+LONG = PROMPTS[0] * 20
 
 
 class SamplingParams:
-    """Takes what vLLM's takes."""
+    """Takes the parameters of vLLM's class."""
 
     def __init__(self, **values: object) -> None:
         unknown = set(values) - set(FACTS["vllm/sampling_params.py:SamplingParams"])
@@ -40,7 +49,7 @@ class SamplingParams:
 
 
 class RequestState:
-    """The slots of vLLM's Model Runner V2: one for each request, of a fixed number."""
+    """Slots of vLLM's Model Runner V2: one for each request, of a fixed number."""
 
     def __init__(self, slots: int) -> None:
         self.req_id_to_index: dict[str, int] = {}
@@ -58,7 +67,7 @@ class RequestState:
 
 
 class RunnerV2:
-    """What a GPU runs, as far as it keeps requests (vllm/v1/worker/gpu/model_runner.py)."""
+    """Model runner of a GPU, as far as it keeps requests (vllm/v1/worker/gpu/model_runner.py)."""
 
     def __init__(self, slots: int) -> None:
         self.execute_model_state = None
@@ -68,31 +77,40 @@ class RunnerV2:
         return self.req_states.remove_request(req_id) is not None
 
 
-RunnerV2.__module__, RunnerV2.__qualname__ = "vllm.v1.worker.gpu.model_runner", "GPUModelRunner"
+RunnerV2.__module__ = "vllm.v1.worker.gpu.model_runner"
+RunnerV2.__qualname__ = "GPUModelRunner"
 
 
 class FakeEngine:
-    """`vllm.LLM` as Unsloth hands it out: it answers with the same tokens, and loses its way when it is interrupted."""
+    """`vllm.LLM` as Unsloth hands it out: every answer is `WRITTEN`.
+
+    If it is interrupted, it keeps requests that can never end, as vLLM does.
+    """
 
     def __init__(self) -> None:
-        self.calls, self.sleeping, self.slept = [], False, []
-        self.waiting: dict[str, object] = {}
+        self.calls: list[dict[str, Any]] = []
+        self.is_interrupted = False
+        self.is_asleep = False
+        self.sleep_levels: list[tuple[int, ...]] = []
+        # Requests that are not answered yet, and those whose step was interrupted.
+        self.waiting: dict[str, Any] = {}
         self.cut_off: set[str] = set()
         self.numbers = itertools.count()
-        self.is_interrupted = False
-        self.runner = types.SimpleNamespace(execute_model_state=None)  # Model Runner V1
+        self.runner: Any = SimpleNamespace(execute_model_state=None)  # Model Runner V1
         self.finished: list[str] = []  # `finished_req_ids`, reported once by the next step
-        self.core = types.SimpleNamespace(
-            batch_queue=None
-        )  # of an engine that has one step under way
-        self.llm_engine = types.SimpleNamespace(
-            is_sleeping=lambda: self.sleeping,
-            engine_core=types.SimpleNamespace(engine_core=self.core),
-            output_processor=types.SimpleNamespace(request_states=self.waiting),
+        self.core = SimpleNamespace(batch_queue=None)  # for one step at a time
+        model_config = SimpleNamespace(max_model_len=LONGEST_ROW)
+        self.llm_engine = SimpleNamespace(
+            is_sleeping=lambda: self.is_asleep,
+            engine_core=SimpleNamespace(engine_core=self.core),
+            output_processor=SimpleNamespace(request_states=self.waiting),
             abort_request=self.abort_request,
-            collective_rpc=lambda method: [method(types.SimpleNamespace(model_runner=self.runner))],
-            vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
+            collective_rpc=self.call_in_worker,
+            vllm_config=SimpleNamespace(model_config=model_config),
         )
+
+    def call_in_worker(self, method: Callable[..., Any]) -> list[Any]:
+        return [method(SimpleNamespace(model_runner=self.runner))]
 
     def abort_request(self, request_ids, internal=False):
         assert internal, "the keys of request_states are the engine's own names"
@@ -101,254 +119,201 @@ class FakeEngine:
             self.finished.append(name)
 
     def generate(self, prompts, sampling_params=None, **more):
-        assert set(more) <= set(GENERATE), f"vLLM's generate has no {set(more) - set(GENERATE)}"
-        self.sleeping = False  # Unsloth wakes it
+        unknown = set(more) - set(GENERATE_PARAMETERS)
+        assert not unknown, f"vLLM's generate has no {unknown}"
+        self.is_asleep = False  # Unsloth wakes it
         self.calls.append({"prompts": prompts, "sampling_params": sampling_params, **more})
-        new = {f"{next(self.numbers)}-own": one for one in sampling_params[: len(prompts)]}
+        new = {f"{next(self.numbers)}-own": params for params in sampling_params}
         self.waiting |= new
         outputs = []
-        while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
-            assert not self.core.batch_queue or len(self.core.batch_queue) < 2, (
-                "as step_with_batch_queue asserts"
-            )
-            if self.runner.execute_model_state is not None:
-                raise RuntimeError("sample_tokens() must be called after execute_model()")
-            finished, self.finished = self.finished, []  # as `schedule` empties finished_req_ids
-            if self.is_interrupted and outputs:
-                self.cut_off |= set(self.waiting)
-                self.runner.execute_model_state = "computed"
-                raise KeyboardInterrupt
-            if isinstance(self.runner, RunnerV2):
-                for name in finished:
-                    self.runner._remove_request(name)
-                for name in new:
-                    self.runner.req_states.add_request(name, 2, [1, 2], 0, 12)
+        # As vLLM's `_run_engine`: until nothing is left, whoever asked for it.
+        while self.waiting:
+            self.start_step(new, is_first=not outputs)
             new = {}
             name = next(iter(self.waiting))
-            assert name not in self.cut_off, (
-                "vLLM waits for ever for a request whose step was cut off"
-            )
-            told = [{token: types.SimpleNamespace(logprob=-float(token))} for token in WRITTEN]
+            assert name not in self.cut_off, "vLLM waits for ever for an interrupted request"
+            del self.waiting[name]
             self.finished.append(name)
-            drawn = told if getattr(self.waiting.pop(name), "logprobs", None) == 0 else None
-            outputs.append(
-                types.SimpleNamespace(
-                    outputs=[types.SimpleNamespace(token_ids=WRITTEN, logprobs=drawn)]
-                )
-            )
+            outputs.append(SimpleNamespace(outputs=[SimpleNamespace(token_ids=WRITTEN)]))
         return outputs
+
+    def start_step(self, new: dict[str, Any], *, is_first: bool) -> None:
+        # As `step_with_batch_queue` asserts.
+        assert not self.core.batch_queue or len(self.core.batch_queue) < 2
+        if self.runner.execute_model_state is not None:
+            raise RuntimeError("sample_tokens() must be called after execute_model()")
+        finished = self.finished
+        self.finished = []  # as `schedule` empties finished_req_ids
+        if self.is_interrupted and not is_first:
+            self.cut_off |= set(self.waiting)
+            self.runner.execute_model_state = "computed"
+            raise KeyboardInterrupt
+        if isinstance(self.runner, RunnerV2):
+            for name in finished:
+                self.runner._remove_request(name)
+            for name in new:
+                self.runner.req_states.add_request(name, 2, [1, 2], 0, 12)
 
     def sleep(self, *levels: int) -> None:
         assert len(levels) <= len(FACTS["vllm/entrypoints/llm.py:LLM.sleep"])
-        self.slept.append(levels)
-        self.sleeping = True
+        self.sleep_levels.append(levels)
+        self.is_asleep = True
 
 
 @pytest.fixture
-def with_engine(monkeypatch: pytest.MonkeyPatch):
-    """A small model as Unsloth's `patch_peft_fast_inference` leaves it."""
-    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(SamplingParams=SamplingParams))
-    model, engine = lora_model(), FakeEngine()
-    parameters = parameters_of("unsloth_zoo/vllm_utils.py", "load_lora")[1:]  # the model is bound
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A small model with an engine, as Unsloth's `patch_peft_fast_inference` leaves it."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=SamplingParams))
+    model = lora_model()
+    engine = FakeEngine()
+    # The first parameter is the model, which is bound.
+    parameters = parameters_of("unsloth_zoo/vllm_utils.py", "load_lora")[1:]
 
     def load_lora(save_directory, **more):
-        assert set(more) <= set(parameters) and more == {"load_tensors": True}, (
-            "the tensors that are trained"
-        )
+        assert set(more) <= set(parameters)
+        assert more == {"load_tensors": True}, "vLLM gets the tensors that are trained"
         return "the adapter"
 
-    model.vllm_engine, model.fast_generate, model.load_lora = engine, engine.generate, load_lora
+    model.vllm_engine = engine
+    model.fast_generate = engine.generate
+    model.load_lora = load_lora
     return model
 
 
-def config(**values: object) -> GenerationConfig:
-    own = {"max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": [2, 7], "disable_compile": True}
-    return GenerationConfig(**{**own, **values})
+def generation_config(**changes: object) -> GenerationConfig:
+    arguments = {
+        "max_new_tokens": 12,
+        "pad_token_id": 0,
+        "eos_token_id": [2, 7],
+        "disable_compile": True,
+        "do_sample": False,
+        **changes,
+    }
+    return GenerationConfig(**arguments)
 
 
-def ask(model, prompts: int = 1, **values: object):
-    return vllm.sample_with_vllm(
-        model, [PROMPTS[0]] * prompts, config(**{"do_sample": False, **values})
-    )
+def ask(model: Any, prompts: int = 1, **changes: object) -> list[list[int]]:
+    return vllm.sample_with_vllm(model, [SHORT] * prompts, generation_config(**changes))
 
 
-def test_the_current_adapter_goes_with_the_request_and_none_where_it_is_off(with_engine) -> None:
-    assert ask(with_engine, 2).tokens == [WRITTEN] * 2
-    with with_engine.disable_adapter():
-        ask(with_engine)
-    first, second = with_engine.vllm_engine.calls
-    assert first["lora_request"] == "the adapter" and second["lora_request"] is None
-    assert first["prompts"][0] == {"prompt_token_ids": PROMPTS[0]}, (
-        "a text would be tokenized again"
-    )
-    assert "prompt_token_ids" in FACTS["vllm/inputs/llm.py:TokensPrompt"]
-
-
-def test_drawing_has_a_seed_for_each_row_out_of_torchs_state_and_gives_log_probabilities(
-    with_engine,
-) -> None:
-    for _ in range(2):
-        torch.manual_seed(5)
-        drawn = ask(with_engine, 4, do_sample=True, top_k=0)
-    assert drawn.log_probs == [[-5.0, -9.0, -2.0]] * 4
-    first, again = (
-        [params.seed for params in call["sampling_params"]]
-        for call in with_engine.vllm_engine.calls
-    )
-    assert first == again and len(set(first)) == 4, (
-        "one seed for all rows makes them one completion"
-    )
-
-
-def test_sampling_parameters_are_those_of_training() -> None:
-    """TRL's own, for the same settings (trl/generation/vllm_generation.py), so that what is shown is what is trained."""
-    drawn = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1}
-    got = sampling_arguments(config(do_sample=True, top_k=0, **drawn))
-    # transformers' 0 is vLLM's -1.
-    assert got.items() >= (drawn | {"max_tokens": 12, "top_k": -1}).items() and got[
-        "stop_token_ids"
-    ] == [2, 7]
-    assert sampling_arguments(config(do_sample=True, top_k=40))["top_k"] == 40
-    assert (
-        sampling_arguments(config(do_sample=False)).items() >= {"temperature": 0.0, "n": 1}.items()
-    )
-    for other in ({"typical_p": 0.5}, {"no_repeat_ngram_size": 3}):
-        with pytest.raises(ValueError, match=f"vLLM does not sample with {next(iter(other))}"):
-            sampling_arguments(config(do_sample=True, **other))
+def interrupt(model: Any, prompts: int) -> None:
+    """Start a sampling that ends in a Ctrl-C after its first answer."""
+    model.vllm_engine.is_interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        ask(model, prompts)
+    model.vllm_engine.is_interrupted = False
 
 
 class FakeTokenizer:
-    eos_token_id, pad_token_id = 2, 0
+    """Renders each chat as a given prompt."""
 
-    def apply_chat_template(self, chats, **_: object):
-        return {"input_ids": [PROMPTS[i % len(PROMPTS)] for i in range(len(chats))]}
+    eos_token_id = 2
+    pad_token_id = 0
 
-    def decode(self, tokens, skip_special_tokens: bool) -> str:
-        return " ".join(str(t) for t in tokens if not (skip_special_tokens and t == 2))
-
-
-def test_generate_asks_once_and_an_engine_that_slept_sleeps_afterwards(with_engine) -> None:
-    engine, tokenizer, done = with_engine.vllm_engine, FakeTokenizer(), []
-    answers = sampling.generate(
-        with_engine, tokenizer, [[]] * 5, max_completion_length=8, progress=done.append
-    )
-    assert len(engine.calls) == 1 and done == [5] and engine.slept == []
-    assert answers[0] == sampling.Completion("5 9", 3, False, tuple(WRITTEN))
-    engine.sleeping = True
-    sampling.generate(with_engine, tokenizer, [[]], max_completion_length=4)
-    assert engine.slept == [(1,)] and engine.sleeping
-    with_engine.fast_generate = None
-    with pytest.raises(TypeError):
-        sampling.generate(with_engine, tokenizer, [[]], max_completion_length=4)
-    assert engine.sleeping
-
-
-def build_a_trainer(model) -> None:
-    """As far as sampling goes: it would sample from the same engine."""
-    with pytest.raises(AttributeError):  # there are no settings
-        build_trainer(types.SimpleNamespace(model=model, engine=choose_engine(model)))
-
-
-def test_training_and_sampling_on_a_cpu_watch_for_other_programs(monkeypatch) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(prepare, "yield_cores", lambda: started.append("training"))
-    monkeypatch.setattr(sampler, "yield_cores", lambda: started.append("sampling"))
-    model = lora_model()
-    build_a_trainer(model)
-    CpuEngine(model).sample([PROMPTS[0]], config(do_sample=False))
-    assert started == ["training", "sampling"]
-
-
-def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:
-    """And steps under way are waited for and dropped. With vLLM's own names; on the engine itself in test_real_vllm.py."""
-    engine, waited = with_engine.vllm_engine, []
-
-    class Step(Future):
-        def result(self, timeout=None):
-            waited.append(self)
-            raise RuntimeError("the step failed")
-
-    older, newer = Step(), Step()
-    for queue in (
-        None,
-        collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2),
-    ):
-        engine.is_interrupted = True
-        with pytest.raises(KeyboardInterrupt):
-            ask(with_engine, 3)
-        engine.is_interrupted = False
-        assert len(engine.waiting) == 2, "or the test shows nothing"
-        engine.core.batch_queue = queue
-        assert ask(with_engine).tokens == [WRITTEN]
-    assert waited == [older, newer] and not engine.core.batch_queue
-    engine.waiting["left"] = ()
-    build_a_trainer(with_engine)
-    assert not engine.waiting
-
-
-def test_stand_in_of_runner_v2_has_vllms_signatures() -> None:
-    states = "vllm/v1/worker/gpu/states.py:RequestState"
-    remove = FACTS["vllm/v1/worker/gpu/model_runner.py:GPUModelRunner._remove_request"]
-    for function, parameters in (
-        (RunnerV2._remove_request, remove),
-        (RequestState.add_request, FACTS[f"{states}.add_request"]),
-        (RequestState.remove_request, FACTS[f"{states}.remove_request"]),
-    ):
-        assert list(inspect.signature(function).parameters)[1:] == parameters
-    assert list(vars(RequestState(1))) == FACTS[f"{states}.__init__ sets"]
-
-
-def test_interrupts_leave_all_slots_of_runner_v2_free(with_engine) -> None:
-    """A step that is cut off takes with it which requests have finished; their slots stay taken."""
-    engine = with_engine.vllm_engine
-    engine.runner = RunnerV2(slots=3)
-    for _ in range(4):  # more often than there are slots
-        engine.is_interrupted = True
-        with pytest.raises(KeyboardInterrupt):
-            ask(with_engine, 2)
-        engine.is_interrupted = False
-        assert ask(with_engine).tokens == [WRITTEN]
-
-
-def test_model_runner_name_tells_v1_from_v2(with_engine) -> None:
-    assert vllm.model_runner_name(with_engine) == "types.SimpleNamespace (V1)"
-    with_engine.vllm_engine.runner = RunnerV2(slots=1)
-    expected = "vllm.v1.worker.gpu.model_runner.GPUModelRunner (V2)"
-    assert vllm.model_runner_name(with_engine) == expected
-
-
-def test_models_state_that_vllm_does_not_sample_is_an_obstacle(with_engine) -> None:
-    with_engine.add_adapter("other", with_engine.peft_config["default"])
-    with_engine.set_adapter("other")
-    assert "other" in vllm_rollout_obstacle(with_engine)
-    with_engine.set_adapter("default")
-    assert vllm_rollout_obstacle(with_engine) is None
-    with_engine.merge_adapter()
-    assert "merged" in vllm_rollout_obstacle(with_engine)
-    assert "without vLLM" in vllm_rollout_obstacle(lora_model())
-
-
-LONG, SHORT = PROMPTS[0] * 20, PROMPTS[0]  # the stand-in was started for 64 tokens
-
-
-class OfGivenPrompts(FakeTokenizer):
     def __init__(self, *prompts: list[int]) -> None:
         self.prompts = prompts
 
     def apply_chat_template(self, chats, **_: object):
         return {"input_ids": list(self.prompts)}
 
+    def decode(self, tokens, skip_special_tokens: bool) -> str:
+        shown = [token for token in tokens if not (skip_special_tokens and token == 2)]
+        return " ".join(map(str, shown))
 
-def generated(model, *prompts: list[int], **more: object) -> list[sampling.Completion]:
-    asked = {"max_completion_length": 8, **more}
-    return sampling.generate(model, OfGivenPrompts(*prompts), [[]] * len(prompts), **asked)
+
+def complete(model: Any, *prompts: list[int], **changes: Any) -> list[Completion]:
+    arguments = {"max_completion_length": 8, **changes}
+    return generate(model, FakeTokenizer(*prompts), [[]] * len(prompts), **arguments)
 
 
-def test_only_prompts_beyond_the_room_leave_vllm(with_engine, caplog) -> None:
+# What the engine is given
+
+
+def test_engine_gets_token_ids_and_the_current_adapter(model: Any) -> None:
+    assert ask(model, 2) == [WRITTEN, WRITTEN]
+    (call,) = model.vllm_engine.calls
+    assert call["lora_request"] == "the adapter"
+    # A text would be tokenized again.
+    assert call["prompts"][0] == {"prompt_token_ids": SHORT}
+    assert "prompt_token_ids" in FACTS["vllm/inputs/llm.py:TokensPrompt"]
+
+
+def test_engine_gets_no_adapter_if_it_is_off(model: Any) -> None:
+    with model.disable_adapter():
+        ask(model)
+    assert model.vllm_engine.calls[0]["lora_request"] is None
+
+
+def test_sampled_rows_have_their_own_seeds_from_torchs_state(model: Any) -> None:
+    seeds = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        ask(model, 4, do_sample=True, top_k=0)
+        seeds.append([params.seed for params in model.vllm_engine.calls[-1]["sampling_params"]])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 4, "rows with one seed would be one completion"
+
+
+def test_sampling_arguments_are_those_of_training() -> None:
+    """For the same settings TRL uses these (trl/generation/vllm_generation.py)."""
+    sampled = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1}
+    arguments = sampling_arguments(generation_config(do_sample=True, top_k=0, **sampled))
+    # transformers' top_k=0 is vLLM's -1.
+    expected = {**sampled, "max_tokens": 12, "top_k": -1, "stop_token_ids": [2, 7]}
+    assert arguments.items() >= expected.items()
+
+
+def test_sampling_arguments_keep_top_k() -> None:
+    assert sampling_arguments(generation_config(do_sample=True, top_k=40))["top_k"] == 40
+
+
+def test_sampling_arguments_decode_greedily_at_temperature_0() -> None:
+    arguments = sampling_arguments(generation_config())
+    assert arguments["temperature"] == 0.0
+    assert arguments["n"] == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("typical_p", 0.5), ("no_repeat_ngram_size", 3)])
+def test_sampling_parameter_that_vllm_lacks_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"vLLM does not sample with {name}"):
+        sampling_arguments(generation_config(do_sample=True, **{name: value}))
+
+
+# `generate` with an engine
+
+
+def test_generate_asks_the_engine_once(model: Any) -> None:
     done: list[int] = []
-    own = with_engine.vllm_engine
-    answers = generated(with_engine, SHORT, LONG, SHORT, progress=done.append)
-    assert [len(call["prompts"]) for call in own.calls] == [2]
+    answers = complete(model, *[SHORT] * 5, progress=done.append)
+    assert len(model.vllm_engine.calls) == 1
+    assert done == [5]
+    assert answers[0] == Completion("5 9", 3, False, tuple(WRITTEN))
+
+
+def test_generate_leaves_an_engine_awake_that_was_awake(model: Any) -> None:
+    complete(model, SHORT)
+    assert model.vllm_engine.sleep_levels == []
+
+
+def test_generate_puts_an_engine_back_to_sleep(model: Any) -> None:
+    model.vllm_engine.is_asleep = True
+    complete(model, SHORT)
+    assert model.vllm_engine.sleep_levels == [(1,)]
+    assert model.vllm_engine.is_asleep
+
+
+def test_generate_puts_an_engine_back_to_sleep_after_an_error(model: Any) -> None:
+    model.vllm_engine.is_asleep = True
+    model.fast_generate = None
+    with pytest.raises(TypeError):
+        complete(model, SHORT)
+    assert model.vllm_engine.is_asleep
+
+
+def test_only_prompts_that_do_not_fit_leave_vllm(model: Any, caplog: Any) -> None:
+    done: list[int] = []
+    answers = complete(model, SHORT, LONG, SHORT, progress=done.append)
+    assert [len(call["prompts"]) for call in model.vllm_engine.calls] == [2]
     assert [answer.ids == tuple(WRITTEN) for answer in answers] == [True, False, True]
     assert done == [2, 3]
     (record,) = caplog.records
@@ -357,89 +322,228 @@ def test_only_prompts_beyond_the_room_leave_vllm(with_engine, caplog) -> None:
     assert f"{len(LONG)} tokens" in record.getMessage()
 
 
-def test_long_prompt_gets_the_answer_of_the_path_without_vllm(with_engine) -> None:
-    mixed = generated(with_engine, SHORT, LONG, SHORT)[1]
-    with_engine.vllm_engine = None
-    assert generated(with_engine, LONG) == [mixed]
+def test_long_prompt_gets_the_answer_of_the_path_without_vllm(model: Any) -> None:
+    mixed = complete(model, SHORT, LONG, SHORT)[1]
+    model.vllm_engine = None
+    assert complete(model, LONG) == [mixed]
 
 
-def test_engine_sleeps_again_before_the_long_prompts(with_engine, monkeypatch) -> None:
+def test_engine_sleeps_before_the_long_prompts_run(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Awake, its cache holds the memory that the other path needs."""
-    engine, slept = with_engine.vllm_engine, []
-    engine.sleeping = True
-    own = CpuEngine.sample
-    monkeypatch.setattr(
-        CpuEngine, "sample", lambda *a, **k: slept.append(engine.sleeping) or own(*a, **k)
-    )
-    generated(with_engine, SHORT, LONG)
-    assert slept == [True]
+    engine = model.vllm_engine
+    engine.is_asleep = True
+    was_asleep = []
+    original = CpuEngine.sample
+
+    def sample(*args: Any, **kwargs: Any) -> list[list[int]]:
+        was_asleep.append(engine.is_asleep)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(CpuEngine, "sample", sample)
+    complete(model, SHORT, LONG)
+    assert was_asleep == [True]
 
 
-@pytest.mark.parametrize(("length", "calls"), [(64, 1), (65, 0)])
-def test_prompt_that_just_fits_stays_with_vllm(with_engine, caplog, length, calls) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "calls"),
+    [pytest.param(LONGEST_ROW, 1, id="fits"), pytest.param(LONGEST_ROW + 1, 0, id="too long")],
+)
+def test_prompt_that_just_fits_stays_with_vllm(
+    model: Any, caplog: Any, tokens: int, calls: int
+) -> None:
     """vLLM reports a completion that it truncated itself as if it had reached its own limit."""
-    generated(with_engine, SHORT, max_completion_length=length - len(SHORT))
-    assert len(with_engine.vllm_engine.calls) == calls
+    complete(model, SHORT, max_completion_length=tokens - len(SHORT))
+    assert len(model.vllm_engine.calls) == calls
     assert len(caplog.records) == 1 - calls
 
 
-def test_model_that_vllm_cannot_sample_is_reported(with_engine, caplog) -> None:
-    with_engine.merge_adapter()
-    generated(with_engine, SHORT, SHORT)
-    assert with_engine.vllm_engine.calls == []
-    assert "All 2 prompts" in caplog.text and "its adapter is merged" in caplog.text
+def test_model_that_vllm_cannot_sample_is_warned_of(model: Any, caplog: Any) -> None:
+    model.merge_adapter()
+    complete(model, SHORT, SHORT)
+    assert model.vllm_engine.calls == []
+    assert "All 2 prompts" in caplog.text
+    assert "its adapter is merged" in caplog.text
 
 
-def test_model_without_an_engine_is_not_reported(caplog) -> None:
-    generated(lora_model(), SHORT, LONG)
+def test_model_without_an_engine_is_not_warned_of(caplog: Any) -> None:
+    complete(lora_model(), SHORT, LONG)
     assert caplog.records == []
 
 
-def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
-    """On a GPU `generate` clears checkpointing on every module; here by Unsloth's own pair of functions, as it binds them."""
-    model = lora_model().train()
-    layer = model.get_base_model().model.layers[0]
-    layer.gradient_checkpointing = "unsloth"
+def test_rollout_obstacle_names_another_active_adapter(model: Any) -> None:
+    model.add_adapter("other", model.peft_config["default"])
+    model.set_adapter("other")
+    assert "other" in vllm_rollout_obstacle(model)
+    model.set_adapter("default")
+    assert vllm_rollout_obstacle(model) is None
 
-    def for_inference():
+
+def test_rollout_obstacle_names_a_merged_adapter(model: Any) -> None:
+    model.merge_adapter()
+    assert "merged" in vllm_rollout_obstacle(model)
+
+
+def test_rollout_obstacle_names_a_model_without_engine() -> None:
+    assert "without vLLM" in vllm_rollout_obstacle(lora_model())
+
+
+# Interrupts. On a real engine: test_real_vllm.py
+
+
+class FailedStep(Future):
+    """A step of the engine that was under way at an interrupt."""
+
+    def __init__(self, waited: list[Future]) -> None:
+        super().__init__()
+        self.waited = waited
+
+    def result(self, timeout=None):
+        self.waited.append(self)
+        raise RuntimeError("the step failed")
+
+
+def test_sampling_after_an_interrupt_drops_its_requests(model: Any) -> None:
+    interrupt(model, 3)
+    assert len(model.vllm_engine.waiting) == 2, "nothing was left, so nothing was tried"
+    assert ask(model) == [WRITTEN]
+
+
+def test_sampling_after_an_interrupt_waits_for_steps_under_way(model: Any) -> None:
+    waited: list[Future] = []
+    older = FailedStep(waited)
+    newer = FailedStep(waited)
+    steps = [(newer, "scheduled", newer), (older, "scheduled", older)]
+    interrupt(model, 3)
+    model.vllm_engine.core.batch_queue = collections.deque(steps, maxlen=2)
+    assert ask(model) == [WRITTEN]
+    assert waited == [older, newer]
+    assert not model.vllm_engine.core.batch_queue
+
+
+def start_training(model: Any) -> None:
+    """Build a trainer as far as it concerns sampling."""
+    with pytest.raises(AttributeError):  # there are no settings
+        build_trainer(SimpleNamespace(model=model, engine=choose_engine(model)))
+
+
+def test_training_after_an_interrupt_drops_its_requests(model: Any) -> None:
+    model.vllm_engine.waiting["left"] = ()
+    start_training(model)
+    assert not model.vllm_engine.waiting
+
+
+def test_interrupts_leave_all_slots_of_runner_v2_free(model: Any) -> None:
+    """The interrupted step would have reported the finished requests; their slots stay taken."""
+    model.vllm_engine.runner = RunnerV2(slots=3)
+    for _ in range(4):  # more often than there are slots
+        interrupt(model, 2)
+        assert ask(model) == [WRITTEN]
+
+
+RUNNER_FACTS = "vllm/v1/worker/gpu/model_runner.py:GPUModelRunner"
+STATE_FACTS = "vllm/v1/worker/gpu/states.py:RequestState"
+
+
+@pytest.mark.parametrize(
+    ("function", "facts"),
+    [
+        pytest.param(
+            RunnerV2._remove_request, f"{RUNNER_FACTS}._remove_request", id="_remove_request"
+        ),
+        pytest.param(RequestState.add_request, f"{STATE_FACTS}.add_request", id="add_request"),
+        pytest.param(
+            RequestState.remove_request, f"{STATE_FACTS}.remove_request", id="remove_request"
+        ),
+    ],
+)
+def test_stand_in_of_runner_v2_has_vllms_signatures(function: Any, facts: str) -> None:
+    assert list(inspect.signature(function).parameters)[1:] == FACTS[facts]
+
+
+def test_stand_in_of_runner_v2_has_vllms_attributes() -> None:
+    assert list(vars(RequestState(1))) == FACTS[f"{STATE_FACTS}.__init__ sets"]
+
+
+def test_model_runner_name_shows_v1_and_v2(model: Any) -> None:
+    assert vllm.model_runner_name(model) == "types.SimpleNamespace (V1)"
+    model.vllm_engine.runner = RunnerV2(slots=1)
+    expected = "vllm.v1.worker.gpu.model_runner.GPUModelRunner (V2)"
+    assert vllm.model_runner_name(model) == expected
+
+
+# Without an engine
+
+
+def test_training_and_sampling_on_a_cpu_yield_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(prepare, "yield_cores", lambda: started.append("training"))
+    monkeypatch.setattr(sampler, "yield_cores", lambda: started.append("sampling"))
+    model = lora_model()
+    start_training(model)
+    CpuEngine(model).sample([SHORT], generation_config())
+    assert started == ["training", "sampling"]
+
+
+@pytest.mark.parametrize(
+    ("is_training", "checkpointing"),
+    [pytest.param(True, "unsloth", id="training"), pytest.param(False, False, id="inference")],
+)
+def test_stock_sampling_puts_unsloths_modes_back(is_training: bool, checkpointing: Any) -> None:
+    """On a GPU `generate` clears checkpointing on every module; Unsloth's functions restore it."""
+    model = lora_model()
+    layer = model.get_base_model().model.layers[0]
+
+    def for_inference() -> None:
         layer.gradient_checkpointing = False
         model.eval()
 
-    def for_training(use_gradient_checkpointing):
+    def for_training(use_gradient_checkpointing: Any) -> None:
         layer.gradient_checkpointing = use_gradient_checkpointing
         model.train()
 
-    model.for_inference, model.for_training = for_inference, for_training
-    for is_training, checkpointing in ((True, "unsloth"), (False, False)):
-        model.train(is_training)
-        sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
-        assert (model.training, layer.gradient_checkpointing) == (is_training, checkpointing)
+    model.for_inference = for_inference
+    model.for_training = for_training
+    model.train(is_training)
+    layer.gradient_checkpointing = "unsloth"
+    sample_with_transformers(model, [SHORT], generation_config())
+    assert model.training == is_training
+    assert layer.gradient_checkpointing == checkpointing
+
+
+def test_stock_sampling_keeps_frozen_parts_in_their_mode() -> None:
+    model = lora_model().train()
+    frozen = model.get_base_model().model.layers[0].eval()
+    sample_with_transformers(model, [SHORT], generation_config())
+    assert model.training
+    assert not frozen.training
+
+
+#: As Qwen2.5's generation_config has them. Training samples without them (TRL sets 1.0), and vLLM
+#: does not read them.
+CHECKPOINT_CONFIG = {
+    "repetition_penalty": 1.3,
+    "temperature": 0.7,
+    "top_p": 0.5,
+    "top_k": 5,
+    "do_sample": True,
+}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(
-    temperature: float, monkeypatch
+def test_generate_ignores_the_checkpoints_sampling_config(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Qwen2.5's generation_config has these. Training draws without them (TRL says 1.0), and vLLM does not look there."""
-    model, tokenizer, answers = lora_model(tied=False), FakeTokenizer(), []
-    for own in (
-        {},
-        {
-            "repetition_penalty": 1.3,
-            "temperature": 0.7,
-            "top_p": 0.5,
-            "top_k": 5,
-            "do_sample": True,
-        },
-    ):
-        model.generation_config = GenerationConfig(**own)
-        for is_stock in (
-            False,
-            True,
-        ):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
-            why = "asked for" if is_stock else None
-            monkeypatch.setattr(sampling.CpuEngine, "obstacle", lambda *_, told=why: told)
+    model = lora_model(tied=False)
+    answers = []
+    for own_config in ({}, CHECKPOINT_CONFIG):
+        model.generation_config = GenerationConfig(**own_config)
+        # The kit's own engine, and `model.generate` as on a GPU without vLLM.
+        for obstacle in (None, "asked for"):
+            monkeypatch.setattr(sampling.CpuEngine, "obstacle", lambda *_, reason=obstacle: reason)
             torch.manual_seed(3)
-            asked = {"max_completion_length": 16, "temperature": temperature}
-            answers.append([c.ids for c in sampling.generate(model, tokenizer, [[]] * 4, **asked)])
-    assert answers[0] == answers[1] == answers[2] == answers[3]
+            prompts = [PROMPTS[index] for index in (0, 1, 2, 0)]
+            made = complete(model, *prompts, max_completion_length=16, temperature=temperature)
+            answers.append([completion.ids for completion in made])
+    assert answers == [answers[0]] * 4

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import grpo_nb as gn
-from grpo_nb.models.samples import Samples
 
 PLACES = [
     "barn",
@@ -109,10 +108,8 @@ def speak_for(monkeypatch: Any, tokenizer: Any, ways: int = 4) -> None:
             int(torch.randint(ways, ()))
         ]
 
-    def sample(model: Any, prompts: Any, config: Any, folded: Any) -> Samples:
+    def sample(model: Any, prompts: Any, config: Any, folded: Any) -> list[list[int]]:
         said = [words(tokenizer.decode(prompt)) + "<|im_end|>" for prompt in prompts]
-        return Samples(
-            [tokenizer(text, add_special_tokens=False)["input_ids"] for text in said], None
-        )
+        return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in said]
 
     monkeypatch.setattr("grpo_nb.cpu.engine.sample", sample)
