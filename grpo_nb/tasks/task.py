@@ -19,11 +19,10 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.chat_template import prompt_lengths
-from grpo_nb.tasks.cleaning import as_dataset
+from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
+from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.system_role import NO_SYSTEM_ROLE, is_system_role_lost, merge_system_turn
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
@@ -146,8 +145,9 @@ class Task(Shown):
         Raises:
             ValueError: If no training or no held-out prompt is short enough.
         """
-        if is_system_role_lost(tokenizer, self.template_kwargs) and _has_system_turn(self.train):
-            return self._without_system_turns().fit(tokenizer, max_prompt_length)
+        fitted = self._with_fitted_prompts(tokenizer)
+        if fitted is not self:
+            return fitted.fit(tokenizer, max_prompt_length)
         kept, every = {}, []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
@@ -172,15 +172,18 @@ class Task(Shown):
             self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note)
         )
 
-    def _without_system_turns(self) -> Task:
-        """Return the task with the system prompt at the start of each first user message."""
-        merged = {
-            part: as_dataset(
-                [{**row, "prompt": merge_system_turn(row["prompt"])} for row in getattr(self, part)]
-            )
-            for part in ("train", "holdout")
-        }
-        return dataclasses.replace(self, **merged, notes=(*self.notes, NO_SYSTEM_ROLE))
+    def _with_fitted_prompts(self, tokenizer: Any) -> Task:
+        """Return the task without a system role in its prompts, if the chat template has none."""
+        parts = {}
+        for name in ("train", "holdout"):
+            rows = getattr(self, name)
+            prompts = list(rows["prompt"])
+            fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
+            if fitted == prompts:
+                return self
+            changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
+            parts[name] = as_dataset(changed)
+        return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
         """Return the task with the share of right completions of each training question that was sampled.
@@ -303,10 +306,3 @@ class Task(Shown):
         how = {"tokenize": False, "add_generation_prompt": True, **self.template_kwargs}
         rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
-
-
-def _has_system_turn(rows: Dataset) -> bool:
-    """Say whether a prompt begins with what the system says."""
-    return any(
-        turn["role"] in ("system", "developer") for prompt in rows["prompt"] for turn in prompt[:1]
-    )

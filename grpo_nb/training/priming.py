@@ -28,7 +28,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
-from grpo_nb.tasks.system_role import fit_to_template
+from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.training.prepare import kept_precision, silence
 
 Row = Mapping[str, Any]

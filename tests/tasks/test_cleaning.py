@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.rewards.hidden_tests import read_tests
+from tests.conftest import ROOT
 from tests.tasks.test_answers import WRITTEN
 
 Rows = list[dict[str, Any]]
@@ -79,11 +80,11 @@ def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
 def test_contradictions_are_asked_about() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. contradictory=.drop"
+    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
     with pytest.raises(ValueError, match=told):
         gn.load_task(rows)
     dropped, first = (
-        gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first")
+        gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
     )
     assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
     assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {
@@ -201,11 +202,11 @@ def _chat(first: str) -> list[dict[str, str]]:
 
 def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
     rows = [
-        {"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)
+        {"prompt": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)
     ]
     rows += [
-        {"messages": _chat("case 0")[:3], "team": "billing"},
-        {"messages": [{"role": "robot"}], "team": "billing"},
+        {"prompt": _chat("case 0")[:3], "team": "billing"},
+        {"prompt": [{"role": "robot"}], "team": "billing"},
     ]
     task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
     assert (len(task.train), len(task.holdout)) == (30, 10)
@@ -219,12 +220,12 @@ def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
     )
     with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
         gn.load_task(
-            [*rows, {"messages": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
+            [*rows, {"prompt": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
         )
 
 
 def test_what_is_asked_for_is_put_into_chats() -> None:
-    rows = [{"messages": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
+    rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
     for row in gn.load_task(rows, **asked).train:
         said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
@@ -245,27 +246,32 @@ def test_what_is_asked_for_is_put_into_chats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "keys", "roles"),
+    ("column", "role", "content", "user", "assistant"),
     [
-        ("conversations", ("from", "value"), ("human", "gpt")),
-        ("messages", ("role", "content"), ("user", "assistant")),
+        pytest.param("messages", "role", "content", "user", "assistant", id="messages"),
+        pytest.param("conversations", "from", "value", "human", "gpt", id="ShareGPT"),
     ],
 )
-def test_the_answer_of_a_chat_is_what_the_assistant_says_last(
-    column: str, keys: tuple, roles: tuple
+def test_recipe_for_chats_takes_the_last_reply_as_answer(
+    column: str, role: str, content: str, user: str, assistant: str
 ) -> None:
-    rows = [
-        {
-            column: [
-                dict(zip(keys, turn, strict=True))
-                for turn in zip(roles, (f"{n}?", str(n)), strict=True)
-            ]
-        }
+    data = [
+        {column: [{role: user, content: f"{n}?"}, {role: assistant, content: str(n)}]}
         for n in range(4)
     ]
-    task = gn.load_task(rows, holdout=1)
+    guide = (ROOT / "docs/guide/data.md").read_text()
+    recipe = guide.partition("## Chats")[2].partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"data": data, "gn": gn}
+    exec(recipe, names)
+    task = names["task"]
     assert answers(task) == {f"{n}?": str(n) for n in range(4)}
-    assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
+    assert task.train[0]["prompt"][-1] == {"role": "user", "content": task.train[0]["question"]}
+
+
+def test_chat_column_is_proposed_as_the_prompt() -> None:
+    rows = [{"messages": _chat(f"case {n}"), "team": "a"} for n in range(4)]
+    with pytest.raises(ValueError, match=r'columns=\{"prompt": "messages", "answer": "team"\}'):
+        gn.load_task(rows)
 
 
 def test_dicts_are_answers_in_json() -> None:

@@ -109,7 +109,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
-        ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
+        ("data.txt", ValueError, "'data.txt' is no .csv.*pandas"),
+        ("data.xlsx", FileNotFoundError, "there is no file 'data.xlsx'"),
     ],
 )  # fmt: skip
 def test_what_holds_no_rows_is_told(
@@ -135,6 +136,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list:
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     return asked
+
+
+def test_excel_file_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pandas.DataFrame({"question": ["a?", "b?"], "answer": [7, None]}, dtype=object)
+    monkeypatch.setattr(pandas, "read_excel", lambda path, dtype: frame)
+    (tmp_path / "table.xlsx").touch()
+    read = read_rows(tmp_path / "table.xlsx")
+    assert read.rows == [{"question": "a?", "answer": 7}, {"question": "b?", "answer": None}]
 
 
 def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> None:

@@ -77,10 +77,10 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
         (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
         ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
-        (ROWS, {"columns": {"level": "question"}}, ValueError, "has the part 'level'.*columns=.\"question\": \"level\""),
+        (ROWS, {"columns": {"level": "question"}}, ValueError, "has the part 'level'.*The part comes first: columns="),
         (ROWS, {"columns": {"answer": ["answer", "x"]}}, ValueError, "Only a question may be of several"),
         (ROWS, {"filter": lambda row: False}, ValueError, "left of 20: 20 that filter= leaves out .row 0: question="),
-        (ROWS, {"contradictory": "last"}, ValueError, "contradictory = 'last' is not known here"),
+        (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
     ],
 )  # fmt: skip
 def test_what_makes_no_task_is_told(

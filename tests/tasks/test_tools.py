@@ -243,10 +243,8 @@ def test_rewards_are_checked_on_an_environment_that_has_begun(task: gn.tasks.Tas
 @pytest.mark.parametrize(
     ("tool", "said"),
     [
-        (functools.partial(pow, exp=2), "pow has no type for base"),
         (pow, "pow has no type for base"),
         (max, "has no signature that Python can read"),
-        (functools.partial(max, key=len), "has no signature that Python can read"),
     ],
 )
 def test_builtin_tool_without_types_is_refused(
@@ -254,19 +252,3 @@ def test_builtin_tool_without_types_is_refused(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         task.with_tools(tool)
-
-
-def test_identity_of_partial_tool_has_no_address(task: gn.tasks.Task) -> None:
-    """Else a run with such a tool could not be resumed: each process has its own addresses."""
-
-    def noted(place: str, book: object) -> str:
-        """Read a note.
-
-        Args:
-            place: Where.
-            book: In which book.
-        """
-        return f"{place} {book}"
-
-    one, other = (task.with_tools(functools.partial(noted, book=object())) for _ in range(2))
-    assert one.tools.identity == other.tools.identity
