@@ -212,10 +212,12 @@ def _choose_columns(
     used = {}
     for part, mapped in (columns or {}).items():
         if part not in PARTS:
+            hint = did_you_mean(part, PARTS)
+            if not hint.startswith("; did"):
+                example = json.dumps(known[0], ensure_ascii=False)
+                hint = f'. The part comes first: columns={{"question": {example}}}'
             raise ValueError(
-                f"columns= has the part {part!r}, which is none of {', '.join(PARTS)}"
-                f'{did_you_mean(part, PARTS)} The part comes first: columns={{"question": '
-                f"{json.dumps(known[0], ensure_ascii=False)}}}"
+                f"columns= has the part {part!r}, which is none of {', '.join(PARTS)}{hint}"
             )
         used[part] = _column_names(part, mapped)
     for part in PARTS:
@@ -488,7 +490,8 @@ def _notes_on_packed_answers(answers: Sequence[str], kind: Kind | None) -> list[
             notes.append(
                 f"{len(lists)} of {len(answers)} answers are a list written as text, such as "
                 f"{lists[0]!r:.60}, and the model has to write all of it. If each entry alone is "
-                'right, make them lists first: frame["answer"].map(ast.literal_eval)'
+                'right, make them lists first: frame["answer"] = '
+                '[ast.literal_eval(x) if x[:1] == "[" else x for x in frame["answer"]]'
             )
     separated = [answer for answer in answers if "|" in answer]
     # In LaTeX, | is an absolute value.

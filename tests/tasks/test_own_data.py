@@ -865,7 +865,7 @@ def test_lists_written_as_text_are_noted(golds: list[str], kind: str) -> None:
     task = gn.load_task(rows_of(golds), holdout=1)
     assert task.answers.kind == kind
     assert answers(task) == sorted(golds)
-    assert any('frame["answer"].map(ast.literal_eval)' in note for note in task.notes)
+    assert any("ast.literal_eval(x)" in note for note in task.notes)
 
 
 def test_lists_written_as_text_are_not_noted_with_kind_json() -> None:
