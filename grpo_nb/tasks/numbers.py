@@ -230,7 +230,8 @@ _PREFIXED = (
     "second meter gram liter hertz watt joule volt newton pascal ampere ohm byte mole calorie "
     "watthour electronvolt"
 )
-_MICRO = str.maketrans("\u00b5\u03bc", "uu")  # the sign, and the Greek letter that NFKC makes of it
+# The micro sign, and the Greek letter that NFKC makes of it.
+_MICRO = str.maketrans("\u00b5\u03bc", "uu")
 # Abbreviations that count as a unit though _SHORT does not have them.
 _ALSO_SHORT = [
     "hr",
