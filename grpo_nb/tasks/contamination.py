@@ -114,8 +114,8 @@ class Contamination:
         if self.count:
             questions = "question is" if self.count == 1 else "questions are"
             raise ValueError(
-                f"{self.count} held-out {questions} also in the training part ({self.source}), such "
-                f"as {self.example!r}. Say allow_contaminated=True, and the result carries this "
+                f"{self.count} held-out {questions} also in the training part ({self.source}), "
+                f"such as {self.example!r}. Say allow_contaminated=True, and the result carries this "
                 "number."
             )
 

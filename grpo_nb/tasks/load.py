@@ -253,8 +253,8 @@ def _read_holdout(
             return _as_holdout(read_rows(source, holdout, config))
         if holdout not in KNOWN and not Path(holdout).exists():
             raise ValueError(
-                f"holdout = {holdout!r} is no file, and the source has no splits: give a share such "
-                "as 0.2, a number of rows, a file, or rows of your own."
+                f"holdout = {holdout!r} is no file, and the source has no splits: give a share "
+                "such as 0.2, a number of rows, a file, or rows of your own."
             )
     is_on_hub = is_text and not is_file
     has_test_split = is_dataset_dict(holdout) and "test" in holdout
@@ -407,7 +407,8 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
     reply = format.render(reasoning, answer)
     if format.extract(reply) != answer.strip():
         raise ValueError(
-            f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}"
+            f"the example's answer cannot be read back in the format {format.name!r}: "
+            f"{reply!r:.160}"
         )
     return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 

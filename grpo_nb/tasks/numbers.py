@@ -160,8 +160,8 @@ _SCALES = {
 
 # Letters after a number are factors, except these abbreviations of units.
 _SHORT = re.compile(
-    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph|m[lLsAWV]"
-    "|[cd]l|k[WJBNV]|kWh|kHz|kPa|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|USD|EUR|GBP|\u00b0[CFK]?"
+    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph"
+    "|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|USD|EUR|GBP|\u00b0[CFK]?"
 )
 # Words after a number that change it, take it back or are numbers themselves. A plural s is
 # removed before the look-up, so "minus" is "minu".

@@ -52,7 +52,7 @@ class Task(Shown):
     answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
     """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the chat template wherever a prompt is rendered: `{"enable_thinking": False}`."""
+    """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
     tokenizer: Any = dataclasses.field(default=None, compare=False)
     """Tokenizer of the model, to show the first prompt as the model sees it."""
     tools: Tools | None = None
@@ -93,7 +93,7 @@ class Task(Shown):
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
-        """All arguments of the chat template in a training: `chat_template_kwargs` and the tools."""
+        """All arguments of the chat template in training: `chat_template_kwargs` and tools."""
         tools = {"tools": self.tools.schemas} if self.tools is not None else {}
         return {**self.chat_template_kwargs, **tools}
 
@@ -104,7 +104,7 @@ class Task(Shown):
         return [self.tools.begin(row)[0] for row in rows]
 
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row with the environment of an episode that has just started, if there is one."""
+        """Return a row with the environment of an episode that has just started, if any."""
         environment = self.tools.begin(row)[1] if self.tools is not None else {}
         return {**row, **environment}
 
@@ -168,8 +168,8 @@ class Task(Shown):
             if not short:
                 raise ValueError(
                     f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
-                    f"{max_prompt_length} tokens. Write max_prompt_length={max(lengths)}, or shorten "
-                    "the prompts."
+                    f"{max_prompt_length} tokens. Write max_prompt_length={max(lengths)}, or "
+                    "shorten the prompts."
                 )
             parts[name] = rows.select(short)
             questions += zip(lengths, rows["question"], strict=True)
@@ -239,9 +239,10 @@ class Task(Shown):
             ValueError: No pass rate is known, or no question is left.
 
         >>> from grpo_nb import load_task
-        >>> load_task([{"question": q, "answer": "1"} for q in "abcd"], holdout=1).curriculum()
+        >>> rows = [{"question": question, "answer": "1"} for question in "abcd"]
+        >>> load_task(rows).curriculum()  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).
+        ValueError: no pass rate is known: measure first, task = ...
         """
         if "pass_rate" not in self.train.column_names:
             raise ValueError(
