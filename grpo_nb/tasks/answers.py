@@ -81,7 +81,8 @@ class Answers:
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "choice":
-            return "choice: " + ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+            labels = [f"{label} ({share:.0%})" for label, share in self.labels]
+            return f"choice: {', '.join(labels)}"
         if self.percent_rule:
             return f"{self.kind}; {self.percent_rule}"
         return self.hint if self.kind == "json" else self.kind
@@ -109,7 +110,8 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     odd = {}
     for likely, is_of_kind in _IS_OF_KIND.items():
         # A row is odd if none of its answers is of the kind.
-        odd[likely] = tuple(row[0] for row in accepted if not any(map(is_of_kind, row)))
+        odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
+        odd[likely] = tuple(row[0] for row in odd_rows)
     if kind is None:
         is_label = comes_back and all(map(_can_be_label, counts))
         kind = _likely_kind(odd, len(golds), is_label)
@@ -141,13 +143,16 @@ def _can_be_label(text: str) -> bool:
 
 def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) -> Kind:
     """Return the first kind that nine in ten rows have; labels are a choice, unless numbers."""
-    likely = [kind for kind, rows in odd.items() if count and _ONE_ODD_IN * len(rows) <= count]
+    # Without answers, nothing is likely.
+    most_odd = count / _ONE_ODD_IN if count else -1
+    likely = [kind for kind, rows in odd.items() if len(rows) <= most_odd]
     first = likely[0] if likely else "text"
     return "choice" if is_label and first in ("expression", "text") else first
 
 
 def _is_json(gold: str) -> bool:
-    return gold.lstrip()[:1] in ("{", "[", "`") and isinstance(read_json(gold)[0], (dict, list))
+    value = read_json(gold)[0] if gold.lstrip().startswith(("{", "[", "`")) else None
+    return isinstance(value, (dict, list))
 
 
 def _is_expression(gold: str) -> bool:
@@ -242,9 +247,10 @@ def alike_labels(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 def _are_alike(one: str, other: str) -> bool:
     # A prefix such as "a" in "atypical", and digits, tell labels apart on purpose.
-    if one[:1] != other[:1] or re.sub(r"\D", "", one) != re.sub(r"\D", "", other):
+    if one[:1] != other[:1] or re.findall(r"\d", one) != re.findall(r"\d", other):
         return False
-    if max(len(one), len(other)) < _SHORTEST_ALIKE or abs(len(one) - len(other)) > 1:
+    short, long = sorted((len(one), len(other)))
+    if long < _SHORTEST_ALIKE or long - short > 1:
         return False
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
     matching = sum(block.size for block in matcher.get_matching_blocks())
@@ -351,7 +357,8 @@ def is_same_json(a: Any, b: Any) -> bool:
     1 is 1.0, but True is not 1, and the order of keys does not matter.
     """
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(is_same_json(a[key], b[key]) for key in a)
+        has_same_keys = a.keys() == b.keys()
+        return has_same_keys and all(is_same_json(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(is_same_json, a, b))
     return isinstance(a, bool) == isinstance(b, bool) and a == b

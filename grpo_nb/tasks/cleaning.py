@@ -124,9 +124,8 @@ class Cleaned:
     @property
     def sentence(self) -> str:
         """The rows left out, in one line."""
-        return "; ".join(
-            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items()
-        )
+        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.left_out.items()]
+        return "; ".join(reasons)
 
 
 class _LeftOut(Exception):
@@ -277,10 +276,12 @@ def _proposed_map(known: Sequence[str], used: Mapping[str, list[str]]) -> str:
     if "messages" in known and "question" not in used:
         proposed["prompt"] = "messages"
     for part, words in _USUAL_NAMES.items():
-        if part == "question" and len(used.get(part, ())) > 1 and {*used[part]} <= {*known}:
-            proposed[part] = used[part]
-            continue
         if part == "question" and "prompt" in proposed:
+            continue
+        mapped = used.get(part, [])
+        is_known = all(name in known for name in mapped)
+        if part == "question" and len(mapped) > 1 and is_known:
+            proposed[part] = mapped
             continue
         free = [name for name in known if name not in proposed.values()]
         similar = [name for word in words for name in free if word in name.casefold()]
@@ -440,7 +441,8 @@ def _read_chat(turns: Sequence[Any]) -> list[dict[str, str]]:
                 chat.append({"role": role, "content": displayable(content)})
     if len(chat) < len(turns):
         raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
-    if not chat or chat[-1]["role"] not in ("user", "tool") or not chat[-1]["content"].strip():
+    last = chat[-1] if chat else {"role": "", "content": ""}
+    if last["role"] not in ("user", "tool") or not last["content"].strip():
         raise _LeftOut("whose prompt does not end with what a user says")
     return chat
 
@@ -539,10 +541,11 @@ def _merge_repeated(
 
 
 def _raise_conflict(place: str, group: Sequence[Item]) -> None:
-    numbers = [item.number for item in group]
+    question = shorten(group[0].parts["question"], 120)
+    row_numbers = [item.number for item in group]
     golds = list(dict.fromkeys(item.parts["answer"] for item in group))
     raise ValueError(
-        f"{place}: rows {numbers[:4]} ask {shorten(group[0].parts['question'], 120)!r} with "
+        f"{place}: rows {row_numbers[:4]} ask {question!r} with "
         f'different answers, {golds}. on_conflict="drop" leaves such questions out, "first" keeps '
         "the first. Where each is right, write one row with a list as its answer, such as "
         '["Paris", "City of Paris"].'

@@ -46,7 +46,8 @@ def normalized_question(question: Any) -> str:
     text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
     # Category Cf: zero-width spaces, byte order marks and soft hyphens. "$" marks a formula.
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
-    text = _ZEROS.sub(lambda match: match[1] or match[2], _GROUPED.sub("", _BRACKETS.sub("", text)))
+    text = _GROUPED.sub("", _BRACKETS.sub("", text))
+    text = _ZEROS.sub(lambda match: match[1] or match[2], text)
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
         has_digit = any(character.isdigit() for character in word)

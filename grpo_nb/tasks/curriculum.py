@@ -71,7 +71,8 @@ def completion_counts(train: Dataset, runs: Sequence[Any], begun: Sequence[Any] 
     counts = []
     for groups in _by_row(train, sampled_in([run for run in runs if run.steps]), begun):
         # Each reward has a score for each completion.
-        counts.append(sum(len(next(iter(group.scores.values()))) for group in groups))
+        any_scores = [next(iter(group.scores.values())) for group in groups]
+        counts.append(sum(map(len, any_scores)))
     return counts
 
 

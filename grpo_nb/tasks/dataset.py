@@ -65,7 +65,8 @@ def _is_changed_by_arrow(values: list[Any]) -> bool:
         array = pyarrow.array(values)
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         return True
-    return "struct" in str(array.type) and repr(array.to_pylist()) != repr(values)
+    has_dicts = "struct" in str(array.type)
+    return has_dicts and repr(array.to_pylist()) != repr(values)
 
 
 def _is_unchanged_by_json(values: list[Any]) -> bool:
@@ -77,7 +78,8 @@ def _is_unchanged_by_json(values: list[Any]) -> bool:
         read = [Json().decode_example(text) for text in written]
     except (ValueError, TypeError, RecursionError):
         return False
-    return all(displayable(text) == text for text in written) and repr(read) == repr(values)
+    is_displayable = all(displayable(text) == text for text in written)
+    return is_displayable and repr(read) == repr(values)
 
 
 def _has_empty_field(cell: Any) -> bool:

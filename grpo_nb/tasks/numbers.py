@@ -276,7 +276,8 @@ def _unit_spellings() -> tuple[dict[str, str], dict[str, str]]:
 
 
 _FULL_NAMES, _IN_ANY_CASE = _unit_spellings()
-_SQUARE = re.compile(r"\b(square|sq|cubic|cu)\b\.?\s+([A-Za-z]+)")
+_SQUARE = re.compile(r"\b(square|sq)\b\.?\s+([A-Za-z]+)")
+_CUBIC = re.compile(r"\b(cubic|cu)\b\.?\s+([A-Za-z]+)")
 _TEMPERATURE = re.compile(
     r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])"
 )
@@ -417,7 +418,7 @@ def _plain_unit(text: str) -> str:
     text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text)
     text = text.replace("^\\circ", "\u00b0").translate(_MICRO)
     text = _TEMPERATURE.sub(lambda match: "\u00b0C" if match[1] else "\u00b0F", text)
-    text = _SQUARE.sub(lambda match: f"{match[2]}^{2 if match[1] in ('square', 'sq') else 3}", text)
+    text = _SQUARE.sub(r"\2^2", _CUBIC.sub(r"\2^3", text))
     text = text.replace("\\cdot", "*").replace("\\mu", "u")
     return " ".join(re.sub(r"\bper\b", "/", text).split())
 
