@@ -307,13 +307,14 @@ def _choose_answer_reading(
     texts = [str(gold).strip() for gold in golds if _is_there(gold)]
     solved = sum(_SOLVED.fullmatch(text) is not None for text in texts)
     has_aliases = _has_aliases(golds, kind)
-    is_after_hashes = not has_aliases and 2 * solved > len(texts)
+    most_solved = 2 * solved > len(texts)
     if like is not None:
-        return replace(
-            like,
-            has_aliases=like.has_aliases or has_aliases,
-            is_after_hashes=like.is_after_hashes or is_after_hashes,
-        )
+        # Held-out answers without any #### are read as they are written.
+        most_solved = most_solved or (like.is_after_hashes and solved > 0)
+        has_aliases = has_aliases or like.has_aliases
+    is_after_hashes = most_solved and not has_aliases
+    if like is not None:
+        return replace(like, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
     rows_options = [options_in(_question_cells(row, used)) for row in rows]
     pairs = [
         (gold, options)

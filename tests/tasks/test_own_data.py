@@ -935,6 +935,13 @@ def test_holdout_with_hashes_or_aliases_of_its_own_is_read() -> None:
         assert task.answers.kind == "number"
 
 
+def test_holdout_without_hashes_is_read_as_written() -> None:
+    train = rows_of([f"so\n#### {n}" for n in range(4)])
+    task = gn.load_task(train, holdout=[{"question": "Held out?", "answer": "the mill"}])
+    assert task.holdout["answer"] == ["the mill"]
+    assert "the held-out rows have no 'solution': None in each of them" in task.notes
+
+
 @pytest.mark.parametrize("holdout", ["test", "0.2", 1.5, float("nan")])
 def test_holdout_that_names_nothing_is_refused_at_once(
     holdout: Any, monkeypatch: pytest.MonkeyPatch
