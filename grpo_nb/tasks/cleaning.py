@@ -212,9 +212,10 @@ def _choose_columns(
     for part, mapped in (columns or {}).items():
         if part not in PARTS:
             hint = did_you_mean(part, PARTS)
-            if not hint.startswith("; did"):
-                example = json.dumps(known[0], ensure_ascii=False)
-                hint = f'. The part comes first: columns={{"question": {example}}}'
+            is_turned = isinstance(mapped, str) and mapped in PARTS
+            if is_turned and not hint.startswith("; did"):
+                turned = json.dumps({mapped: part}, ensure_ascii=False)
+                hint = f". The part comes first: columns={turned}"
             raise ValueError(
                 f"columns= has the part {part!r}, which is none of {', '.join(PARTS)}{hint}"
             )
@@ -224,12 +225,16 @@ def _choose_columns(
             used[part] = [part]
     needed = {} if "prompt" in used else {"question": ["question"]}
     for part, part_names in {**needed, "answer": ["answer"], **used}.items():
-        missing = [name for name in part_names if name not in known]
-        if missing or (len(part_names) > 1 and part != "question"):
+        if len(part_names) > 1 and part != "question":
             raise ValueError(
-                f"{read.place} has no column {(missing or [part_names])[0]!r} for the {part}; it "
-                f"has {shorten(str(known), 1000)}. Only a question may be of several columns. "
-                f"Map it: {_proposed_map(known, used)}"
+                f"columns= has {part_names} for the {part}. Only a question may be of several "
+                "columns."
+            )
+        missing = [name for name in part_names if name not in known]
+        if missing:
+            raise ValueError(
+                f"{read.place} has no column {missing[0]!r} for the {part}; it has "
+                f"{shorten(str(known), 1000)}. Map it: {_proposed_map(known, used)}"
             )
     return used
 

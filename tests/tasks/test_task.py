@@ -103,7 +103,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            "has the part 'level'.*The part comes first: columns=",
+            'has the part \'level\'.*columns=."question": "level"',
         ),
         (
             ROWS,
