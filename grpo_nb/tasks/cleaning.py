@@ -1,4 +1,4 @@
-"""From rows as they come to questions with answers: which columns are used, which rows are left out."""
+"""Clean rows: find their questions and answers, and leave out what cannot be trained on."""
 
 import json
 import numbers

@@ -116,8 +116,8 @@ class Contamination:
             questions = "question is" if self.count == 1 else "questions are"
             raise ValueError(
                 f"{self.count} held-out {questions} also in the training part ({self.source}), "
-                f"such as {self.example!r}. Say allow_contaminated=True, and the result carries this "
-                "number."
+                f"such as {self.example!r}. Say allow_contaminated=True, and the result carries "
+                "this number."
             )
 
     def to_dict(self) -> dict[str, Any]:

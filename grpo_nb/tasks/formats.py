@@ -103,7 +103,7 @@ class AnswerFormat:
         return "\n".join(parts)
 
     def extract(self, text: str) -> str | None:
-        """Return the stripped content of the answer slot; None unless there is one complete slot."""
+        """Return the stripped content of the answer slot; None if there is not exactly one."""
         parts = self._parts(text)
         return parts[1] if parts else None
 
@@ -169,7 +169,7 @@ class AnswerFormat:
         return text.strip()
 
     def is_exact(self, text: str) -> bool:
-        """Say whether the text is in the format, with only white space around and between the parts."""
+        """Say whether the text is in the format, with only white space around its parts."""
         parts = self._parts(text)
         if parts is None or self.completeness(text) < 1 or parts[2].strip():
             return False

@@ -1,4 +1,4 @@
-"""Rows from any source: files, tables in memory, data sets, the Hub. Nothing is left out or changed.
+"""Read rows from any source: files, tables in memory, data sets, the Hub. None is left out.
 
 Files are read by pandas, pyarrow and json. What these cannot read is repaired in pandas first
 (docs/guide/tables.md).
