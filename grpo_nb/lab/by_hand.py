@@ -6,9 +6,8 @@ from typing import Any
 from grpo_nb.core.tables import Part, Shown, as_written, bold
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
-from grpo_nb.tasks.episodes import transcript
 from grpo_nb.tasks.task import Task
-from grpo_nb.tasks.tools import refusing
+from grpo_nb.tasks.tools import refusing, transcript
 
 
 class ByHand(Shown):

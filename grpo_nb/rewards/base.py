@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.tasks.episodes import final_text
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]

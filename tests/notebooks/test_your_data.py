@@ -27,7 +27,7 @@ def test_it_shows_what_its_prose_says(your_data: Path) -> None:
     assert """columns={"question": "Guest's remark", "answer": "mood (by hand)"}""" in told, (
         "a map to copy"
     )
-    assert 'contradictory="drop"' in told and "['negative', 'neutral']" in told
+    assert 'on_conflict="drop"' in told and "['negative', 'neutral']" in told
     task = text_of(cell_with(notebook, "task = gn.load_task("))
     told = (
         "with an empty answer",
