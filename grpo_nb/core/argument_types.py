@@ -16,7 +16,7 @@ _OWN_CLASSES = {
     "grpo_nb.config.settings.Settings": "settings",
     "grpo_nb.tasks.task.Task": "task",
     "grpo_nb.runs.run_folder.Run": "run",
-    "grpo_nb.evaluation.results.Comparison": "comparison",
+    "grpo_nb.evaluation.comparison.Comparison": "comparison",
     "grpo_nb.evaluation.results.Evaluation": "evaluation",
     "grpo_nb.evaluation.heldout.HeldOut": "held-out set",
     "grpo_nb.export.result.Export": "export",

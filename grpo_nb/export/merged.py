@@ -22,7 +22,7 @@ from grpo_nb.core.files import (
 )
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
-from grpo_nb.evaluation.ask import evaluate
+from grpo_nb.evaluation.asking import evaluate
 from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
 from grpo_nb.export.result import (
     ADAPTER,

@@ -187,7 +187,7 @@ def test_trl_argument_as_keyword_shows_extra() -> None:
 )
 def test_compare_with_missing_path_is_one_line(path: str) -> None:
     with pytest.raises(FileNotFoundError, match="is no folder here") as error:
-        gn.compare(path, (MODEL, TOKENIZER), TASK)
+        gn.compare((MODEL, TOKENIZER), TASK, against=path)
     assert len(str(error.value).splitlines()) == 1
     assert error.value.__cause__ is None and error.value.__suppress_context__
 

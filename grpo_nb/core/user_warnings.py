@@ -1,0 +1,34 @@
+"""Warn users at the line of their own code, wherever in the kit the reason is found."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of something that the user should change; information goes to the log instead.
+
+    The warning points to the line that called the kit. A count of frames written by hand would be
+    wrong after the next change, and Python's own `skip_file_prefixes` needs version 3.12.
+    """
+    warnings.warn(message, category, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return the stack level, seen from `warn_user`, of the code that called the kit.
+
+    The outermost frame of the kit counts: between it and this one there can be frames of TRL, which
+    trains with the kit's callbacks, or of a user's reward.
+    """
+    frame = sys._getframe(1)
+    level = 1
+    outermost_of_kit = 1
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            outermost_of_kit = level
+        frame = frame.f_back
+        level += 1
+    return outermost_of_kit + 1
