@@ -208,7 +208,7 @@ class Evaluation(Shown):
 
     @property
     def asked(self) -> str:
-        """How many questions were asked, and how they were answered, in a sentence."""
+        """Number of questions, and how they were answered, in a sentence."""
         if not self.decoding["temperature"]:
             return f"{self.questions} questions, one greedy answer to each."
         return (
@@ -218,7 +218,7 @@ class Evaluation(Shown):
 
     @property
     def anywhere_sentence(self) -> str:
-        """How a correct answer is found anywhere in a completion, in a sentence."""
+        """Explanation of how a correct answer is found anywhere in a completion."""
         note = self.anywhere_note or "not measured when this was evaluated"
         return f"Correct answer anywhere in the completion: {note}."
 
