@@ -188,7 +188,10 @@ def compare(
         rewards=rewards,
         settings=settings,
     )
+    # Without `against`, the model that the run started from takes its place.
     is_run_with_start = against is None
+    sides = ["before", "after"]
+    labels = sides
     if is_run_with_start:
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
@@ -198,13 +201,11 @@ def compare(
             )
         run = located[0].run
         located.insert(0, RunModel(run, "base"))
-        labels = ["before", "after"]
     else:
         located, run = locate_subjects([against, subject], run)
-        labels = [name_of(each) for each in located]
-        if labels[0] == labels[1]:
-            labels = ["before", "after"]
-    sides = ["before", "after"]
+        names = [name_of(each) for each in located]
+        labels = names if names[0] != names[1] else sides
+    # After an earlier stage, a comparison with the base model would credit this run with both.
     if is_run_with_start and started_from_trained_adapter(run):
         located.insert(1, RunModel(run, "start"))
         sides = ["base", "before", "after"]
@@ -283,6 +284,7 @@ class Exam:
             tokenizer=in_memory[0][1] if in_memory else None,
         )
 
+        # An argument of the call takes precedence over the settings, and these over the run's.
         settings = settings or (run.settings if run else Settings())
         changes = {"max_completion_length": max_completion_length, "seed": seed}
         settings = settings.replace(
@@ -295,6 +297,7 @@ class Exam:
                 f"samples = {samples!r} must be 1, or several at a temperature above 0: at "
                 "temperature 0 all samples are the same."
             )
+        # Prompts that differ from those of the training would measure another task.
         own_kwargs = getattr(self.task, "chat_template_kwargs", {})
         self.decoding = Decoding(
             max_completion_length=settings.max_completion_length,
@@ -352,10 +355,12 @@ class Exam:
                     f"the run {run.name!r} was trained with chat_template_kwargs = {own}, and this "
                     f"task makes other prompts: gn.load_task(..., chat_template_kwargs={own})."
                 )
+        # The judge is the same for all models, so it is described (and tried) only once.
         judge_fields = describe_judge(self.questions, self.judge)
         evaluations = []
         tokenizer = None
         for subject, label in zip(self.subjects, labels, strict=True):
+            # Only one model is in memory at a time. The first tokenizer is used for all.
             with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
                 completions = self._ask(opened.ask, label)
                 tokenizer = tokenizer or opened.tokenizer

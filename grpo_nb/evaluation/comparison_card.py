@@ -36,7 +36,7 @@ def headline(comparison: Any) -> str:
     anywhere = comparison.results["anywhere"]
     has_format = in_format is not None and in_format.verdict == verdict
     if anywhere is None:
-        # The answers and their format are one number.
+        # Without this measure, nobody knows how much of the change is the format.
         changed = "the answers or the format, which are one number here"
         if comparison.after.unproven_judge:
             changed = f"the score of {comparison.after.unproven_judge}()"
@@ -46,6 +46,7 @@ def headline(comparison: Any) -> str:
     if {verdict, anywhere.verdict} == {"better", "worse"}:
         opposite = anywhere.verdict.capitalize()
         return f"{verdict.capitalize()}: the format. {opposite}: the answers."
+    # With both changed, the format is named alone if it made most of the difference.
     has_answers = anywhere.verdict == verdict
     part = anywhere.difference / comparison.result.difference
     changed = "right answers in the format"
@@ -203,7 +204,8 @@ def _table(comparison: Any) -> Table:
         values = [value for _, value in numbers]
         rows.append([name, *values, change, certainty(result)])
     head = ["", *(side.label for side in sides), "change", "how sure"]
-    return Table(rows, head=head, right=range(1, len(sides) + 2))
+    number_columns = range(1, len(sides) + 2)
+    return Table(rows, head=head, right=number_columns, narrow=number_columns)
 
 
 def _questions_sentence(comparison: Any) -> str:

@@ -12,7 +12,7 @@ from grpo_nb.core.palette import BLUE
 from grpo_nb.evaluation.results import MEASURE_NAMES
 
 INK = "#767676"
-"""Colour of text and lines. Its contrast is at least 4.5:1 against white and against #111111."""
+"""Colour of text and lines, with contrast to white (4.5:1) and to #111111 (4.2:1)."""
 
 GRID = "#80808040"
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.scoring.right_by import (
     FunctionJudge,
@@ -31,22 +30,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class HeldOut(Shown):
-    """Questions to evaluate on, and their answer format. Shows itself with its first prompt."""
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Questions to evaluate on, and the format in which they are asked."""
 
     name: str
     format: AnswerFormat
     holdout: Dataset
     """Rows with `prompt`, `question`, `answer` and the columns of the source."""
-
-    def _parts(self) -> Iterable[Part]:
-        yield bold(
-            f"Held-out set {self.name}: {len(self.holdout)} questions, "
-            f"answer format {self.format.name}"
-        )
-        turns = self.holdout[0]["prompt"]
-        yield Table([(turn["role"], as_written(turn["content"])) for turn in turns])
 
 
 def load_holdout(

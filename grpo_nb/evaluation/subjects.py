@@ -147,12 +147,14 @@ def _locate(subject: Any) -> Subject:
         return subject
     path = Path(subject).expanduser()
     is_adapter = (path / "adapter_config.json").is_file()
+    # A run can be given by its name, and by the adapter folder inside of it.
     run_folders = [path, Path(Settings().run_root) / path]
     if is_adapter:
         run_folders.append(path.parent)
     for folder in run_folders:
         if (folder / "run.json").is_file():
             return RunModel(open_run(folder))
+    # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
         path = gguf_files[0]
@@ -284,6 +286,7 @@ def _start_adapter(model: Any, run: Run) -> Iterator[None]:
             f"the run {run.name!r} has no start/{ADAPTER_FILE}, so the model that it started from "
             'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
         )
+    # PEFT names the parameters of the trained adapter `default`.
     trained = {}
     for name, parameter in model.named_parameters():
         if ".default" in name:
@@ -404,6 +407,7 @@ def answers_of_model(
 
     from grpo_nb.generation.sampling import generate
 
+    # An evaluation in the middle of a training must not change what is sampled afterwards.
     with kept_random_state(), kept_modes(model), _plain_generation_config(model):
         torch.manual_seed(decoding.seed)
         return generate(
