@@ -35,7 +35,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
     assert "what brevity() scores with " in comparison.after.judged_by
-    assert comparison.after.anywhere_share is None
+    assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
     )
@@ -50,7 +50,7 @@ def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
     assert evaluation.judged_by == "what maths() pays in full"
-    assert evaluation.anywhere_share is not None
+    assert evaluation.share_of("anywhere") is not None
 
 
 def test_function_without_a_run_judges_in_evaluate(
