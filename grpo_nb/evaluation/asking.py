@@ -126,7 +126,7 @@ def evaluate(
 
 
 def compare(
-    subject: Any,
+    subject: Any = None,
     task: Questions | None = None,
     against: Any = None,
     *,
@@ -171,6 +171,11 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
+    if "before" in unknown or "after" in unknown:
+        raise TypeError(
+            "gn.compare has no arguments before and after. "
+            "Write gn.compare(subject, against=other, task=task): the other model is before."
+        )
     refuse_keywords(compare, unknown)
     if _is_model(task) or isinstance(against, (Task, HeldOut)):
         raise TypeError(

@@ -129,6 +129,7 @@ WRONG_ORDERS = [
     pytest.param(lambda run, task: gn.compare("base", run), id="base, run"),
     pytest.param(lambda run, task: gn.compare(run, run.path), id="a folder second"),
     pytest.param(lambda run, task: gn.compare(run, against=task), id="task as other"),
+    pytest.param(lambda run, task: gn.compare(before="base", after=run, task=task), id="by name"),
 ]
 
 
