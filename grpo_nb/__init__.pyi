@@ -16,9 +16,9 @@ from .checks.check_rewards import check_rewards as check_rewards
 from .config.planning import plan as plan
 from .config.presets import preset as preset
 from .config.settings import Settings as Settings
-from .evaluation.ask import ask as ask
-from .evaluation.ask import compare as compare
-from .evaluation.ask import evaluate as evaluate
+from .evaluation.asking import ask as ask
+from .evaluation.asking import compare as compare
+from .evaluation.asking import evaluate as evaluate
 from .export.gguf import export_gguf as export_gguf
 from .export.merged import export_merged as export_merged
 from .lab.reward_lab import RewardLab as RewardLab

@@ -61,8 +61,6 @@ def test_the_run_is_better_and_is_held_against_the_floor(your_data: Path) -> Non
     assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("signal")
     said = printed(cell_with(notebook, "run.outcome("))
     assert said.startswith("It worked.") and "Held-out: Better" in said
-    assert (
-        "Always answering 'positive' would get 35.7%: 'after' with " in said
-        and "that floor." in said
-    )
+    assert "Always answering 'positive' would get 35.7%" in said
+    assert "above that baseline." in said
     assert "12 of 12" in text_of(cell_with(notebook, "gn.runs.list("))
