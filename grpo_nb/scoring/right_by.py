@@ -302,9 +302,8 @@ def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
     has no opinion.
 
     >>> from grpo_nb.rewards import multiple_choice
-    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": ""}])
-    'what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what
-    correctness() does'
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}])
+    'what multiple_choice() pays in full'
     """
     if isinstance(judge, FunctionJudge):
         if judge.by_question:

@@ -1,4 +1,4 @@
-"""The code reward scores passed hidden tests and nothing else, and finds bad tests before training."""
+"""The code reward scores passed hidden tests only, and finds bad tests before training."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
