@@ -234,7 +234,7 @@ def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None
     ("said", "given"),
     [
         ("no rows", {"task": []}), ("empty", {"rewards": []}), ("tokenizer", {"model": object()}),
-        ("row 0 is", {"task": [1, 2]}), ("no reward function", {"rewards": correctness}),
+        ("row 0 is", {"task": [1, 2]}), ("contains the class correctness", {"rewards": correctness}),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(task: Task, said: str, given: dict[str, Any]) -> None:
