@@ -36,7 +36,7 @@ from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 

@@ -36,9 +36,7 @@ def by_chance(messages: list) -> str:
 def measure(
     ask=words_alone, labels=LABELS, cache: Path | None = None, **how
 ) -> gn.checks.agreement:
-    return gn.checks.agreement(
-        gn.rewards.judge(ask, "Many words.", cache=cache, retries=0), labels, **how
-    )
+    return gn.checks.agreement(gn.rewards.judge(ask, "Many words.", cache=cache), labels, **how)
 
 
 def test_a_judge_that_agrees_may_pay_and_the_table_shows_where_it_does_not(tmp_path: Path) -> None:

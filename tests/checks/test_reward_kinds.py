@@ -13,7 +13,7 @@ from grpo_nb.checks.calling import MAX_PAID_COMPLETIONS, MAX_SLOW_CALLS
 from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.rewards import completion_text
-from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks import formats
 
 pytestmark = pytest.mark.begins(60)

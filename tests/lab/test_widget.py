@@ -17,8 +17,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.length import length
-from grpo_nb.rewards.xml_format import xml_format
+from grpo_nb.rewards.format_and_length import length, xml_format
 from grpo_nb.scoring.scores import group_advantages, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
@@ -235,7 +234,7 @@ def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None
     ("said", "given"),
     [
         ("no rows", {"task": []}), ("empty", {"rewards": []}), ("tokenizer", {"model": object()}),
-        ("row 0 is", {"task": [1, 2]}), ("no reward function", {"rewards": correctness}),
+        ("row 0 is", {"task": [1, 2]}), ("contains the class correctness", {"rewards": correctness}),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(task: Task, said: str, given: dict[str, Any]) -> None:

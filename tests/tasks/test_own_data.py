@@ -974,7 +974,7 @@ def test_empty_cell_of_pandas_is_no_gold(cell: Any) -> None:
 
 @pytest.mark.parametrize("cell", [{"a": float("nan")}, [1, float("inf")], float("inf")])
 def test_value_that_no_json_equals_is_no_gold(cell: Any) -> None:
-    reward = gn.rewards.json_answer(partial=True)
+    reward = gn.rewards.json_answer()
     assert reward(completions=["<answer>[1]</answer>"], answer=[cell]) == [None]
 
 
