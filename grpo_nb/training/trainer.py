@@ -208,6 +208,10 @@ class KitTrainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        reason = self.engine.sampling_obstacle(self.generation_config)
+        if reason is not None:
+            self._warn_of_stock_path(reason)
+            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config).tokens, None
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:

@@ -206,6 +206,15 @@ def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_im
     assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
 
 
+def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
+    asked = {"max_steps": 1, "generation_kwargs": {"num_beams": 2}}
+    with pytest.warns(UserWarning, match="generation_kwargs ask for beam_sample"):
+        ours, _, _ = run(base, KitTrainer, tmp_path / "ours", **asked)
+    theirs, _, _ = run(base, GRPOTrainer, tmp_path / "theirs", **asked)
+    assert ours[0]["completions/mean_length"] == theirs[0]["completions/mean_length"]
+    assert ours[0]["reward"] == theirs[0]["reward"]
+
+
 def whole_model_trainer(model: str, folder, max_steps: int) -> KitTrainer:
     """Return a trainer of all weights, built from TRL's arguments alone."""
     arguments = GRPOConfig(
