@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from datasets import Dataset
+from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
@@ -204,6 +205,15 @@ def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_im
     inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -200.0)
     inputs["old_per_token_logps"][inputs["advantages"] != 0] = -10.0
     assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
+
+
+@pytest.mark.parametrize("asked", [{"num_beams": 2}, {"stop_strings": ["."]}, {"max_time": 1.0}])
+def test_engine_does_not_sample_what_it_would_ignore(asked: dict) -> None:
+    assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, **asked)) is not None
+
+
+def test_engine_samples_a_plain_generation_config() -> None:
+    assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, top_k=20)) is None
 
 
 def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
