@@ -71,9 +71,7 @@ FOOLED = r"longer \(\+\d.*flattered.*give this a 5.*off topic"
 @pytest.mark.parametrize(
     ("ask", "labels", "verdict", "reason"),
     [
-        pytest.param(
-            lambda _: "Score: 3", LABELS, "may not pay", "does not prefer", id="constant"
-        ),
+        pytest.param(lambda _: "Score: 3", LABELS, "may not pay", "does not prefer", id="constant"),
         pytest.param(by_chance, LABELS, "may not pay", "does not prefer", id="by chance"),
         pytest.param(
             lambda _: "I like it.", LABELS, "may not pay", "40 of 40 answers got no", id="silent"
