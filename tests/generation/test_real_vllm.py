@@ -21,7 +21,7 @@ import grpo_nb as gn
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.lab.numbers import sample_group
+from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
 from grpo_nb.models.load import has_engine
