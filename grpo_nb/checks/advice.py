@@ -109,7 +109,7 @@ def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
 
 
 def _advise_difficulty(sample: SampledGroups) -> Iterable[Advice]:
-    """Propose easier questions if most groups are all wrong, and harder ones if they are all right."""
+    """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
     groups = len(sample.groups)
     wrong = sample.counts["all wrong"]
     right = sample.counts["all right"]

@@ -52,8 +52,8 @@ KINDS: dict[str, Kind] = {
     "runs the answer as code": Kind(
         "critical",
         effect="code that the model writes runs with your rights: it can delete your files",
-        fix="use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code in "
-        "the sandbox",
+        fix="use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code "
+        "in the sandbox",
     ),
     "changes its inputs": Kind(
         "critical",
@@ -84,7 +84,8 @@ KINDS: dict[str, Kind] = {
     "no score": Kind(
         "critical",
         effect="the reward never counts on these rows",
-        fix="check which column it reads: a reward that cannot read its column usually returns None",
+        fix="check which column it reads: a reward that cannot read its column usually returns "
+        "None",
     ),
     "skips rows": Kind(
         "note",
@@ -120,7 +121,7 @@ KINDS: dict[str, Kind] = {
     "right answer refused": Kind(
         "critical",
         effect="the model is punished for right answers that follow the prompt",
-        fix="use re.DOTALL and \\s* in patterns, strip the answer, and look at nothing but the slot",
+        fix="use re.DOTALL and \\s* in patterns, strip the answer, and read nothing but the slot",
     ),
     "not on every row": Kind(
         "warning",

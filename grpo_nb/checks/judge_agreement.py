@@ -1,7 +1,7 @@
 """Measure whether a judge agrees with a person, before a training is rewarded by it.
 
-The measure is Spearman's rank correlation. GRPO compares the completions of a group, so a judge that
-is one point too generous to all does no harm, and one that prefers the worse answer does.
+The measure is Spearman's rank correlation. GRPO compares the completions of a group, so a judge
+that is one point too generous to all does no harm, and one that prefers the worse answer does.
 
 A good correlation is not enough, because training finds answers that no person has scored. So the
 judge is also tried on answers that ask for a score without earning it. Not covered: people who

@@ -52,7 +52,7 @@ REWARD_COLUMNS = {
 
 
 class Baseline(SampledGroups, Shown):
-    """Groups sampled from a model before training, with the verdict and advice. Made by `baseline`."""
+    """Groups sampled before training, with the verdict and advice. Made by `baseline`."""
 
     @property
     def verdict(self) -> Verdict:

@@ -86,8 +86,8 @@ class RewardResult:
             limits.append(self.caller.cost)
         if any(finding.kind == "unsteady" for finding in self.findings):
             limits.append(
-                f"it was called {self.caller.calls} times. If it keeps state, that has changed now: "
-                "make the reward anew before training"
+                f"it was called {self.caller.calls} times. If it keeps state, the state is different "
+                "now: make the reward anew before training"
             )
         return [f"{name}: {limit}" for limit in limits]
 
@@ -256,7 +256,7 @@ def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]
 
 
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
-    """Return whether a reward names a data column that holds the gold answer, alone or in a list."""
+    """Return whether a reward names a data column with the gold answer, alone or in a list."""
     names = {*texts_in(reward)}
     return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
 

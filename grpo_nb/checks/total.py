@@ -36,7 +36,7 @@ def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical, except in three cases. A single reward may be meant for the format or the length.
+    It is critical, except in three cases. A single reward may be meant for the format or length.
     One that follows nothing that was tried may look for something else. And one that never rewards
     any of the answers, but reads other columns of the row, may have its own idea of a right answer.
     """

@@ -90,8 +90,8 @@ class ByHand(Shown):
             messages.append({"role": turn["role"], "content": content})
         if render(messages) != render([*question, *self.turns]):
             raise ValueError(
-                "this model's template has a form of its own for calls, which plain messages cannot "
-                "show. The model knows that form, so leave the example out."
+                "this model's template has a form of its own for calls, which plain messages "
+                "cannot show. The model knows that form, so leave the example out."
             )
         return messages
 

@@ -1,4 +1,4 @@
-"""Keep scores that a person gives to completions, in a .csv file that `gn.checks.agreement` reads."""
+"""Keep a person's scores of completions in a .csv file that `gn.checks.agreement` reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
 MAX_CHOICES = 10
-"""Largest difference between the ends of a scale of whole numbers whose every number is a choice."""
+"""A scale of whole numbers up to this length has a choice for each number."""
 
 CHOICES_OF_LONG_SCALE = 5
 """Choices on any other scale: both ends, the middle and the quarters."""

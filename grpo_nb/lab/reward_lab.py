@@ -66,7 +66,7 @@ class RewardLab(Panel):
     trainer would (`gn.score`), again at every change. Moving a weight calls no reward. An error of
     a reward is shown together with the completion that caused it.
 
-    From a cell: `lab.update(rewards)`, `lab.label(score)`, `lab.sample()` and `lab.check()`. Read and
+    From a cell: `lab.update(rewards)`, `lab.label(score)`, `lab.sample()`, `lab.check()`. Read and
     set `lab.row_number`, `lab.completions` and `lab.weights`. Read `lab.row`, `lab.scores`,
     `lab.advantages`, `lab.report` and `lab.labels`. All other names in `help` are ipywidgets' own.
 

@@ -119,7 +119,9 @@ def test_lone_constant_reward_follows_nothing() -> None:
 
 
 def test_set_without_reward_for_answers_is_critical() -> None:
-    brief = lambda completions, **_: [-float(len(completion_text(c)) > 900) for c in completions]  # noqa: E731
+    def brief(completions, **_):
+        return [-float(len(completion_text(c)) > 900) for c in completions]
+
     assert "nothing tells right from wrong" in kinds(
         check_rewards([formed, brief], SUMS), "critical"
     )

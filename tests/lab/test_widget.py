@@ -1,6 +1,6 @@
 """Drive the reward lab as a front end does: set values, click buttons, read what is shown.
 
-Runs without torch too: `test_old_widgets.py` runs this file with the ipywidgets and IPython of Colab.
+Runs without torch too: `test_old_widgets.py` runs it with the ipywidgets and IPython of Colab.
 """
 
 from __future__ import annotations
