@@ -86,8 +86,8 @@ class RewardResult:
             limits.append(self.caller.cost)
         if any(finding.kind == "unsteady" for finding in self.findings):
             limits.append(
-                f"it was called {self.caller.calls} times. If it keeps state, the state is different "
-                "now: make the reward anew before training"
+                f"it was called {self.caller.calls} times. If it keeps state, that state is "
+                "different now: make the reward anew before training"
             )
         return [f"{name}: {limit}" for limit in limits]
 
