@@ -204,8 +204,10 @@ def _truncated_texts(sample: SampledGroups) -> list[str]:
 
 def _count_tagged(sample: SampledGroups, texts: Iterable[str]) -> int:
     """Count the texts that contain any tag of the format."""
-    tags = sample.format.tags
-    return sum(any(tag in text for tag in tags) for text in texts)
+    count = 0
+    for text in texts:
+        count += any(tag in text for tag in sample.format.tags)
+    return count
 
 
 def _load_task(change: str) -> str:

@@ -117,7 +117,7 @@ def test_agreement_interval_covers_the_truth_as_promised(true: float, count: int
     assert 0.92 <= covered / 400 <= 0.99
 
 
-def test_check_rewards_names_unmeasured_judge_and_does_not_call_it() -> None:
+def test_check_rewards_does_not_call_an_unmeasured_judge() -> None:
     judge = make_judge(lambda messages: pytest.fail("the judge was called"))
     report = gn.check_rewards([judge, gn.rewards.xml_tags()], ROWS)
     assert [(f.kind, f.severity) for f in report.of("judge")] == [("never measured", "warning")]

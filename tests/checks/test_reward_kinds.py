@@ -1,4 +1,4 @@
-"""Check what `check_rewards` says about rewards of kinds that it once missed or accused."""
+"""Check `check_rewards` on kinds of rewards that it once missed or wrongly accused."""
 
 import functools
 import math
@@ -222,7 +222,7 @@ def less_the_mean(completions, answer, **_):
     return [score - sum(scores) / len(scores) for score in scores]
 
 
-def test_unmarked_ranking_reward_is_a_warning_with_the_way_to_mark_it() -> None:
+def test_unmarked_ranking_reward_warns_and_shows_the_mark() -> None:
     report = check_rewards(less_the_mean, SUMS)
     assert kinds(report) == {"depends on its group"}
     assert "gn.rewards.relative(reward)" in repr(report)
