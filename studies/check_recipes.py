@@ -976,7 +976,7 @@ FAULTY = [
     faulty(gold_in_slot, SUMS, ("every candidate", "near miss"), true=LAX),
     faulty(slot_in_gold, CAPITALS, ("near miss", "no answer is rewarded")),
     faulty(starts_right, SUMS, ("near miss", "several answers"), true=LAX),
-    faulty(last_number, SUMS, ("answer outside the slot"), true=LAX),
+    faulty(last_number, SUMS, ("answer outside the slot",), true=LAX),
     faulty(first_slot, SUMS, ("several answers",), true=LAX),
     faulty(similar, CAPITALS, ("near miss",), true=(*LAX, "a phrase is rewarded")),
     faulty(no_tag_crash, SUMS, ("raises",), true=LAX),
