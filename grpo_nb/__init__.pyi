@@ -11,8 +11,8 @@ from . import runs as runs
 from . import scaleout as scaleout
 from . import tasks as tasks
 from . import training as training
-from .checks.baseline import baseline as baseline
-from .checks.check_rewards import check_rewards as check_rewards
+from .checks.learning_signal import baseline as baseline
+from .checks.reward_check import check_rewards as check_rewards
 from .config.planning import plan as plan
 from .config.presets import preset as preset
 from .config.settings import Settings as Settings

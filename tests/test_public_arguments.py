@@ -107,7 +107,7 @@ MISTAKES = [
         "a text",
         r"the text 'correctness', .*rewards=\[gn.rewards.correctness\(\)\]",
     ),
-    (SCORING, "rewards", "a class", r"correctness\(\) is one, its class is not"),
+    (SCORING, "rewards", "a class", r"contains the class correctness"),
     (SCORING, "rewards", "None", "None, .*takes reward functions"),
     (["train"], "settings", "None", "None, .*gn.preset"),
     (["load_model"], "settings", "a text", r"gn.preset\(\"auto\", model='correctness'\)"),

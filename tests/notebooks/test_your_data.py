@@ -58,7 +58,7 @@ def test_a_run_of_two_steps_is_trained_and_compared_and_claims_nothing(your_data
 @only_published
 def test_the_run_is_better_and_is_held_against_the_floor(your_data: Path) -> None:
     notebook = nbformat.read(your_data, as_version=4)
-    assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("signal")
+    assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("Signal")
     said = printed(cell_with(notebook, "run.outcome("))
     assert said.startswith("It worked.") and "Held-out: Better" in said
     assert "Always answering 'positive' would get 35.7%" in said
