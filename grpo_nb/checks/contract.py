@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.findings import Finding, make_finding
 from grpo_nb.checks.probes import Probe
-from grpo_nb.rewards.base import completion_text
-from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.rewards.base import completion_text, is_relative
 from grpo_nb.scoring.calls import Batch
 
 TRL_ARGUMENTS = (

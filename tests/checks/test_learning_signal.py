@@ -219,7 +219,7 @@ def test_advice_without_format_proposes_no_length() -> None:
     assert not {"longer completions", "easier data"} & advice_kinds(before)
 
 
-def test_advice_on_priming_names_a_function_of_the_kit() -> None:
+def test_advice_on_priming_names_the_recipe() -> None:
     (advice,) = [one for one in make([[PROSE] * 4] * 4).advice if one.kind == "priming"]
     assert advice.code.startswith("SFTTrainer(")
 

@@ -15,8 +15,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.length import length
-from grpo_nb.rewards.xml_format import xml_format
+from grpo_nb.rewards.format_and_length import length, xml_format
 from grpo_nb.scoring.scores import group_advantages, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task

@@ -11,7 +11,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.load import with_prompts
-from tests.checks.test_baseline import RIGHT, WRONG, made
+from tests.checks.test_learning_signal import RIGHT, WRONG, make
 from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.tiny import load_tiny
@@ -83,7 +83,7 @@ def test_pass_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, 
     together = task.with_pass_rates([run, later]).train["pass_rate"]
     assert together[0] == pytest.approx(1 / 6)
     assert together[7] == 0.5
-    gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
+    gate = make([[RIGHT, WRONG], [WRONG, WRONG]])
     of_baseline = task.with_pass_rates(
         dataclasses.replace(gate, rows=(task.train[0], task.train[1]))
     )
