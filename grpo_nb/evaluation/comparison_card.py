@@ -13,7 +13,6 @@ from typing import Any
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult
 from grpo_nb.core.tables import Html, Part, Table, as_written, bold, escaped
 from grpo_nb.evaluation.results import MEASURE_NAMES, MEASURES
-from grpo_nb.runs.figure import png
 
 NO_DIFFERENCE = "no difference shown"
 
@@ -189,6 +188,9 @@ def parts(comparison: Any) -> Iterator[Part]:
 
 def picture(comparison: Any) -> bytes:
     """Return the figure as a PNG file."""
+    # Imported here, so that the numbers of a comparison load no matplotlib.
+    from grpo_nb.runs.figure import png
+
     return png(comparison.plot(), dpi=PICTURE_DPI)
 
 
