@@ -334,7 +334,7 @@ def test_state_that_later_calls_show_is_found() -> None:
 
         def __call__(self, completions, answer, **_):
             self.calls += len(completions)
-            return [score * (self.calls < 600) for score in right(completions, answer)]
+            return [score * (self.calls < 300) for score in right(completions, answer)]
 
     report = check_rewards(Warming(), SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
