@@ -33,7 +33,7 @@
 # %% [markdown]
 # ## Check the machine
 #
-# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
 
 # %%
 import grpo_nb as gn
@@ -157,8 +157,8 @@ scores
 # %% [markdown]
 # ## A reward with a hole
 #
-# Here is a reward that many people write first: it pays if the gold number stands anywhere in the text. On the three texts
-# of the lab it pays three times, though one answer is wrong and one has no form. It looks generous, and is an invitation.
+# Here is a reward that many people write first: it gives 1 if the gold number is anywhere in the text. Of the three texts of
+# the lab it rewards all three, though one answer is wrong and one has no format. It looks generous, but it invites the model to cheat.
 #
 # The check should say *critical*, with the shortest text that cheats: every number at once, a wrong number that contains
 # the right one, the right one in the reasoning only. Training pays a model for finding such texts; here the check finds them first.
@@ -176,13 +176,13 @@ holed = gn.check_rewards(gold_somewhere, task, tokenizer=tokenizer)
 holed
 
 # %% [markdown]
-# ## Mended
+# ## Fixed
 #
 # Every fix in that table says the same: take the answer from its slot, and compare all of it. `extract_last` gives the content
 # of the one answer slot, if nothing follows that could take it back.
 #
-# You should see 1, 0 and 0 now, and only a note: this reward wants the number written exactly as in the data, and refuses
-# `7.0` for `7`. `correctness`, which reads numbers as numbers, does not; so the set above stays as it is.
+# You should see 1, 0 and 0 now, and that nothing is found. One difference remains: this reward wants the number written exactly
+# as in the data, and gives 0 to `7.0` for `7`. `correctness` reads numbers as numbers, so the set above stays as it is.
 
 
 # %%
@@ -203,7 +203,7 @@ mended
 # two texts, right and wrong, move close together, and both are far above a right answer in poor form. The check sees it without
 # being told.
 #
-# You should see two lines of advantages, and a warning that *form outweighs being right*.
+# You should see two lines of advantages, and a warning that *format outweighs the answer*.
 
 # %%
 from grpo_nb.scoring import reweight
@@ -235,7 +235,7 @@ before
 # The same questions, model, rewards and seed. The only change is the one that the advice proposes: each prompt now shows one solved
 # question before the real one.
 #
-# You should see **signal**, or **form only** where by chance not one answer is right: the totals differ in most groups. By reward,
+# You should see **signal**, or **format only** where by chance not one answer is right: the totals differ in most groups. By reward,
 # nearly all of that is form, and hardly an answer is right yet: so the form will be learnt first, and being right after it, as in
 # `00_quickstart`. The intervals are wide, because eight groups are few; the sentence claims no more than they allow.
 
@@ -285,7 +285,7 @@ print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")
 # | *hangs* or *not checked to the end* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
 # | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
-# | *form only* | nothing that was sampled is right, so only the form would be learnt | easier questions, as the advice says |
+# | *format only* | nothing that was sampled is right, so only the form would be learnt | easier questions, as the advice says |
 
 # %% [markdown]
 # ## Next

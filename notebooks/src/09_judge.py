@@ -33,7 +33,7 @@
 # %% [markdown]
 # ## Check the machine
 #
-# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
 
 # %%
 import grpo_nb as gn

@@ -36,7 +36,7 @@
 # %% [markdown]
 # ## Check the machine
 #
-# You should see a table that ends with *Ready*, with your GPU in it.
+# You should see your GPU, and *Ready*.
 
 # %%
 import grpo_nb as gn
