@@ -44,7 +44,15 @@ TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     "_save_optimizer_and_scheduler": ("output_dir",),
     "_save_rng_state": ("output_dir",),
     "_save_scaler": ("output_dir",),
-    "_tool_call_loop": ("prompts", "prompt_ids", "completion_ids", "completions"),
+    "_tool_call_loop": (
+        "prompts",
+        "prompt_ids",
+        "completion_ids",
+        "completions",
+        "logprobs",
+        "images",
+        "multimodal_fields",
+    ),
     "training_step": ("model", "inputs"),
 }
 
@@ -79,6 +87,7 @@ def share_event_loop(trainer: Any, loop: Any) -> None:
     async reward that holds a client cannot be used in two loops.
     """
     if require_attribute(trainer, "_has_async_funcs", written_for=WRITTEN_FOR):
+        require_attribute(trainer, "async_loop", written_for=WRITTEN_FOR)
         trainer.async_loop = loop
 
 
@@ -204,6 +213,12 @@ def run_tool_loop(
     for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
         turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
     tool_masks, turns, completion_ids, *_ = trainer._tool_call_loop(
-        [list(prompt) for prompt in prompts], prompt_ids, completion_ids, turns, None, None, {}
+        prompts=[list(prompt) for prompt in prompts],
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        completions=turns,
+        logprobs=None,
+        images=None,
+        multimodal_fields={},
     )
     return ToolLoopResult(tool_masks, turns, completion_ids)

@@ -48,25 +48,30 @@ def set_cpu_dtype(variable: str, use_bfloat16: bool) -> None:
     or off for a model that was loaded with the other dtype.
 
     Args:
-        variable: Unsloth's environment variable. The user's value is put back afterwards.
+        variable: Unsloth's environment variable. It is as before when the function returns.
         use_bfloat16: True for bfloat16, False for float32.
     """
     from unsloth_zoo.cpu import runtime
 
     probe = require_symbol(runtime, "cpu_bf16_supported", written_for=WRITTEN_FOR_ZOO)
     clear_answer = require_symbol(probe, "cache_clear", written_for=WRITTEN_FOR_ZOO)
-    users_value = os.environ.get(variable, "0")
+    users_value = os.environ.get(variable)
     os.environ[variable] = "1" if use_bfloat16 else "0"
-    clear_answer()
-    probe()
-    os.environ[variable] = users_value
+    try:
+        clear_answer()
+        probe()
+    finally:
+        del os.environ[variable]
+        if users_value is not None:
+            os.environ[variable] = users_value
 
 
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth does this at its import, when the kit has replaced stdout (unsloth/import_fixes.py).
-    Where stdout has a descriptor, nothing happens.
+    Unsloth tries this while it is imported (unsloth/import_fixes.py). At that time it sees the
+    kit's own stdout in place of the notebook's, so the kit repeats the call after the import. If
+    the notebook's stdout has a descriptor, the call changes nothing.
     """
     from unsloth import import_fixes
 

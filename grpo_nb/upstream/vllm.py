@@ -103,6 +103,7 @@ def _forget_computed(worker: Any) -> None:
     (v1/worker/gpu_model_runner.py, `_update_states`).
     """
     runner = _part(worker, "model_runner")
+    _part(runner, "execute_model_state")
     runner.execute_model_state = None
     if not hasattr(runner, "req_states"):
         return
