@@ -54,8 +54,8 @@ def usable_cores() -> int:
     return max(1, min(bound_cores, limit))
 
 
-def usable_memory_gib() -> float:
-    """Return the memory of the machine in GiB."""
+def total_memory_gib() -> float:
+    """Return the memory of the whole machine in GiB, also in a container that may use less."""
     # Not at the top, because the Install cell imports this file before psutil is installed.
     import psutil
 
