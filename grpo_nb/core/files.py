@@ -89,9 +89,9 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
 
 
 def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
-    """Return a cache folder, filled first unless it has the file `proof`.
+    """Return a cache folder; call `fill` first unless the folder has the file `proof`.
 
-    If several processes fill it at the same time, the first result is kept: all are the same.
+    If several processes fill the folder at the same time, any one result is kept: all are the same.
     """
     if (folder / proof).is_file():
         return folder

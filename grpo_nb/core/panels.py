@@ -58,7 +58,10 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Let the block change controls without a call of their callbacks."""
+        """Set `_is_quiet` during the block, which changes controls.
+
+        ipywidgets still calls the callbacks, so each callback must do nothing while `_is_quiet`.
+        """
         was_quiet = self._is_quiet
         self._is_quiet = True
         try:
