@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 WRITTEN_FOR = "transformers 5.17.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def sampling_setup(
@@ -26,17 +29,15 @@ def sampling_setup(
         config: What was asked for.
         prompt_length: Tokens of the padded prompts.
     """
-    prepare_config = require_symbol(model, "_prepare_generation_config", written_for=WRITTEN_FOR)
-    prepare_tokens = require_symbol(
+    prepare_config = _require_symbol(model, "_prepare_generation_config")
+    prepare_tokens = _require_symbol(
         model,
         "_prepare_special_tokens",
-        written_for=WRITTEN_FOR,
         parameters=("kwargs_has_attention_mask", "device"),
     )
-    get_processors = require_symbol(
+    get_processors = _require_symbol(
         model,
         "_get_logits_processor",
-        written_for=WRITTEN_FOR,
         parameters=("generation_config", "input_ids_seq_length", "device"),
     )
     complete, _ = prepare_config(config)
@@ -55,10 +56,10 @@ def attention_functions() -> MutableMapping[str, Any]:
     """
     from transformers import modeling_utils
 
-    table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", written_for=WRITTEN_FOR)
+    table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     if "sdpa" not in table:
         # A table has no such attribute, so this raises the usual error.
-        require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
+        _require_symbol(table, "sdpa")
     return table
 
 
@@ -67,11 +68,9 @@ def silence_gguf_reader() -> None:
 
     transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
     """
-    from functools import partial
-
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    bar = require_symbol(reader, "tqdm", written_for=WRITTEN_FOR)
+    bar = _require_symbol(reader, "tqdm")
     if not isinstance(bar, partial):
         reader.tqdm = partial(bar, disable=True)
 
@@ -83,7 +82,7 @@ def forget_quantization(model: PreTrainedModel) -> None:
     file is removed too, because no model can be loaded by it.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        require_attribute(model, name, written_for=WRITTEN_FOR)
+        _require_attribute(model, name)
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

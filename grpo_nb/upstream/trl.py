@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "trl 1.15.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def fused_head_namespace() -> dict[str, Any]:
@@ -19,9 +22,9 @@ def fused_head_namespace() -> dict[str, Any]:
     """
     from trl.trainer import utils
 
-    require_symbol(utils, "add_fused_lm_head", written_for=WRITTEN_FOR)
+    _require_symbol(utils, "add_fused_lm_head")
     # The function is None where Triton is missing, but its name must exist.
-    require_attribute(utils, "_ChunkedLogProbFunction", written_for=WRITTEN_FOR)
+    _require_attribute(utils, "_ChunkedLogProbFunction")
     return vars(utils)
 
 
@@ -68,7 +71,7 @@ def require_trainer_methods(trainer_class: type) -> None:
         EnvironmentProblem: A method is missing, or lost a parameter.
     """
     for name, parameters in TRAINER_METHODS.items():
-        require_symbol(trainer_class, name, written_for=WRITTEN_FOR, parameters=parameters)
+        _require_symbol(trainer_class, name, parameters=parameters)
 
 
 def last_generation(trainer: Any) -> Any:
@@ -77,7 +80,7 @@ def last_generation(trainer: Any) -> Any:
     TRL fills `_logs` whether or not it prints it (trl/trainer/grpo_trainer.py,
     `_generate_and_score_completions`).
     """
-    return require_symbol(trainer, "_logs", written_for=WRITTEN_FOR)
+    return _require_symbol(trainer, "_logs")
 
 
 def share_event_loop(trainer: Any, loop: Any) -> None:
@@ -86,8 +89,8 @@ def share_event_loop(trainer: Any, loop: Any) -> None:
     TRL starts a loop of its own for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
     async reward that holds a client cannot be used in two loops.
     """
-    if require_attribute(trainer, "_has_async_funcs", written_for=WRITTEN_FOR):
-        require_attribute(trainer, "async_loop", written_for=WRITTEN_FOR)
+    if _require_attribute(trainer, "_has_async_funcs"):
+        _require_attribute(trainer, "async_loop")
         trainer.async_loop = loop
 
 
@@ -100,7 +103,7 @@ def micro_batch_count(trainer: Any) -> int:
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
-    return require_attribute(trainer, "_step", written_for=WRITTEN_FOR)
+    return _require_attribute(trainer, "_step")
 
 
 #: Functions of `trl.chat_template_utils` that tools need, with the parameters that the kit gives.
@@ -121,7 +124,7 @@ def chat_template_functions() -> ModuleType:
     from trl import chat_template_utils
 
     for name, parameters in CHAT_TEMPLATE_FUNCTIONS.items():
-        require_symbol(chat_template_utils, name, written_for=WRITTEN_FOR, parameters=parameters)
+        _require_symbol(chat_template_utils, name, parameters=parameters)
     return chat_template_utils
 
 
@@ -154,8 +157,8 @@ def tool_loop_trainer(
 
     for name in ("_tool_call_loop", "_generate_single_turn"):
         parameters = TRAINER_METHODS[name]
-        require_symbol(GRPOTrainer, name, written_for=WRITTEN_FOR, parameters=parameters)
-    require_symbol(GRPOTrainer, "_get_tool_suffix_ids", written_for=WRITTEN_FOR)
+        _require_symbol(GRPOTrainer, name, parameters=parameters)
+    _require_symbol(GRPOTrainer, "_get_tool_suffix_ids")
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         processing_class=tokenizer,

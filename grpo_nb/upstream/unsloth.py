@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
+from functools import partial, wraps
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "unsloth 2026.10.9"
 WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
+_require_in_unsloth = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_in_zoo = partial(require_symbol, written_for=WRITTEN_FOR_ZOO)
 
 
 def hand_copies_to_vllm() -> None:
@@ -24,11 +26,11 @@ def hand_copies_to_vllm() -> None:
     """
     from unsloth_zoo import vllm_utils
 
-    original = require_symbol(vllm_utils, "_build_lora_request", written_for=WRITTEN_FOR_ZOO)
+    original = _require_in_zoo(vllm_utils, "_build_lora_request")
     if hasattr(original, "hands_copies"):
         return
 
-    @functools.wraps(original)
+    @wraps(original)
     def build(*args: Any, **kwargs: Any) -> Any:
         request = original(*args, **kwargs)
         tensors = getattr(request, "lora_tensors", None)
@@ -53,8 +55,8 @@ def set_cpu_dtype(variable: str, use_bfloat16: bool) -> None:
     """
     from unsloth_zoo.cpu import runtime
 
-    probe = require_symbol(runtime, "cpu_bf16_supported", written_for=WRITTEN_FOR_ZOO)
-    clear_answer = require_symbol(probe, "cache_clear", written_for=WRITTEN_FOR_ZOO)
+    probe = _require_in_zoo(runtime, "cpu_bf16_supported")
+    clear_answer = _require_in_zoo(probe, "cache_clear")
     users_value = os.environ.get(variable)
     os.environ[variable] = "1" if use_bfloat16 else "0"
     try:
@@ -75,4 +77,4 @@ def patch_vllm_for_notebooks() -> None:
     """
     from unsloth import import_fixes
 
-    require_symbol(import_fixes, "patch_vllm_for_notebooks", written_for=WRITTEN_FOR)()
+    _require_in_unsloth(import_fixes, "patch_vllm_for_notebooks")()

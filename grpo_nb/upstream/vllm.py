@@ -6,11 +6,14 @@ An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It ru
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def longest_row(engine: Any) -> int:
@@ -35,7 +38,7 @@ def put_to_sleep(engine: Any) -> None:
     Unsloth wakes the engine at the next sampling (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`).
     """
-    require_symbol(engine, "sleep", written_for=WRITTEN_FOR)(1)
+    _require_symbol(engine, "sleep")(1)
 
 
 def model_runner_class(engine: Any) -> str:
@@ -50,7 +53,7 @@ def model_runner_class(engine: Any) -> str:
 
 
 def _runner_class(worker: Any) -> str:
-    runner = type(require_symbol(worker, "model_runner", written_for=WRITTEN_FOR))
+    runner = type(_require_symbol(worker, "model_runner"))
     return f"{runner.__module__}.{runner.__qualname__}"
 
 
@@ -83,9 +86,7 @@ def drop_requests(engine: Any) -> None:
         # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = require_symbol(
-        inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
-    )
+    abort = _require_symbol(inner, "abort_request", parameters=("request_ids", "internal"))
     abort(request_ids, internal=True)
     _part(inner, "collective_rpc")(_forget_computed)
 
@@ -108,9 +109,7 @@ def _forget_computed(worker: Any) -> None:
     if not hasattr(runner, "req_states"):
         return
     request_ids = list(_part(runner, "req_states", "req_id_to_index"))
-    remove_request = require_symbol(
-        runner, "_remove_request", written_for=WRITTEN_FOR, parameters=("req_id",)
-    )
+    remove_request = _require_symbol(runner, "_remove_request", parameters=("req_id",))
     for request_id in request_ids:
         remove_request(request_id)
 
@@ -118,5 +117,5 @@ def _forget_computed(worker: Any) -> None:
 def _part(owner: Any, *names: str) -> Any:
     """Return an inner part of an engine, or raise if one of the names on the way is missing."""
     for name in names:
-        owner = require_attribute(owner, name, written_for=WRITTEN_FOR)
+        owner = _require_attribute(owner, name)
     return owner
