@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-# Each kind of values has the name that messages use, such as "a Task". Any other value may be a
-# stand-in for a model or for data.
+from grpo_nb.core.words import in_line
+
+# Kind of an unrecognised value, perhaps a stand-in for a model or for data.
 _OTHER = ""
+# Kinds of the kit's own classes. A kind is the name that messages use, such as "a Task".
 _OWN_CLASSES = {
     "grpo_nb.config.settings.Settings": "gn.Settings",
     "grpo_nb.tasks.task.Task": "a Task",
@@ -78,8 +80,9 @@ _ROLES = {
         {"a text", "a path"},
         'gn.load_model(settings, adapter="a/folder")',
     ),
-    # A class gets an error of its own, which names the call that makes a reward of it. Of a list
-    # with something else in it, the first call of the rewards names the entry.
+    # Modules are callable, so a model or a pair of modules may be rewards. `scoring` refuses a
+    # class, and names the call that makes a reward of it. In a list, `scoring` names the wrong
+    # entry.
     "rewards": Role(
         "reward functions",
         {
@@ -114,7 +117,7 @@ _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("task", "a datasets.Dataset"): (
         "a Task also has the answer format and held-out questions",
-        "the task itself where this is its task.train; else task = gn.load_task(dataset, settings)",
+        "task, not task.train; for another data set, task = gn.load_task(dataset, settings)",
     ),
     ("task", "a text"): (
         "its rows have to be read first",
@@ -142,7 +145,7 @@ _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
         "the LoRA is read from files",
         'model.save_pretrained("lora"), then adapter="lora"',
     ),
-    ("source", "a Task"): ("it is loaded already", "the task itself"),
+    ("source", "a Task"): ("it is loaded already", "task, not gn.load_task(task)"),
     ("rewards", "a text"): ("its name is not a function", "rewards=[gn.rewards.correctness()]"),
     ("rewards", "a list of texts"): (
         "their names are not functions",
@@ -230,14 +233,14 @@ def described(value: Any) -> str:
     if kind == "a class":
         return f"the class {value.__name__}"
     if kind == "a text":
-        return f"the text {value!r:.60}"
+        return f"the text {in_line(value)}"
     if kind == "a configuration of TRL":
         return f"a {class_name} of TRL"
     if kind == "a function":
         return f"the function {getattr(value, '__name__', class_name)}"
     if kind == "a datasets.Dataset":
         return f"a datasets.{class_name}"
-    return kind or f"{value!r:.60} ({class_name})"
+    return kind or f"{in_line(value)} ({class_name})"
 
 
 def _kind_of(value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
-from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, excerpt, shorten
+from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, in_line, shorten
 from grpo_nb.rewards import base
 from grpo_nb.rewards.async_rewards import is_async
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
@@ -194,7 +194,7 @@ def _score_rows(
             scores += _finite_floats(call_reward(reward, alone), 1)
         except Exception as error:
             scores.append(math.nan)
-            failures.append(RewardError(name, i, excerpt(texts[i]), error))
+            failures.append(RewardError(name, i, in_line(texts[i], 160), error))
     if not failures:
         return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
