@@ -142,19 +142,22 @@ def inside(folder: Path, name: Any) -> Path:
         ValueError: `name` is not a path, leads out of the folder (as `/etc`, `..`, or over a
             link), or a part of it is a symbolic link or longer than a file system allows.
 
-    >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
+    >>> inside(Path("theirs"), "adapter")
+    PosixPath('theirs/adapter')
+    >>> inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' leads out of the folder 'theirs': put there what it points to.
+    ValueError: '../mine' leads out of the folder 'theirs': use a path inside the folder.
     """
     # Parsed as a path of Windows, which is split at both kinds of slashes and can have a drive.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
+    leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
-        raise ValueError(_leads_out_message(folder, name))
+        raise ValueError(f"{leads_out}: use a path inside the folder.")
     if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
-        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} is no name of a file.")
+        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} cannot name a file.")
     real_path = Path(os.path.realpath(folder / name))
     if not real_path.is_relative_to(os.path.realpath(folder)):
-        raise ValueError(_leads_out_message(folder, name))
+        raise ValueError(f"{leads_out} over a link: replace the link by what it points to.")
     path = folder
     for part in Path(name).parts:
         path = path / part
@@ -162,7 +165,7 @@ def inside(folder: Path, name: Any) -> Path:
             raise ValueError(
                 f"{in_line(name)} in the folder {str(folder)!r} is, or lies behind, a symbolic "
                 "link. Links are not followed there, because a folder that somebody sends could "
-                "read or overwrite other files with them: put there what it points to."
+                "read or overwrite other files with them: replace the link by what it points to."
             )
     return folder / name
 
@@ -189,18 +192,12 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
                     folders.append(Path(entry.path))
 
 
-def _leads_out_message(folder: Path, name: Any) -> str:
-    return f"{in_line(name)} leads out of the folder {str(folder)!r}: put there what it points to."
+def require_writable(folder: Path) -> None:
+    """Raise `EnvironmentProblem` unless a run can create files in a folder.
 
-
-def require_writable(folder: Path, purpose: str = "A run") -> None:
-    """Raise `EnvironmentProblem` unless files can be created in a folder.
-
-    If it does not exist yet, its nearest existing parent is checked.
+    If the folder does not exist yet, its nearest existing parent is checked.
     """
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
+    existing = nearest_existing(folder)
     if not existing.is_dir():
         reason = f"{str(existing)!r} is a file, not a folder"
     elif not os.access(existing, os.W_OK | os.X_OK):
@@ -208,10 +205,18 @@ def require_writable(folder: Path, purpose: str = "A run") -> None:
     else:
         return
     raise EnvironmentProblem(
-        f"{purpose} cannot be written to {str(folder)!r}: {reason}. Everything that it makes is "
-        "kept in that folder. Choose another one, such as "
-        'settings.replace(run_root="runs"), or make this one writable.'
+        f"A run cannot be written to {str(folder)!r}: {reason}. All files of the run are kept "
+        'there. Choose another folder, such as settings.replace(run_root="runs"), or make this '
+        "folder writable."
     )
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return `path` as an absolute path, or its nearest parent that exists."""
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return existing
 
 
 def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
