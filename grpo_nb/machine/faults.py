@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 
 from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
 
 # Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
 _FIXES = {
-    # Every refusal of FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
+    # Every error that refuses FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
     # flashinfer_sampler_supported), by Unsloth (unsloth_zoo/vllm_utils.py, load_vllm), and by its
     # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
     r"flashinfer top-p/top-k sampling unavailable|flashinfer failed to jit-compile"
@@ -19,8 +20,8 @@ _FIXES = {
     r"|ninja build failed|jit compilation is disabled via flashinfer"
     r"|could not find nvcc and default|could not parse cuda version from nvcc"
     r"|nvcc not found and pytorch is not built": (
-        "FlashInfer cannot be used here (it compiles its kernels for the card), and the kit does "
-        "not need it: restart the kernel and switch it off before the model is loaded: "
+        "FlashInfer, which compiles its kernels for the card, cannot be used here, and the kit "
+        "does not need it: restart the kernel and switch FlashInfer off before you load the model: "
         'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
     ),
     r"nvidia driver on your system is too old|driver version is insufficient|non supported hw"
@@ -31,8 +32,8 @@ _FIXES = {
     ),
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image": (
-        "torch, vLLM or bitsandbytes was built for another torch, CUDA or card: pip install -r "
-        "requirements.txt -r requirements-gpu.txt, then restart the kernel; or without vLLM: "
+        "torch, vLLM or bitsandbytes was built for another torch, CUDA or card: "
+        f"{BY_HAND_WITH_VLLM}, then restart the kernel; or without vLLM: "
         "settings = settings.replace(fast_inference=False)"
     ),
     r"bfloat16 is only supported|support bf(loat)?16|bf16 requested, but amp"

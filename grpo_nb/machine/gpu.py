@@ -23,7 +23,7 @@ class Gpu:
 
     name: str
     memory_gib: float
-    """Memory that CUDA can use: the card's memory without the part that the driver reserves."""
+    """Memory that CUDA can use: the memory of the card minus the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
 
@@ -43,8 +43,8 @@ class NoGpu(LookupError):
     """No GPU can be read.
 
     Attributes:
-        should_be_there: True if the machine has a GPU or its driver; the message gives the reason
-            why the GPU cannot be read. False on a machine without a GPU.
+        should_be_there: True if the machine has an NVIDIA driver, so that the message gives the
+            reason why no GPU can be read. False on a machine without a driver.
     """
 
     def __init__(self, reason: str, *, should_be_there: bool) -> None:
@@ -61,7 +61,7 @@ def read_gpu() -> GpuState:
     """Return the first visible GPU and its state now, whether or not torch can use it.
 
     Raises:
-        NoGpu: There is no GPU, it is hidden, or the driver does not answer.
+        NoGpu: There is no GPU, the GPU is hidden, or the driver does not answer.
     """
     try:
         import pynvml as nv

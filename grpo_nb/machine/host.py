@@ -23,13 +23,13 @@ def find_host() -> str:
 
 
 def how_to_restart() -> str:
-    """Return what to click on this host to restart the kernel."""
+    """Return the menu entries that restart the kernel on this host."""
     clicks = {"colab": "Runtime > Restart session", "kaggle": "Run > Restart kernel"}
     return clicks.get(find_host(), "Restart the kernel")
 
 
 def how_to_get_gpu() -> str:
-    """Return what to click on this host to get a GPU; empty where there is nothing to click."""
+    """Return the menu entries that add a GPU on this host; empty on a host without such a menu."""
     clicks = {
         "colab": "Runtime > Change runtime type > T4 GPU",
         "kaggle": "Settings > Accelerator > GPU T4 x2",
@@ -93,12 +93,12 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     Outside Colab there is no Drive, so the folder is always `runs`.
 
     Args:
-        drive: Folder on your Drive, such as `grpo_nb/quickstart`, a different one for each
-            notebook; empty for `runs`. Colab asks you for permission to mount the Drive.
+        drive: Folder on your Drive, such as `grpo_nb/quickstart`; empty for `runs`. Use a
+            different folder for each notebook. Colab asks you for permission to mount the Drive.
         report: Function called with a line about the folder, for example `print`.
 
     Raises:
-        ValueError: The folder is outside of the Drive.
+        ValueError: The folder is outside the Drive.
         EnvironmentProblem: Colab did not mount the Drive.
 
     >>> run_folder()

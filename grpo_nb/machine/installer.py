@@ -31,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 CLONE = "grpo_nb_clone"
 # Command that runs pip in this kernel's environment.
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-# A kernel that has loaded one of these breaks when its files change.
+# A kernel that has loaded one of these packages breaks if the files of the package change.
 _NEVER_REPLACED = (
     "numpy",
     "ipython",
@@ -161,13 +161,14 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     """
     requirements = _read_requirements(folder / "requirements.txt")
     pin = next(_pin(line) for line in requirements if _name(line) == "torch")
+    build = packages.read_torch_build()
     cuda = None if is_gpu_hidden() else driver_cuda()
-    # Version of a torch that this kernel has loaded and that is not the pinned one.
+    # Version of the torch that this kernel has loaded; empty if it is the pinned version.
     other_torch = packages.loaded_version("torch") or ""
     if packages.is_same_release(pin, other_torch):
         other_torch = ""
 
-    # With vLLM the pinned torch is installed.
+    # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
     if cuda is not None:
         obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, other_torch=other_torch)
@@ -176,11 +177,11 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
             return Choice(requirements + gpu_requirements, _WITH_VLLM)
         machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_WITHOUT_VLLM}"
 
-    # Without vLLM an installed torch stays, if it can be used.
-    if _is_usable(packages.read_torch_build(), cuda):
+    # Second choice: keep the installed torch.
+    if _is_usable(build, cuda):
         return Choice([line for line in requirements if _name(line) != "torch"], machine)
 
-    # Otherwise the pinned torch is installed, if the driver and this kernel allow it.
+    # Last choice: install the pinned torch, if the driver and this kernel allow it.
     if cuda is not None and cuda[0] < _INDEX_CUDA:
         raise EnvironmentProblem(
             f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "

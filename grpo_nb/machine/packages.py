@@ -15,13 +15,14 @@ from pathlib import Path
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.upstream.symbols import installed_version
 
-# Command that installs what the kit needs, as shown in messages.
+# Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
+BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
 PYTHONS = ((3, 11), (3, 15))
 # The same range in words.
 SUPPORTED_PYTHONS = f"{PYTHONS[0][0]}.{PYTHONS[0][1]} to {PYTHONS[1][0]}.{PYTHONS[1][1] - 1}"
-# Packages that unsloth patches while they are imported, so unsloth has to be imported first.
+# Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages without which a training does not start.
 NEEDED = (
@@ -66,7 +67,7 @@ def package_versions() -> dict[str, str]:
 
 
 def stale_versions() -> dict[str, tuple[str, str]]:
-    """Return the packages that this kernel has loaded in another version than the installed one.
+    """Return the packages whose loaded version differs from the installed version.
 
     Returns:
         Name to (loaded version, installed version). The installed version of a package that was
@@ -83,7 +84,7 @@ def stale_versions() -> dict[str, tuple[str, str]]:
 
 
 def loaded_version(name: str) -> str | None:
-    """Return the version of a package that this kernel has loaded, or None if it has not."""
+    """Return the version of a package in this kernel, or None if the package is not loaded."""
     if name not in sys.modules:
         return None
     # `getattr` on a lazy module would import half of the package; its dictionary does not.
@@ -187,7 +188,7 @@ def misfits() -> dict[str, str]:
             f"{torchvision} was not built for torch {torch}, and transformers fails on it "
             "(operator torchvision::nms)"
         )
-    # peft 0.21 raises ImportError when it adds a LoRA and torchao is older. Colab has torchao 0.10.
+    # With a torchao before 0.16, peft 0.21 raises ImportError when it adds a LoRA. Colab has 0.10.
     if torchao and minor_release(torchao) < (0, 16):
         reasons["torchao"] = (
             f"{torchao}, and peft refuses versions before 0.16 (incompatible version of torchao)"

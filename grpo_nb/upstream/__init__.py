@@ -2,5 +2,5 @@
 
 Each function first checks that the symbols that it reads, calls or replaces are there. The error
 for a missing symbol names the version that the function was written for.
-docs/reference/upstream.md lists them with the reason and the upstream line.
+docs/reference/upstream.md lists the symbols with the reason and the upstream line.
 """

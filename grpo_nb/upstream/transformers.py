@@ -21,13 +21,13 @@ def sampling_setup(
 ) -> tuple[GenerationConfig, LogitsProcessorList]:
     """Return the complete generation config and the logits processors that `generate` would use.
 
-    The CPU sampler draws the same tokens as `model.generate` because it uses these
-    (transformers/generation/utils.py, `GenerationMixin.generate`).
+    The CPU sampler samples the same tokens as `model.generate`, because it uses the same config and
+    processors (transformers/generation/utils.py, `GenerationMixin.generate`).
 
     Args:
         model: The model that samples.
-        config: What was asked for.
-        prompt_length: Tokens of the padded prompts.
+        config: Generation config as the caller gives it to `generate`.
+        prompt_length: Number of tokens of each padded prompt.
     """
     prepare_config = _require_symbol(model, "_prepare_generation_config")
     prepare_tokens = _require_symbol(
@@ -58,7 +58,7 @@ def attention_functions() -> MutableMapping[str, Any]:
 
     table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     if "sdpa" not in table:
-        # A table has no such attribute, so this raises the usual error.
+        # `sdpa` is no attribute of the table either, so the next line raises the usual error.
         _require_symbol(table, "sdpa")
     return table
 
@@ -78,8 +78,8 @@ def silence_gguf_reader() -> None:
 def forget_quantization(model: PreTrainedModel) -> None:
     """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
 
-    With them `save_pretrained` raises (transformers/modeling_utils.py). The name inside the GGUF
-    file is removed too, because no model can be loaded by it.
+    With these marks `save_pretrained` raises (transformers/modeling_utils.py). The name inside the
+    GGUF file is removed too, because no model can be loaded by that name.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         _require_attribute(model, name)

@@ -75,18 +75,19 @@ def require_trainer_methods(trainer_class: type) -> None:
 
 
 def last_generation(trainer: Any) -> Any:
-    """Return what a trainer keeps of its last generation batch: prompts, completions, scores.
+    """Return the prompts, completions and scores of a trainer's last generation batch.
 
-    TRL fills `_logs` whether or not it prints it (trl/trainer/grpo_trainer.py,
+    TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
     `_generate_and_score_completions`).
     """
     return _require_symbol(trainer, "_logs")
 
 
 def share_event_loop(trainer: Any, loop: Any) -> None:
-    """Make the trainer run async rewards in the loop in which they were tried.
+    """Make the trainer run async rewards in the kit's event loop.
 
-    TRL starts a loop of its own for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
+    The kit has already called the rewards in that loop, to try them before the training. TRL starts
+    another loop for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
     async reward that holds a client cannot be used in two loops.
     """
     if _require_attribute(trainer, "_has_async_funcs"):
@@ -95,7 +96,7 @@ def share_event_loop(trainer: Any, loop: Any) -> None:
 
 
 def micro_batch_count(trainer: Any) -> int:
-    """Return how many micro-batches a trainer has taken, for its checkpoints.
+    """Return the number of micro-batches that a trainer has taken, for its checkpoints.
 
     A run that is resumed without this counter would continue with the wrong generation
     (trl/trainer/grpo_trainer.py, `self._step`).
@@ -119,7 +120,7 @@ CHAT_TEMPLATE_FUNCTIONS: dict[str, tuple[str, ...]] = {
 def chat_template_functions() -> ModuleType:
     """Return TRL's module that decides if a chat template can be trained with tools.
 
-    Its functions also read the calls of a completion (trl/chat_template_utils.py).
+    The module also parses the tool calls in a completion (trl/chat_template_utils.py).
     """
     from trl import chat_template_utils
 
@@ -140,15 +141,15 @@ def tool_loop_trainer(
 ) -> Any:
     """Return a `GRPOTrainer` that has only the attributes that its tool loop reads.
 
-    So episodes outside of a training follow TRL's own rules: which tokens follow the result of a
-    tool, what is dropped at the length limit, how calls are read (trl/trainer/grpo_trainer.py,
+    With this trainer, episodes outside a training follow TRL's own rules for the tokens after the
+    result of a tool, for the length limit, and for parsing calls (trl/trainer/grpo_trainer.py,
     `_tool_call_loop` and `_get_tool_suffix_ids`).
 
     Args:
-        model_config: For the longest sequence that the model allows.
-        tokenizer: With a template for tools.
-        schemas: The tools as a chat template takes them.
-        rounds: Rounds of calls, each after the results of the one before.
+        model_config: Config of the model; the loop reads the longest sequence from it.
+        tokenizer: Tokenizer with a chat template for tools.
+        schemas: Schemas of the tools, in the form that a chat template takes.
+        rounds: Largest number of rounds of tool calls in an episode.
         max_completion_length: Tokens of a whole episode, results of tools included.
         chat_template: Template to use in place of the tokenizer's own, or None.
         chat_template_kwargs: Further arguments of the chat template.
@@ -180,7 +181,7 @@ class ToolLoopResult(NamedTuple):
     """Episodes as TRL's tool loop leaves them, one entry for each prompt."""
 
     tool_masks: list[list[int]]
-    """1 for tokens that the model wrote, 0 for those of tools."""
+    """1 for tokens that the model wrote, 0 for tokens of tool results."""
     turns: list[list[dict[str, Any]]]
     """Messages of the episode, without the prompt."""
     completion_ids: list[list[int]]

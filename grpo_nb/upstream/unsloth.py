@@ -15,13 +15,15 @@ _require_in_zoo = partial(require_symbol, written_for=WRITTEN_FOR_ZOO)
 
 
 def hand_copies_to_vllm() -> None:
-    """Let vLLM get copies of the LoRA tensors, from whoever samples: the kit or Unsloth's trainer.
+    """Make Unsloth give vLLM copies of the LoRA tensors, whenever the kit or a trainer samples.
 
-    `load_lora(load_tensors=True)` hands over the trained tensors themselves, and vLLM multiplies
-    `lora_B` by its scaling in place (vLLM 0.31, lora/lora_weights.py, `optimize`). If engine and
-    LoRA have the same dtype, nothing copies them on the way: with a real engine in float32, each
-    sampling doubled the trained weights. `_build_lora_request` is replaced because it builds all of
-    Unsloth's requests. Merged rollouts that fall back to a LoRA build one without `load_lora`
+    Unsloth's `load_lora(load_tensors=True)` passes the trained tensors themselves, and vLLM
+    multiplies `lora_B` by the LoRA's scaling in place (vLLM 0.31, lora/lora_weights.py,
+    `optimize`). If engine and LoRA have the same dtype, no conversion copies the tensors: with a
+    real engine in float32, each sampling doubled the trained weights.
+
+    `_build_lora_request` is replaced, and not `load_lora`, because it builds all of Unsloth's
+    requests. Merged rollouts that fall back to a LoRA do not call `load_lora`
     (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`).
     """
     from unsloth_zoo import vllm_utils
@@ -43,11 +45,11 @@ def hand_copies_to_vllm() -> None:
 
 
 def set_cpu_dtype(variable: str, use_bfloat16: bool) -> None:
-    """Make Unsloth's CPU backend use this dtype, whatever the processor has instructions for.
+    """Make Unsloth's CPU backend use this dtype, whichever instructions the processor has.
 
-    Unsloth asks once, keeps the answer, and builds loaders and trainers by it
-    (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`). Otherwise a trainer would switch bfloat16 on
-    or off for a model that was loaded with the other dtype.
+    Unsloth calls `cpu_bf16_supported` once, caches the answer, and uses it in loaders and trainers
+    (unsloth_zoo/cpu/runtime.py). Without this function, a trainer could switch bfloat16 on or off
+    for a model that was loaded with the other dtype.
 
     Args:
         variable: Unsloth's environment variable. It is as before when the function returns.

@@ -17,9 +17,10 @@ _require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def longest_row(engine: Any) -> int:
-    """Return how many tokens of prompt and completion together an engine was started for.
+    """Return the largest number of tokens of prompt and completion together in an engine.
 
-    The engine truncates what is longer without a word (vllm/v1/core/sched/utils.py, `check_stop`).
+    The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
+    `check_stop`).
     """
     return _part(engine, "llm_engine", "vllm_config", "model_config", "max_model_len")
 
@@ -60,7 +61,7 @@ def _runner_class(worker: Any) -> str:
 def drop_requests(engine: Any) -> None:
     """Remove the requests that an interrupted sampling left in an engine.
 
-    An interrupt ends `LLM.generate`, and the engine does not learn of it
+    An interrupt ends `LLM.generate`, but the engine still has the requests
     (vllm/entrypoints/offline_utils.py, `_run_engine`). This has three consequences:
 
     - The next call would wait for ever. A request whose step was interrupted counts as computed,
