@@ -1,8 +1,8 @@
 """Write files and folders completely or not at all, and check paths that come from other people.
 
 A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
-end. A folder that is replaced is called `.NAME.replaced-...` between two renames. If the process is
-killed, these hidden files stay. They are never in the way and can be deleted.
+end. To replace a folder takes two renames; between them, the old folder is `.NAME.replaced-...`. If
+the process is killed, these hidden files stay. No later write uses them, and they can be deleted.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def staged_file(target: Path) -> Iterator[Path]:
         yield staged
         staged.replace(target)
     finally:
-        # On a full disk, a leftover would take the room that the next attempt needs.
+        # On a full disk, a leftover would take the space that the next attempt needs.
         staged.unlink(missing_ok=True)
 
 
@@ -64,7 +64,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
-    """Rename a finished file or folder to `target`, and delete last what was there before.
+    """Rename a finished file or folder to `target`, and then delete the old folder.
 
     A folder cannot replace another one in a single step. If the process is killed between the two
     renames, both folders are complete under their hidden names.
@@ -72,8 +72,8 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     Args:
         staged: Path from `staged_folder`, or a file.
         target: New path.
-        overwrite: If False, `target` must be free. It is checked again here, because an export
-            takes minutes, in which another process can have written there.
+        overwrite: If False, `target` must be free. `check_target` has checked this before, but an
+            export takes minutes, and another process can have written to `target` since.
 
     Raises:
         FileExistsError: `target` is not free and `overwrite` is False.
@@ -103,9 +103,10 @@ def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
 
 
 def target_of(path: str | Path) -> Path:
-    """Return the folder that a user's path means: `~` is their home, and a link is resolved.
+    """Return the folder of a user's path, with `~` and a link at the end resolved.
 
-    Renaming a folder onto a link would replace the link, and the export would be on the wrong disk.
+    Renaming a folder onto a link would replace the link. If the link leads to another disk, the
+    export would then be on the wrong disk.
     """
     target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
@@ -127,16 +128,16 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     for path in (*needed, Path.cwd()):
         if target.exists() and path.resolve().is_relative_to(real_target):
             raise FileExistsError(
-                f"{str(target)!r} is or holds {str(path)!r}, which would be gone with it."
+                f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
             )
     _require_free(target, overwrite)
 
 
 def inside(folder: Path, name: Any) -> Path:
-    """Return the path of `name` in a folder, checked to be inside it.
+    """Return the path of `name` in a folder, checked to be inside the folder.
 
-    A run or an export can come from somebody else. Use this function for each name that is read
-    from a file, and for each file, in such a folder.
+    A run or an export can come from somebody else. In such a folder, use this function for each
+    file, and for each name that is read from a file.
 
     Raises:
         ValueError: `name` is not a path, leads out of the folder (as `/etc`, `..`, or over a
@@ -148,7 +149,7 @@ def inside(folder: Path, name: Any) -> Path:
     Traceback (most recent call last):
     ValueError: '../mine' leads out of the folder 'theirs': use a path inside the folder.
     """
-    # Parsed as a path of Windows, which is split at both kinds of slashes and can have a drive.
+    # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
     leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
@@ -175,7 +176,7 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
 
     Args:
         folder: A run, an export, or a part of one.
-        within: The folder to which the message gives the link's path; by default `folder`.
+        within: Folder from which the message gives the path of the link; by default `folder`.
     """
     whole = within or folder
     folders = [folder]
@@ -234,7 +235,7 @@ def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file, read in parts, so that it need not fit into memory."""
+    """Return the SHA-256 of a file, which is read in parts and may be larger than the memory."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
