@@ -20,8 +20,8 @@ BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requireme
 BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
 PYTHONS = ((3, 11), (3, 15))
-# The same range in words.
-SUPPORTED_PYTHONS = f"{PYTHONS[0][0]}.{PYTHONS[0][1]} to {PYTHONS[1][0]}.{PYTHONS[1][1] - 1}"
+# The same range in words; a test compares them.
+SUPPORTED_PYTHONS = "3.11 to 3.14"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages without which a training does not start.
