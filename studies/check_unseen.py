@@ -353,10 +353,8 @@ class Case(NamedTuple):
 _LAX = (
     "every candidate",
     "several answers",
-    "contains the answer",
-    "answer outside the slot",
-    "no slot needed",
     "near miss",
+    "answer outside the slot",
     "part credit",
 )
 CASES = [
@@ -373,16 +371,17 @@ CASES = [
     Case(always_negative, MOODS, lambda: XML, ("nothing tells right from wrong",)),
     Case(first_box, SUMS, lambda: BOXED, ("several answers",), ("answer outside the slot",)),
     Case(only_box, SUMS, lambda: BOXED),
-    Case(longer_is_better, SUMS, lambda: XML, ("more pays",)),
+    Case(longer_is_better, SUMS, lambda: XML, ("repetition is rewarded",)),
     Case(not_too_long, SUMS, lambda: XML),
-    Case(counted_words, SUMS, lambda: XML, ("more pays",), ("phrase pays",)),
+    Case(counted_words, SUMS, lambda: XML, ("repetition is rewarded",), ("a phrase is rewarded",)),
     Case(think_then_answer, SUMS, lambda: THINK),
-    Case(overlap_of_words, DISEASES, lambda: XML, ("several answers", "near miss", "every candidate"), (*_LAX, "phrase pays")),
+    Case(overlap_of_words, DISEASES, lambda: XML,
+         ("several answers", "near miss", "every candidate"), (*_LAX, "a phrase is rewarded")),
     Case(share_of_cells, GRIDS, lambda: XML),
     Case(number_within, SUMS, lambda: XML),
     Case(best_of_batch, SUMS, lambda: XML, ("unsteady",)),
     Case(tidies_what_it_reads, SUMS, lambda: XML, ("changes its inputs",), ("another format",)),
-    Case(number_or_crash, SUMS, lambda: XML, ("raises",), ("several answers", "no slot needed")),
+    Case(number_or_crash, SUMS, lambda: XML, ("raises",), ("several answers")),
     Case(on_one_line, SUMS, lambda: THINK, ("another format",), ("right answer refused",)),
 ]  # fmt: skip
 

@@ -210,7 +210,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gradient zero": ("gradient", {**STILL, "change": put(0.0, grad_norm=lambda r, c: 0.0)}),
     "learning rate zero": ("gradient", {**STILL, "learning_rate": lambda at: 0.0}),
     "NaN from some step on": ("not_finite", {"change": put(0.6, grad_norm=lambda r, c: math.nan, loss=lambda r, c: math.nan)}),
-    "rewards say nothing": ("no_reward", {"change": no_rewards}),
+    "rewards say nothing": ("not_finite", {"change": no_rewards}),
     "a reward never paid": ("constant_reward", {"change": put(
         rewards__pattern__mean=lambda r, c: 0.0, rewards__pattern__std=lambda r, c: 0.0)}),
     "form alone": ("form_only", {"speed": 0.0, "begin": -0.8, "form": (0.1, 1.0)}),

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from grpo_nb.rewards.maths import maths
+from grpo_nb.rewards.math_answers import maths
 
 _INSIDE = r"[^{}]*"
 for _ in range(6):

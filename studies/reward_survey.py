@@ -29,25 +29,18 @@ VERDICTS: dict[tuple[str, str], str] = {
         for kind, verdict in {
             "several answers": "yes: an equation is read as its right side",
             "answer outside the slot": "yes: without a box any number of the text is taken",
-            "no slot needed": "yes: without a box any number of the text is taken",
             "hangs": "yes: the parser's own limit of 5 s, once for each such completion",
-            "number form refused": "a matter of taste: a full stop inside the box",
         }.items()
     },
-    (
-        "correctness_reward_func",
-        "number form refused",
-    ): "a matter of taste: texts are compared, so 23.0 is not 23",
     ("strict_format_reward_func", "another format"): "yes: a newline must end it",
-    ("strict_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("strict_format_reward_func", "right answer refused"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("soft_format_reward_func", "another format"): "yes: no DOTALL (unslothai/notebooks 96)",
-    ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("soft_format_reward_func", "right answer refused"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("check_answer", "several answers"): "yes: the first start and the last end tag are paired",
     ("check_answer", "another format"): "yes: half is paid where line breaks stand in the slot",
-    ("check_answer", "number form refused"): "yes: text is compared before numbers",
     (
         "check_numbers",
-        "contains the answer",
+        "near miss",
     ): "yes: the minus sign is not in its pattern, so -23 is 23",
     ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
     ("last_number_reward", "several answers"): "yes: only the last number counts",
@@ -55,15 +48,13 @@ VERDICTS: dict[tuple[str, str], str] = {
         "last_number_reward",
         "answer outside the slot",
     ): "yes: the last number of the whole text counts",
-    ("last_number_reward", "no slot needed"): "yes: the last number of the whole text counts",
     **{
         ("contains_reward", kind): "yes"
         for kind in (
             "every candidate",
             "several answers",
-            "contains the answer",
+            "near miss",
             "answer outside the slot",
-            "no slot needed",
         )
     },
     ("reasoning_steps_reward", "ok"): "no: First, Next and Finally are paid by themselves",

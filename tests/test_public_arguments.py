@@ -41,8 +41,8 @@ TRAIN_ARGUMENTS = {
     "settings": SETTINGS,
 }
 COMPARE_ARGUMENTS = {
-    "before": (MODEL, TOKENIZER),
-    "after": (MODEL, TOKENIZER),
+    "subject": (MODEL, TOKENIZER),
+    "against": (MODEL, TOKENIZER),
     "task": TASK,
 }
 # Public functions with right arguments. `gn.train` imports unsloth, so it is looked up in the call.
@@ -107,7 +107,7 @@ MISTAKES = [
         "a text",
         r"the text 'correctness', .*rewards=\[gn.rewards.correctness\(\)\]",
     ),
-    (SCORING, "rewards", "a class", r"correctness\(\) is one, its class is not"),
+    (SCORING, "rewards", "a class", r"contains the class correctness"),
     (SCORING, "rewards", "None", "None, .*takes reward functions"),
     (["train"], "settings", "None", "None, .*gn.preset"),
     (["load_model"], "settings", "a text", r"gn.preset\(\"auto\", model='correctness'\)"),
@@ -131,11 +131,11 @@ MISTAKES = [
     (["evaluate"], "settings", "a GRPOConfig", "a GRPOConfig of TRL"),
     (
         ["compare"],
-        "before",
+        "subject",
         "settings",
         "gn.Settings, but gn.compare takes a run, a model or its folder",
     ),
-    (["compare"], "after", "a tokenizer", "a tokenizer, but gn.compare takes"),
+    (["compare"], "against", "a tokenizer", "a tokenizer, but gn.compare takes"),
     (
         ["ask"],
         "run",
@@ -230,7 +230,7 @@ def test_trl_argument_as_keyword_shows_extra() -> None:
 )
 def test_compare_with_missing_path_is_one_line(path: str) -> None:
     with pytest.raises(FileNotFoundError, match="is no folder here") as error:
-        gn.compare(path, (MODEL, TOKENIZER), TASK)
+        gn.compare((MODEL, TOKENIZER), TASK, against=path)
     assert len(str(error.value).splitlines()) == 1
     assert error.value.__cause__ is None
     assert error.value.__suppress_context__

@@ -1,9 +1,9 @@
-"""Is this reward fit to train on, and is there a signal to learn from? Asked before any GPU minute is spent.
+"""Check before training that the rewards are sound and the model gets a learning signal.
 
-Not here: the rewards themselves (`rewards`), and what goes wrong during a run (`health`).
+Not here: the rewards themselves (`rewards`), and problems during a run (`health`).
 """
 
-from grpo_nb.checks.agreement import agreement
-from grpo_nb.checks.baseline import baseline
-from grpo_nb.checks.check_rewards import check_rewards
+from grpo_nb.checks.judge_agreement import agreement
+from grpo_nb.checks.learning_signal import baseline
 from grpo_nb.checks.levels import choose_level
+from grpo_nb.checks.reward_check import check_rewards

@@ -8,12 +8,12 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.findings import Finding, make_finding
 from grpo_nb.checks.probes import Probe
-from grpo_nb.rewards.base import completion_text
+from grpo_nb.rewards.base import completion_text, is_relative
 from grpo_nb.scoring.calls import Batch
 
 TRL_ARGUMENTS = (
@@ -56,74 +56,86 @@ class Steadiness:
     """Result of calling a reward again with the same completions."""
 
     finding: Finding | None = None
-    is_group_dependent: bool = False
-    """True if the scores depend on the other completions of the call, and on nothing else."""
+    probes: Sequence[Probe] = ()
+    """Completions that were called again."""
     is_sound_alone: bool = True
     """False if not even a completion in a call of its own always gets the same score."""
 
+    @property
+    def is_group_dependent(self) -> bool:
+        """True if the scores depend on the other completions of the call, and on nothing else."""
+        return self.finding is not None and self.finding.kind == "depends on its group"
 
-def check_steadiness(
-    runner: ProbeRunner, probes: Sequence[Probe], *, is_relative: bool
-) -> Steadiness:
+
+def check_steadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> Steadiness:
     """Compare the first scores of some completions with those of later calls.
 
-    They are called one by one twice, together twice, and together in reverse order.
-
-    Args:
-        is_relative: True if scores may depend on the other completions of a call.
+    They are called one by one twice, together twice, and together in reverse order. If the reward
+    is marked with `gn.rewards.relative`, only equal calls are compared.
     """
+    if not probes:
+        return Steadiness()
     caller = runner.caller
+    ranks_group = is_relative(caller.reward)
     batch = runner.make_batch(probes)
     indexes = list(range(len(probes)))
     first = [runner.scores[probe] for probe in probes]
     alone = _score_one_by_one(caller, batch)
     if alone is None:
-        return Steadiness()  # a failure or a slow reward, which is reported elsewhere
-
-    def unsteady(what: str, place: int, *, is_sound_alone: bool = True) -> Steadiness:
-        finding = make_finding("unsteady", caller.name, what, [probes[place].text])
-        return Steadiness(finding, is_sound_alone=is_sound_alone)
+        return Steadiness(probes=probes)  # a failure or a slow reward, which is reported elsewhere
 
     together: list[list[float]] = []
     for order in (indexes, indexes, indexes[::-1]):
         result = caller.call(batch.select(order))
         if result.is_late or caller.is_given_up:
-            return Steadiness()
+            return Steadiness(probes=probes)
         if result.scores is None:
             what = f"alone, each completion gets a score; together: {result.error!r:.200}"
-            return unsteady(what, 0)
+            finding = make_finding("unsteady", caller.name, what, [probes[0].text])
+            return Steadiness(finding, probes)
         by_place = dict(zip(order, result.scores, strict=True))
         together.append([by_place[i] for i in indexes])
     alone_again = _score_one_by_one(caller, batch) or alone
 
-    place = _first_difference(alone, alone_again)
-    if place is not None and not is_relative:
-        what = f"the same completion gets {alone[place]:.4g} and later {alone_again[place]:.4g}"
-        return unsteady(what, place, is_sound_alone=False)
-    place = _first_difference(together[0], together[1])
-    if place is not None:
-        scores = f"{together[0][place]:.4g} and then {together[1][place]:.4g}"
+    same_call, again, in_reverse = together
+    comparisons = [
+        Comparison("the same call", same_call, again, is_sound_alone=not ranks_group),
+        Comparison("the same call in reverse order", same_call, in_reverse),
+    ]
+    if not ranks_group:
         # In a call of its own, a reward that ranks completions has nothing to rank.
-        what = f"the same completion in the same call gets {scores}"
-        return unsteady(what, place, is_sound_alone=not is_relative)
-    place = _first_difference(together[0], together[2])
-    if place is not None:
-        scores = f"{together[0][place]:.4g}, and {together[2][place]:.4g} in reverse order"
-        return unsteady(f"the same completion of a call gets {scores}", place)
-    place = _first_difference(together[0], alone)
-    if place is not None and not is_relative:
-        scores = f"{alone[place]:.4g} alone and {together[0][place]:.4g} among others"
-        what = f"the same completion gets {scores}; the same call always gives the same scores"
-        finding = make_finding("depends on its group", caller.name, what, [probes[place].text])
-        return Steadiness(finding, is_group_dependent=True)
-    place = _first_difference(first, alone_again)
-    if place is not None and not is_relative:
-        scores = f"{first[place]:.4g} in its first call and {alone_again[place]:.4g} later"
-        return unsteady(f"the same completion gets {scores}", place)
-    return Steadiness()
+        comparisons = [
+            Comparison("a call of its own", alone, alone_again, is_sound_alone=False),
+            *comparisons,
+            Comparison("a call with others", alone, same_call, kind="depends on its group"),
+            Comparison("a later call", first, alone_again),
+        ]
+    for comparison in comparisons:
+        place = _first_difference(comparison.before, comparison.after)
+        if place is not None:
+            what = (
+                f"the same completion gets {comparison.before[place]:.4g} at first, and "
+                f"{comparison.after[place]:.4g} in {comparison.name}"
+            )
+            finding = make_finding(comparison.kind, caller.name, what, [probes[place].text])
+            return Steadiness(finding, probes, comparison.is_sound_alone)
+    return Steadiness(probes=probes)
 
 
-def check_state(runner: ProbeRunner, probes: Sequence[Probe]) -> Finding | None:
+class Comparison(NamedTuple):
+    """Scores of the same completions in two calls."""
+
+    name: str
+    """The second call, as findings name it."""
+    before: Sequence[float]
+    after: Sequence[float]
+    is_sound_alone: bool = True
+    """False if a difference shows that not even scores of single completions mean anything."""
+    kind: str = "unsteady"
+    """Finding to report if the scores differ."""
+
+
+def check_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those after all other calls."""
     caller = runner.caller
     for probe in probes:
@@ -134,8 +146,8 @@ def check_state(runner: ProbeRunner, probes: Sequence[Probe]) -> Finding | None:
             f"the same completion gets {runner.scores[probe]:.4g} at first, and "
             f"{result.scores[0]:.4g} after {caller.completions} completions: the reward keeps state"
         )
-        return make_finding("unsteady", caller.name, what, [probe.text])
-    return None
+        return [make_finding("unsteady", caller.name, what, [probe.text])]
+    return []
 
 
 def _score_one_by_one(caller: Caller, batch: Batch) -> list[float] | None:

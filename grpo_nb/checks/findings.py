@@ -1,4 +1,4 @@
-"""The kinds of findings of `check_rewards`: severity, effect on training, and fix.
+"""Define the kinds of findings of `check_rewards`: severity, effect on training, and fix.
 
 To add a kind, add an entry to `KINDS`. Its key is what probes and judging functions use, and what
 users see.
@@ -13,7 +13,7 @@ from grpo_nb.core.words import displayable, in_line
 Severity = Literal["critical", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
 WHOLE_SET = "all rewards together"
-"""Stands in place of a reward's name in findings about the weighted total."""
+"""Used in place of a reward's name in findings about the weighted total."""
 
 
 class Kind(NamedTuple):
@@ -34,58 +34,46 @@ KINDS: dict[str, Kind] = {
     "breaks the contract": Kind(
         "critical",
         effect="the training stops at its first step",
-        fix=(
-            "write def reward(completions, answer, **columns), and return a list with one float or None per completion"
-        ),
+        fix="write def reward(completions, answer, **columns), and return a list with one float or "
+        "None per completion",
     ),
     "raises": Kind(
         "critical",
         effect="one such completion stops the training",
-        fix=(
-            "read the text with gn.rewards.completion_text(completion), catch by name the "
-            "exceptions that parsing can raise, and return 0.0"
-        ),
+        fix="read the text with gn.rewards.completion_text(completion), catch by name the "
+        "exceptions that parsing can raise, and return 0.0",
     ),
     "hangs": Kind(
         "critical",
         effect="one such completion stops the training, or makes every step that has one as slow",
-        fix=(
-            "limit nested repeats such as (a+)+ in patterns, and limit the time of computations "
-            "as gn.rewards.maths does"
-        ),
+        fix="limit nested repeats such as (a+)+ in patterns, and limit the time of computations as "
+        "gn.rewards.maths does",
     ),
     "runs the answer as code": Kind(
         "critical",
         effect="code that the model writes runs with your rights: it can delete your files",
-        fix=(
-            "use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code in the sandbox"
-        ),
+        fix="use ast.literal_eval or json.loads instead of eval; gn.rewards.code_tests runs code "
+        "in the sandbox",
     ),
     "changes its inputs": Kind(
         "critical",
         effect="the next reward and the log see the changed text",
-        fix=(
-            "work on a copy, such as text = completion[0]['content'], and never assign into completions or columns"
-        ),
+        fix="work on a copy, such as text = completion[0]['content'], and never assign into "
+        "completions or columns",
     ),
     "unsteady": Kind(
         "critical",
         effect="the score of a completion depends on its place, on its neighbours or on chance",
-        fix=(
-            "score each completion with its own row, zip(completions, answer, strict=True), "
-            "without globals or randomness"
-        ),
+        fix="score each completion with its own row, zip(completions, answer, strict=True), "
+        "without globals or randomness",
     ),
     "depends on its group": Kind(
         "warning",
-        effect=(
-            "a score has a meaning only inside its group; a call that holds several groups, or part of one, changes it"
-        ),
-        fix=(
-            "if the reward ranks the completions of a group, say so with "
-            "gn.rewards.relative(reward) and it is checked in groups; if not, score each "
-            "completion for itself"
-        ),
+        effect="a score has a meaning only inside its group; a call that holds several groups, or "
+        "part of one, changes it",
+        fix="if the reward ranks the completions of a group, say so with "
+        "gn.rewards.relative(reward) and it is checked in groups; if not, score each completion "
+        "for itself",
     ),
     # The scores
     "infinite score": Kind(
@@ -93,74 +81,55 @@ KINDS: dict[str, Kind] = {
         effect="the total and all advantages of its group become NaN, and with them the model",
         fix="return a finite number for a bad completion, such as -1.0",
     ),
+    "no score": Kind(
+        "critical",
+        effect="the reward never counts on these rows",
+        fix="check which column it reads: a reward that cannot read its column usually returns "
+        "None",
+    ),
     "skips rows": Kind(
         "note",
         effect="on these rows only the other rewards count",
         fix="if these rows are of another kind, add a reward for them; if not, check its columns",
     ),
-    "no score": Kind(
-        "critical",
-        effect="the reward never counts on these rows",
-        fix=(
-            "check which column it reads: a reward that cannot read its column usually returns None"
-        ),
-    ),
     "constant": Kind(
         "warning",
-        effect=(
-            "no influence on any advantage; perhaps it looks for something that your data never has"
-        ),
-        fix=(
-            "try it on one completion that it must reward, and print gn.rewards.completion_text(completion)"
-        ),
+        effect="no influence on any advantage; perhaps it looks for something that your data never "
+        "has",
+        fix="try it on one completion that it must reward, and print "
+        "gn.rewards.completion_text(completion)",
     ),
     "another format": Kind(
         "critical",
         effect="right answers get no reward in the format that the prompt asks for",
-        fix=(
-            "give the task and the reward the same format, and match white space between tags with \\s*"
-        ),
+        fix="give the task and the reward the same format, and match white space between tags with "
+        "\\s*",
     ),
     "right answer unknown": Kind(
         "warning",
         effect="if no answer is rewarded in training either, the model learns nothing from it",
-        fix=(
-            "if right is defined by a function, as in Countdown, give a right answer per row and "
-            "check again: gn.check_rewards(rewards, task, answer=right_answer), with "
-            "def right_answer(row): return ..."
-        ),
+        fix="if right is defined by a function, as in Countdown, give a right answer per row and "
+        "check again: gn.check_rewards(rewards, task, answer=right_answer), with "
+        "def right_answer(row): return ...",
     ),
     "ignores the gold answer": Kind(
         "warning",
         effect="the model learns the answers that score best, whatever the question",
-        fix=(
-            "compare the answer of each completion with the gold answer of its own row, from the column `answer`"
-        ),
+        fix="compare the answer of each completion with the gold answer of its own row, from the "
+        "column `answer`",
     ),
     "right answer refused": Kind(
         "critical",
-        effect="the model is punished for right answers",
-        fix=(
-            "use re.DOTALL and \\s* in patterns, strip the answer, and look at nothing but the slot"
-        ),
-    ),
-    "format refused": Kind(
-        "critical",
-        effect="completions that follow the prompt get no reward",
-        fix="use re.DOTALL and \\s* in patterns",
+        effect="the model is punished for right answers that follow the prompt",
+        fix="use re.DOTALL and \\s* in patterns, strip the answer, and read nothing but the slot",
     ),
     "not on every row": Kind(
         "warning",
         effect="the model learns no answers on these rows",
         fix="check how the reward reads these gold answers",
     ),
-    "number form refused": Kind(
-        "note",
-        effect="the reward is strict, which may be what you want",
-        fix="compare as numbers, unless the answers are names",
-    ),
     # Loopholes
-    "paid for nothing": Kind(
+    "no answer is rewarded": Kind(
         "critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"
     ),
     "every candidate": Kind(
@@ -168,18 +137,13 @@ KINDS: dict[str, Kind] = {
         effect=_LEARNS_LOOPHOLE,
         fix="compare the whole slot with the gold answer; do not search the gold answer in it",
     ),
-    "contains the answer": Kind(
-        "critical",
-        effect=_LEARNS_LOOPHOLE,
-        fix="compare with ==, numbers as numbers, not with `in`",
-    ),
     "answer outside the slot": Kind("critical", effect=_LEARNS_LOOPHOLE, fix=_READ_SLOT),
-    "phrase pays": Kind(
+    "a phrase is rewarded": Kind(
         "critical",
         effect=_LEARNS_LOOPHOLE,
         fix="reward phrases only together with the right answer, or in a reward of small weight",
     ),
-    "length pays": Kind(
+    "length is rewarded": Kind(
         "critical",
         effect=_LEARNS_LOOPHOLE,
         fix="limit what length can add to well below what the right answer adds",
@@ -190,23 +154,15 @@ KINDS: dict[str, Kind] = {
     "near miss": Kind(
         "warning",
         effect="the model learns that almost right is right",
-        fix="compare the whole answer, or state the tolerance",
-    ),
-    "no slot needed": Kind(
-        "warning",
-        effect=(
-            "the model need not learn the slot, and mentioning the answer in passing is rewarded"
-        ),
-        fix=_READ_SLOT,
+        fix="compare the whole answer with ==, numbers as numbers, or declare the tolerance",
     ),
     "part credit": Kind(
         "warning",
         effect="the easy part is learned before the rest: the model names every candidate",
-        fix=(
-            "give partial credit for steps towards the answer, never for naming it elsewhere or among others"
-        ),
+        fix="give partial credit for steps towards the answer, never for naming it elsewhere or "
+        "among others",
     ),
-    "more pays": Kind(
+    "repetition is rewarded": Kind(
         "warning",
         effect="the model repeats it up to max_completion_length",
         fix="count up to a maximum: min(1.0, ...)",
@@ -220,9 +176,8 @@ KINDS: dict[str, Kind] = {
     ),
     "never measured": Kind(
         "warning",
-        effect=(
-            "the model learns whatever the judge scores high, whether you would call it good or not"
-        ),
+        effect="the model learns whatever the judge scores high, whether you would call it good or "
+        "not",
         fix="score at least 20 answers yourself, in gn.RewardLab or a .csv, then call "
         "gn.checks.agreement(judge, labelled)",
     ),
@@ -230,21 +185,17 @@ KINDS: dict[str, Kind] = {
     "nothing tells right from wrong": Kind(
         "critical",
         effect="the model learns the format at best; accuracy improves only by luck",
-        fix=(
-            "fix the findings above, or add a reward for the answer such as "
-            "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
-            "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)"
-        ),
+        fix="fix the findings above, or add a reward for the answer such as "
+        "gn.rewards.correctness(). If right is defined by a function, pass one that returns a "
+        "right answer: gn.check_rewards(rewards, task, answer=lambda row: ...)",
     ),
     "follows nothing": Kind(
         "warning",
         effect="the model learns neither answers nor the format from it",
-        fix=(
-            "add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
-            "completion that it must reward"
-        ),
+        fix="add a reward for the answer such as gn.rewards.correctness(), and try the reward on a "
+        "completion that it must reward",
     ),
-    "form outweighs being right": Kind(
+    "format outweighs the answer": Kind(
         "warning",
         effect="a wrong answer in perfect format beats a right answer in its slot alone",
         fix="give the answer more weight than all format rewards together",
@@ -293,14 +244,10 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         what: Observation, with its numbers.
         texts: Completions that show it. The shortest becomes the example.
     """
-    example = in_line(min(texts, key=len), 160) if texts else ""
-    severity, effect, fix = KINDS[kind]
     return Finding(
-        severity=severity,
         reward=reward,
         kind=kind,
         what=what,
-        example=example,
-        effect=effect,
-        fix=fix,
+        example=in_line(min(texts, key=len), 160) if texts else "",
+        **KINDS[kind]._asdict(),
     )

@@ -1,27 +1,48 @@
-"""The mean of groups of scores with its interval: the groups are the sampling units.
+"""Measure in how many groups of sampled completions the totals differ, and why not in others.
 
-Completions of one prompt are too alike to count as independent.
+A group is the completions of one prompt. Its completions are too alike to count as independent, so
+groups, not completions, are the units of every interval.
 """
 
+from __future__ import annotations
+
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from grpo_nb.core.statistics import t_interval
+from grpo_nb.config.settings import Settings
+from grpo_nb.core.statistics import share_interval, t_interval
+from grpo_nb.scoring.right_by import FunctionJudge, Judge, right_by
+from grpo_nb.scoring.scores import Scores
+from grpo_nb.tasks.formats import AnswerFormat
 
-LEVEL = 0.95
+if TYPE_CHECKING:
+    import pandas
+
 NO_SPREAD = 1e-6
-"""Totals nearer than this are equal: beside TRL's 1e-4 under the advantage nothing is left, and float32 rounds away less."""
+"""Scores closer than this are equal.
+
+TRL divides by the standard deviation plus 1e-4, so nothing is left of a smaller difference.
+"""
+
+GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
+"""`differs`: the totals of the group differ, so it has a learning signal.
+
+`all right`, `all wrong`: all totals are that of a right answer, or that of an empty completion.
+`all equal`: all totals are equal, and neither of these.
+"""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over groups with its 95 % interval; None where the sample cannot say, with one group or all groups alike."""
+    """A mean over groups with its 95 % interval."""
 
     mean: float
     interval: tuple[float, float] | None
+    """None with fewer than two groups, or if all groups have the same mean."""
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -32,11 +53,14 @@ class Estimate:
 def estimate(
     groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None
 ) -> Estimate:
-    """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
+    """Return the mean over groups and its 95 % t interval. NaN scores are left out.
 
-    Without bounds these are those of `likely_range`.
+    With eight groups, a percentile bootstrap contains the true mean less often than it promises, so
+    Student's t over the group means is used.
 
-    Student's t over the group means, because with eight groups a percentile bootstrap covers the truth less often than it says.
+    Args:
+        groups: Scores of each group. The groups may have different sizes.
+        bounds: Lowest and highest possible score. Default: see `likely_range`.
 
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
@@ -44,12 +68,10 @@ def estimate(
     import numpy
     import pandas
 
-    # One by one: the groups need not have the same size.
-    means = pandas.Series(
-        [pandas.Series(group, dtype=float).mean() for group in groups], dtype=float
-    ).dropna()
+    group_means = [pandas.Series(group, dtype=float).mean() for group in groups]
+    means = pandas.Series(group_means, dtype=float).dropna()
     mean = float(means.mean())
-    # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
+    # An infinite score has no interval, and equal groups do not show how much others would differ.
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
         return Estimate(mean, None)
     low, high = numpy.clip(t_interval(means), *(bounds or likely_range(itertools.chain(*groups))))
@@ -57,12 +79,149 @@ def estimate(
 
 
 def likely_range(scores: Iterable[float]) -> tuple[float, float]:
-    """From 0, where no score is less and one is 0, and to 1 likewise: most rewards pay 0 to 1 and do not say so."""
+    """Return 0 as lower bound if it is the lowest score, and 1 as upper bound if it is the highest.
+
+    Most rewards give scores from 0 to 1 and do not declare it.
+    """
     known = [score for score in scores if not math.isnan(score)]
-    return 0.0 if min(known, default=1) == 0 else -math.inf, 1.0 if max(
-        known, default=0
-    ) == 1 else math.inf
+    low = 0.0 if min(known, default=1) == 0 else -math.inf
+    high = 1.0 if max(known, default=0) == 1 else math.inf
+    return low, high
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Split values into groups of `size`, in order."""
     return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SampledGroups:
+    """Groups of completions with their scores, and the numbers that follow from them."""
+
+    scores: Scores
+    """Scores of all completions, group after group."""
+    num_generations: int
+    rows: tuple[Mapping[str, Any], ...]
+    """Data row of each group."""
+    tokens: tuple[int, ...]
+    """Length of each completion in tokens."""
+    is_truncated: tuple[bool, ...]
+    """True for each completion that reached the length limit without an end token."""
+    right: Scores
+    """For each group, the scores of a right answer in the format."""
+    empty: Scores
+    """For each group, the scores of an empty completion."""
+    format: AnswerFormat
+    settings: Settings
+    judge: Judge
+    """The reward that decides whether an answer is correct."""
+    greedy: tuple[str, ...] = ()
+    """Greedy completion of each prompt. Held-out comparisons judge greedy completions."""
+    greedy_scores: tuple[float, ...] = ()
+    """Scores of `greedy` by the judge if that is a function; NaN for None."""
+    floor: tuple[str, float] | None = None
+    """Most frequent answer of the task and its share, if the answers are labels."""
+    asks_for_labels: bool = False
+    """True if every answer is a label of one word."""
+
+    @functools.cached_property
+    def groups(self) -> tuple[GroupKind, ...]:
+        """Kind of each group."""
+        totals = in_groups(self.scores.totals, self.num_generations)
+        return tuple(map(_kind_of_group, totals, self.right.totals, self.empty.totals))
+
+    @functools.cached_property
+    def counts(self) -> dict[GroupKind, int]:
+        """Number of groups of each kind."""
+        return {kind: self.groups.count(kind) for kind in get_args(GroupKind)}
+
+    @functools.cached_property
+    def useful_interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the share of groups whose totals differ."""
+        return share_interval([float(kind == "differs") for kind in self.groups])
+
+    @functools.cached_property
+    def by_reward(self) -> pandas.DataFrame:
+        """One row per reward, NaN for None.
+
+        Columns: weight, mean with its 95 % interval over groups, lowest and highest score, mean
+        spread within a group, number of groups that differ, and the mean scores of a right answer
+        in the format and of an empty completion.
+        """
+        import pandas
+
+        scores = pandas.DataFrame(self.scores.values, dtype=float)
+        # With Bessel's correction, as in TRL; 0 if fewer than two scores of a group are known.
+        deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
+        means = {}
+        for name, values in self.scores.values.items():
+            means[name] = estimate(in_groups(values, self.num_generations))
+        columns = {
+            "weight": pandas.Series(self.scores.weights, dtype=float),
+            "mean": pandas.Series(means),
+            "lowest": scores.min(),
+            "highest": scores.max(),
+            "spread": deviations.mean(),
+            "groups": (deviations > NO_SPREAD).sum(),
+            "right": pandas.DataFrame(self.right.values, dtype=float).mean(),
+            "empty": pandas.DataFrame(self.empty.values, dtype=float).mean(),
+        }
+        return pandas.DataFrame(columns).loc[list(means)]
+
+    @functools.cached_property
+    def right_shares(self) -> tuple[float, float]:
+        """Share of correct answers among the sampled and among the greedy completions.
+
+        NaN for greedy completions that were not asked for.
+        """
+        sampled_scores = None
+        greedy_scores = None
+        if isinstance(self.judge, FunctionJudge):  # its scores are known, do not call it again
+            sampled_scores = self.scores.values[self.judge.name]
+            greedy_scores = self.greedy_scores
+        sampled = self._right_share(self.scores.completions, sampled_scores)
+        return sampled, self._right_share(self.greedy, greedy_scores)
+
+    def _right_share(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
+        per_row = len(texts) // len(self.rows)
+        repeated = [row for row in self.rows for _ in range(per_row)]
+        is_right = right_by(self.judge, texts, repeated, self.format, scores=scores)
+        return sum(is_right) / len(is_right) if is_right else math.nan
+
+    @functools.cached_property
+    def slot_share(self) -> float:
+        """Share of completions with a readable answer. Rewards for answers read nothing else."""
+        has_slot = [self.format.extract(text) is not None for text in self.scores.completions]
+        return sum(has_slot) / len(has_slot)
+
+    @property
+    def has_example(self) -> bool:
+        """True if the prompts contain an assistant turn that shows the format."""
+        opening = self.format.answer_open.strip()
+        turns = self.rows[0]["prompt"]
+        return any(turn["role"] == "assistant" and opening in turn["content"] for turn in turns)
+
+    @property
+    def flat_rewards(self) -> pandas.DataFrame:
+        """Rows of `by_reward` with a weight and without any difference in the whole sample."""
+        table = self.by_reward
+        is_flat = ~(table["highest"] - table["lowest"] > NO_SPREAD)
+        return table[(table["weight"] != 0) & is_flat]
+
+    @property
+    def unearned_rewards(self) -> list[str]:
+        """Names of flat rewards that would score a right answer higher."""
+        return list(self.flat_rewards.query(f"right > highest + {NO_SPREAD}").index)
+
+
+def _kind_of_group(totals: Sequence[float], right: float, empty: float) -> GroupKind:
+    known = [total for total in totals if not math.isnan(total)]
+    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+        return "differs"
+    # Rewards that score a right answer like an empty one, such as those that run code, cannot tell
+    # what is right.
+    if not known or not right > empty + NO_SPREAD:
+        return "all equal"
+    if known[0] >= right - NO_SPREAD:
+        return "all right"
+    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"

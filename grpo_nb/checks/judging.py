@@ -37,7 +37,7 @@ REWARDED_SHARE_OF_NEAR_MISS = 0.9
 PART_CREDIT_MARGIN = 0.1
 """Naming the answer may earn this share more than an empty or near answer."""
 
-MAY_EARN_PART = frozenset({"paid for nothing", "length pays", "near miss", "phrase pays"})
+MAY_EARN_PART = ("no answer is rewarded", "length is rewarded", "near miss", "a phrase is rewarded")
 """Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
 
 MAX_GOLDS_NAMED = 5
@@ -106,9 +106,8 @@ class TriedReward:
 def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding]:
     """Return one finding for each kind of fault, with the shortest completion that shows it."""
     findings = [
-        _find_missing_scores(reward),
+        *_find_missing_scores(reward),
         _find_infinite_scores(reward),
-        _find_skipped_rows(reward),
         _find_constant(reward),
         _find_ignored_gold(reward),
         _find_lost_rows(reward),
@@ -120,15 +119,23 @@ def judge_reward(reward: TriedReward, layouts: Sequence[Layout]) -> list[Finding
     return [finding for finding in findings if finding is not None]
 
 
-def _find_missing_scores(reward: TriedReward) -> Finding | None:
-    """Report right answers without a score, on most of the rows on which anything has one."""
-    scored_rows = _scored_rows(reward)
-    rights = [p for p in reward.right_answers if p.row in scored_rows or not scored_rows]
-    missing = [probe for probe in rights if math.isnan(reward.scores[probe])]
-    if len(missing) <= len(rights) / 2:
-        return None
-    what = f"None or NaN for the right answer on {len(missing)} of {len(rights)} rows"
-    return reward.finding("no score", what, missing)
+def _find_missing_scores(reward: TriedReward) -> Iterable[Finding]:
+    """Report right answers without a score, and rows on which no completion has one."""
+    is_missing = {probe: math.isnan(score) for probe, score in reward.scores.items()}
+    scored_rows = {probe.row for probe, missing in is_missing.items() if not missing}
+    rights = reward.right_answers
+    on_scored_rows = [probe for probe in rights if probe.row in scored_rows or not scored_rows]
+    missing = [probe for probe in on_scored_rows if is_missing[probe]]
+    if 2 * len(missing) > len(on_scored_rows):
+        what = f"None or NaN for the right answer on {len(missing)} of {len(on_scored_rows)} rows"
+        yield reward.finding("no score", what, missing)
+    skipped = [probe for probe in rights if probe.row not in scored_rows]
+    if scored_rows and skipped:
+        what = (
+            f"None for every completion on {len(skipped)} of {len(rights)} rows, with gold answers "
+            f"{_quoted(skipped)}"
+        )
+        yield reward.finding("skips rows", what)
 
 
 def _find_infinite_scores(reward: TriedReward) -> Finding | None:
@@ -138,22 +145,6 @@ def _find_infinite_scores(reward: TriedReward) -> Finding | None:
         return None
     what = f"{reward.scores[infinite[0]]} for {len(infinite)} of {len(reward.scores)} completions"
     return reward.finding("infinite score", what, infinite)
-
-
-def _find_skipped_rows(reward: TriedReward) -> Finding | None:
-    """Report rows on which no completion has a score, if there are others."""
-    scored_rows = _scored_rows(reward)
-    skipped = [probe for probe in reward.right_answers if probe.row not in scored_rows]
-    if not scored_rows or not skipped:
-        return None
-    golds = _quoted(skipped)
-    rows = len(reward.right_answers)
-    what = f"None for every completion on {len(skipped)} of {rows} rows, with gold answers {golds}"
-    return reward.finding("skips rows", what)
-
-
-def _scored_rows(reward: TriedReward) -> set[int]:
-    return {probe.row for probe, score in reward.scores.items() if not math.isnan(score)}
 
 
 def _find_constant(reward: TriedReward) -> Finding | None:
@@ -174,7 +165,10 @@ def _find_ignored_gold(reward: TriedReward) -> Finding | None:
     """Report a reward that depends on the answer, but does not follow the gold answer."""
     if reward.behaviour.role != OTHER or not is_answer_dependent(reward.scores):
         return None
-    what = "another answer in the same words changes the score, but most gold answers score no higher than wrong answers"
+    what = (
+        "another answer in the same words changes the score, but most gold answers score no higher "
+        "than wrong answers"
+    )
     lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
     return reward.finding("ignores the gold answer", what, [lowest])
 
@@ -189,23 +183,32 @@ def _find_lost_rows(reward: TriedReward) -> Finding | None:
             lost.append(probe)
     if not lost or reward.behaviour.role != ANSWER:
         return None
-    what = f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: {_quoted(lost)}"
+    what = (
+        f"on {len(lost)} of {len(rights)} rows the gold answer scores no higher than a wrong one: "
+        f"{_quoted(lost)}"
+    )
     return reward.finding("not on every row", what, lost)
 
 
 def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Finding | None:
     """Report a reward that refuses right answers written as the prompt shows it."""
-    rewarded = [probe for probe in reward.of_kind("right") if reward.is_rewarded(probe)]
+    rights = reward.of_kind("right")
+    rewarded = [probe for probe in rights if reward.is_rewarded(probe)]
     rewarded_layouts = {probe.layout for probe in rewarded}
-    own_layouts = [layout.name for layout in layouts if layout.is_own]
-    refused = [name for name in own_layouts if name not in rewarded_layouts]
-    scored_layouts = {p.layout for p in reward.of_kind("right") if math.isfinite(reward.scores[p])}
-    refused = [name for name in refused if name in scored_layouts]
-    as_the_prompt_shows = own_layouts[0]
-    may_think_first = reward.layout.name == THINK_FIRST and not layouts[0].has_reasoning
-    if as_the_prompt_shows not in refused or reward.behaviour.role == OTHER or may_think_first:
+    scored_layouts = {probe.layout for probe in rights if math.isfinite(reward.scores[probe])}
+    refused = []
+    for layout in layouts:
+        if layout.is_own and layout.name in scored_layouts - rewarded_layouts:
+            refused.append(layout.name)
+    as_the_prompt_shows = layouts[0]
+    may_think_first = reward.layout.name == THINK_FIRST and not as_the_prompt_shows.has_reasoning
+    is_refused = as_the_prompt_shows.name in refused and not may_think_first
+    if not is_refused or reward.behaviour.role == OTHER:
         return None
-    what = f"rewarded if written like this: {reward.layout.name}; not if: {', '.join(refused)}"
+    what = (
+        f"right answers are rewarded if written like this: {reward.layout.name}; not if written "
+        f"like this: {', '.join(refused)}"
+    )
     as_read = [probe for probe in rewarded if probe.layout == reward.layout.name]
     return reward.finding("another format", what, as_read)
 
@@ -214,19 +217,18 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     """Report each kind of probe that is rewarded and should not be, or the other way round."""
     findings = []
     probes_by_kind = _comparable_probes(reward)
-    is_length_rewarded = any(map(reward.is_rewarded, probes_by_kind.get("length pays", ())))
-    if _depends_on_words(reward):
-        # The harmless changes also change the length, so they show nothing about the format.
-        probes_by_kind.pop("format refused", None)
+    length_probes = probes_by_kind.get("length is rewarded", [])
+    is_length_rewarded = any(map(reward.is_rewarded, length_probes))
     for kind, probes in probes_by_kind.items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
-        if is_length_rewarded and kind != "length pays":
-            # Where length is rewarded, a long text of another kind shows the same fault again.
+        if is_length_rewarded and kind != "length is rewarded":
+            # If length is rewarded, a long text of another kind shows the same fault again.
             unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
         if unexpected:
-            what = f"{_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
-            if probes[0].expected == "refuse":
-                what = f"rewarded: {what}"
+            seen = "rewarded like a right answer"
+            if probes[0].expected == "pay":
+                seen = "refused, though right and in the format"
+            what = f"{seen}: {_variants(unexpected)} ({len(unexpected)} of {len(probes)} tries)"
             findings.append(reward.finding(kind, what, unexpected))
     return findings
 
@@ -234,7 +236,7 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
 def _depends_on_words(reward: TriedReward) -> bool:
     """Return whether more words of reasoning change the score by as much as the format does."""
     shares_by_row = defaultdict(list)
-    for probe in reward.of_kind("more pays"):
+    for probe in reward.of_kind("repetition is rewarded"):
         share = reward.share(probe)
         if probe.variant == "words" and math.isfinite(share):
             shares_by_row[probe.row].append(share)
@@ -261,7 +263,7 @@ def _find_part_credit(reward: TriedReward) -> Finding | None:
             else:
                 naming.append(probe)
     parts = [probe for probe in naming if reward.share(probe) > level + PART_CREDIT_MARGIN]
-    length_probes = reward.of_kind("length pays")
+    length_probes = reward.of_kind("length is rewarded")
     if not parts or any(map(reward.is_rewarded, length_probes)):
         return None
     largest = max(reward.share(probe) for probe in parts)
@@ -276,9 +278,9 @@ def _find_endless_growth(reward: TriedReward) -> Finding | None:
         longest = rights[-1]
         if reward.scores[longest] > reward.scores[rights[0]]:
             what = "the longest completion of a group always ranks first"
-            return reward.finding("more pays", what, [longest])
+            return reward.finding("repetition is rewarded", what, [longest])
     probes_by_text = defaultdict(list)
-    for probe in reward.of_kind("more pays"):
+    for probe in reward.of_kind("repetition is rewarded"):
         probes_by_text[probe.variant].append(probe)
     growing = []
     examples = []
@@ -291,7 +293,7 @@ def _find_endless_growth(reward: TriedReward) -> Finding | None:
     if not growing:
         return None
     what = f"repeating the same text raises the score without end ({', '.join(growing)})"
-    return reward.finding("more pays", what, examples)
+    return reward.finding("repetition is rewarded", what, examples)
 
 
 def _rises_without_end(scores: Sequence[float], tolerance: float) -> bool:
@@ -308,10 +310,13 @@ def _rises_without_end(scores: Sequence[float], tolerance: float) -> bool:
 
 def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
     """Group by kind the probes with an expectation, in the layout read, on rows with a margin."""
-    expectations = {"pay"}
-    if reward.behaviour.role == ANSWER:
+    expectations = {"pay", "refuse"}
+    if reward.behaviour.role != ANSWER:
         # A format reward may reward a cheat in perfect format: the answer is not its business.
-        expectations.add("refuse")
+        expectations.remove("refuse")
+        # The harmless changes also change the length, so they show nothing about the format.
+        if _depends_on_words(reward):
+            expectations.remove("pay")
     probes_by_kind = defaultdict(list)
     for probe in reward.scores:
         is_read = probe.layout == reward.layout.name and probe.expected in expectations
@@ -323,8 +328,10 @@ def _comparable_probes(reward: TriedReward) -> dict[str, list[Probe]]:
 def _quoted(rights: Iterable[Probe]) -> str:
     """Return the first gold answers of some rows, in quotes."""
     golds = list(dict.fromkeys(repr(right.variant) for right in rights))
-    return ", ".join([*golds[:MAX_GOLDS_NAMED], *(["..."] if golds[MAX_GOLDS_NAMED:] else [])])
+    more = ", ..." if len(golds) > MAX_GOLDS_NAMED else ""
+    return ", ".join(golds[:MAX_GOLDS_NAMED]) + more
 
 
 def _variants(probes: Iterable[Probe]) -> str:
+    """Return how the probes differ from a plain right answer."""
     return ", ".join(dict.fromkeys(probe.variant for probe in probes))

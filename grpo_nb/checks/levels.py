@@ -1,7 +1,8 @@
-"""Which of several levels of a task to train on: the easiest that the model cannot do yet, found by measuring.
+"""Choose the level of a task to train on: the easiest one that the model has not mastered.
 
-What it can do already teaches it nothing, and what it never gets right neither; between the two lies another level for every
-model. Not covered: which questions of a task to take, which is `Task.curriculum`.
+If the model already answers a question correctly every time, or never, all completions earn the
+same reward and there is nothing to learn from them. Not covered: which questions of a task to use,
+which is `Task.curriculum`.
 """
 
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.checks.baseline import Baseline, baseline
+from grpo_nb.checks.learning_signal import Baseline, baseline
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.core.words import shorten
@@ -17,23 +18,35 @@ from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.tasks.task import Task
 
 MASTERED = 2 / 3
-"""Share of right answers from which on a level counts as done: what is left would be hard to show on held-out questions."""
+"""Share of correct answers from which on a level counts as mastered.
+
+A gain above it would be hard to show on held-out questions.
+"""
+
+TABLE_HEAD = ("level", "example", "correct", "greedy answers correct", "groups that differ", "")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LevelChoice(Shown):
-    """Levels of a task, easiest first, what a short baseline found of each, and which to train on. Made by `choose_level`."""
+    """Levels of a task, their baselines, and the level to train on. Made by `choose_level`."""
 
     levels: tuple[Task, ...]
+    """Tasks, the easiest first."""
     baselines: tuple[Baseline, ...]
-    """Of the levels that were measured, which need not be all."""
+    """Baselines of the first levels. Harder levels were not measured."""
 
     @property
     def chosen(self) -> int:
-        """The last level measured, or an easier one where that gives no signal and the easier one does."""
+        """Number of the level to train on.
+
+        It is the last level measured. If that one gives no signal, it is the hardest easier level
+        that does.
+        """
         last = len(self.baselines) - 1
-        signals = [i for i, gate in enumerate(self.baselines) if _gives_signal(gate)]
-        return last if self._is_mastered(last) else max(signals, default=last)
+        if self._is_mastered(last):
+            return last
+        with_signal = [level for level, one in enumerate(self.baselines) if _gives_signal(one)]
+        return max(with_signal, default=last)
 
     @property
     def task(self) -> Task:
@@ -42,7 +55,7 @@ class LevelChoice(Shown):
 
     @property
     def has_room(self) -> bool:
-        """Whether fewer than two thirds of the answers are right at that level: else nothing is left to learn."""
+        """True if the model has not mastered the chosen level, so that it can still improve."""
         return not self._is_mastered(self.chosen)
 
     def _is_mastered(self, level: int) -> bool:
@@ -50,44 +63,41 @@ class LevelChoice(Shown):
 
     @property
     def sentence(self) -> str:
-        """Which level is taken and why, in words."""
-        chosen, last = self.chosen, len(self.baselines) - 1
-        gate = self.baselines[chosen]
-        said = f"Level {chosen} is taken: {gate.right_shares[0]:.0%} of the answers are right before training. "
-        if chosen < last:
-            return said + f"Level {chosen + 1} gives no signal."
-        if not self._is_mastered(last):
-            return said + (
-                "There is something to learn."
-                if _gives_signal(gate)
-                else "No level gives a signal."
-            )
-        if last + 1 < len(self.levels):
-            return (
-                said
-                + "In the time given no harder level was tried, so little may be left to learn."
-            )
-        return said + "Nothing is left to learn: at every level two thirds or more are right."
+        """The choice and its reason in words."""
+        last = len(self.baselines) - 1
+        before = self.baselines[self.chosen]
+        if self.chosen < last:
+            reason = f"Level {self.chosen + 1} gives no learning signal."
+        elif not self._is_mastered(last) and _gives_signal(before):
+            reason = "There is something to learn."
+        elif not self._is_mastered(last):
+            reason = "No level gives a learning signal."
+        elif last + 1 < len(self.levels):
+            reason = "There was no time to try a harder level, so little may be left to learn."
+        else:
+            reason = "Nothing is left to learn: two thirds or more are correct at every level."
+        share = before.right_shares[0]
+        return (
+            f"Level {self.chosen}: {share:.0%} of the answers are correct before training. {reason}"
+        )
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        found = [("not measured", "", "", "")] * len(self.levels)
-        for i, gate in enumerate(self.baselines):
-            sampled, greedy = (f"{share:.0%}" for share in gate.right_shares)
-            taken = bold("taken") if i == self.chosen else ""
-            found[i] = (sampled, greedy, f"{gate.counts['differs']} of {len(gate.rows)}", taken)
-        lines = [
-            (i, shorten(task.train[0]["question"], 80), *found[i])
-            for i, task in enumerate(self.levels)
-        ]
-        yield Table(
-            lines, ("level", "such as", "right", "likeliest answer right", "groups that differ", "")
-        )
+        rows = []
+        for level, task in enumerate(self.levels):
+            cells = ["not measured", "", "", ""]
+            if level < len(self.baselines):
+                measured = self.baselines[level]
+                shares = [f"{share:.0%}" for share in measured.right_shares]
+                differing = f"{measured.counts['differs']} of {len(measured.rows)}"
+                cells = [*shares, differing, bold("chosen") if level == self.chosen else ""]
+            rows.append((level, shorten(task.train[0]["question"], 80), *cells))
+        yield Table(rows, TABLE_HEAD)
 
 
-def _gives_signal(gate: Baseline) -> bool:
-    """Some groups differ, and not in their form alone: some answer is right."""
-    return gate.counts["differs"] > 0 and gate.right_shares[0] > 0
+def _gives_signal(measured: Baseline) -> bool:
+    """Return whether groups differ, and not only in their format: some answer is correct."""
+    return measured.counts["differs"] > 0 and measured.right_shares[0] > 0
 
 
 def choose_level(
@@ -100,30 +110,40 @@ def choose_level(
     prompts: int = 8,
     seconds: float = 120.0,
 ) -> LevelChoice:
-    """Measure levels of a task, the easiest first, until fewer than two thirds of the answers are right; take that one.
+    """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
-    Each level is a `baseline` of a few groups, sampled as training would. Harder ones are not looked at, so that a small model
-    pays for one. Where the level found gives no signal (nothing is right, or no group differs), the hardest one below that does
-    is taken, and where there is none below, it stays: nothing easier is known. Where two thirds are right at every level, the
-    hardest is taken, and `has_room` is false. Model and random state are left as they were.
+    A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
+    measured, so a small model pays for one. If the level found gives no signal, the hardest easier
+    level that does is chosen. If all levels are mastered, the hardest is chosen, and `has_room` is
+    false. Model and random state do not change.
 
     Args:
-        model, tokenizer, rewards, settings, prompts: As `baseline` takes them.
-        levels: Tasks of one kind, the easiest first; one alone is measured and taken.
-        seconds: After so many no further level is begun.
+        model: As for `baseline`.
+        tokenizer: As for `baseline`.
+        levels: Tasks of one kind, the easiest first. A single one is measured and chosen.
+        rewards: As for `baseline`.
+        settings: As for `baseline`.
+        prompts: Number of groups per level.
+        seconds: Time after which no further level is started.
 
     Raises:
-        ValueError, TypeError, RewardError: As `baseline` does.
+        ValueError, TypeError, RewardError: As for `baseline`.
 
-    10 to 12 seconds of processor time for each level with the embedded model:
+    Takes 10 to 12 seconds of processor time per level with the embedded model:
 
-    >>> levels = [gn.load_task("arithmetic", settings, **level) for level in gn.tasks.ARITHMETIC_LEVELS]
+    >>> levels = [
+    ...     gn.load_task("arithmetic", settings, **level) for level in gn.tasks.ARITHMETIC_LEVELS
+    ... ]
     >>> choice = choose_level(model, tokenizer, levels, rewards, settings)
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
-    levels, gates, started = tuple(levels), [], time.monotonic()
+    levels = tuple(levels)
+    baselines: list[Baseline] = []
+    start = time.monotonic()
     for task in levels:
-        gates.append(baseline(model, tokenizer, task, rewards, settings, prompts=prompts))
-        if gates[-1].right_shares[0] < MASTERED or time.monotonic() - started >= seconds:
+        measured = baseline(model, tokenizer, task, rewards, settings, prompts=prompts)
+        baselines.append(measured)
+        is_late = time.monotonic() - start >= seconds
+        if measured.right_shares[0] < MASTERED or is_late:
             break
-    return LevelChoice(levels=levels, baselines=tuple(gates))
+    return LevelChoice(levels=levels, baselines=tuple(baselines))

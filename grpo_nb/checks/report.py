@@ -1,22 +1,16 @@
-"""Show what `check_rewards` found."""
+"""Show the findings of `check_rewards`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
 from grpo_nb.checks.probes import Probe
 from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold
-from grpo_nb.core.words import displayable
-
-if TYPE_CHECKING:
-    import pandas
 
 _TABLE_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
 _TEXT_COLUMNS = (2, 3)
-_PROBE_COLUMNS = ("reward", "row", "kind", "how", "expected", "score", "text")
 
 
 class RewardProblem(ValueError):
@@ -61,26 +55,6 @@ class RewardReport(Shown):
             findings = "\n".join(critical)
             raise RewardProblem(f"{len(critical)} critical finding(s) in the rewards:\n{findings}")
         return self
-
-    @property
-    def probes(self) -> pandas.DataFrame:
-        """Every completion tried.
-
-        Columns: reward, row, kind, how, expected (see `probes.Expected`), score and text.
-
-        `report.probes.query("row == 0 and expected == 'refuse'").sort_values("score")` shows the
-        cheats on a row.
-        """
-        import pandas
-
-        rows = []
-        for reward, scores in self.scores.items():
-            for probe, score in scores.items():
-                text = displayable(probe.text)
-                rows.append(
-                    (reward, probe.row, probe.kind, probe.variant, probe.expected, score, text)
-                )
-        return pandas.DataFrame(rows, columns=_PROBE_COLUMNS)
 
     @property
     def summary(self) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from grpo_nb.checks import classifying
-from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain
+from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain, scores_on_row
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.judging import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
@@ -18,16 +18,14 @@ Weights = Mapping[str, float]
 def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRows) -> list[Finding]:
     """Report a total that does not follow right answers, or follows the format more."""
     answer_rewards = [reward for reward in rewards if _is_for_answers(reward, weights)]
-    margin_rows: set[int] = set()
-    for reward in answer_rewards:
-        margin_rows.update(reward.behaviour.margins)
+    margin_rows = {row for reward in answer_rewards for row in reward.behaviour.margins}
     totals = _total_scores(rewards, weights)
     right_rows = []
     for row in sorted(margin_rows):
         layout = answer_rewards[0].layout.name
         best_right = best_score(totals, "right", row, layout)
         best_wrong = best_score(totals, "wrong", row, layout)
-        # TRL adds up scores that are missing as 0.
+        # TRL adds up missing scores as 0.
         if best_right > (0.0 if math.isnan(best_wrong) else best_wrong):
             right_rows.append(row)
     if len(right_rows) > len(margin_rows) / 2:
@@ -38,7 +36,7 @@ def judge_total(rewards: Sequence[TriedReward], weights: Weights, rows: CheckRow
 def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
     """Return the finding about a total that does not follow right answers.
 
-    It is critical, except in three cases. A single reward may be meant for the format or the length.
+    It is critical, except in three cases. A single reward may be meant for the format or length.
     One that follows nothing that was tried may look for something else. And one that never rewards
     any of the answers, but reads other columns of the row, may have its own idea of a right answer.
     """
@@ -66,7 +64,10 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
             return make_finding("follows nothing", WHOLE_SET, what)
     suspects = [reward.name for reward in rewards if reward.behaviour.role != ANSWER]
     look_at = ", ".join(suspects) or "the weights and their signs"
-    what = f"the gold answer has no higher total than a wrong answer in the same words and format; look first at {look_at}"
+    what = (
+        "the gold answer has no higher total than a wrong answer in the same words and format; "
+        f"look first at {look_at}"
+    )
     return make_finding("nothing tells right from wrong", WHOLE_SET, what)
 
 
@@ -75,7 +76,9 @@ def _wants_certain_answers(reward: TriedReward) -> bool:
 
     A reward for the format alone scores it like any other answer.
     """
-    probes = [probe for probe in reward.of_kind("paid for nothing") if probe.variant == NO_ANSWER]
+    probes = [
+        probe for probe in reward.of_kind("no answer is rewarded") if probe.variant == NO_ANSWER
+    ]
     refused = [probe for probe in probes if reward.share(probe) < REWARDED_SHARE]
     return reward.layout.has_slot and 2 * len(refused) > len(probes)
 
@@ -115,11 +118,6 @@ def _total_scores(rewards: Sequence[TriedReward], weights: Weights) -> dict[Prob
     return totals
 
 
-def _scores_of(scores: Mapping[Probe, float], kind: str, row: int, layout: str) -> list[float]:
-    of_kind = {p: s for p, s in scores.items() if (p.kind, p.row, p.layout) == (kind, row, layout)}
-    return [score for score in of_kind.values() if math.isfinite(score)]
-
-
 def _find_heavy_format(
     rewards: Sequence[TriedReward],
     answer_rewards: Sequence[TriedReward],
@@ -127,7 +125,7 @@ def _find_heavy_format(
     *,
     row: int,
 ) -> list[Finding]:
-    """Report a total to which perfect format adds more than the right answer, on one row."""
+    """Report a total to which perfect format adds as much as the right answer, on one row."""
     layout = answer_rewards[0].layout.name
     format_gain = 0.0
     answer_gain = 0.0
@@ -136,7 +134,7 @@ def _find_heavy_format(
         if reward in answer_rewards:
             # The worst wrong answer in perfect format, compared with prose. The best one may earn
             # partial credit, which is not for the format.
-            wrong = _scores_of(reward.scores, "wrong", row, layout)
+            wrong = scores_on_row(reward.scores, "wrong", row, layout)
             with_format = min(wrong, default=math.nan)
             without_format = best_score(reward.scores, "prose", row)
             answer_gain += abs(weight) * mean_gain(reward.behaviour.margins)
@@ -151,5 +149,5 @@ def _find_heavy_format(
     is_equal_in_set = format_gain == answer_gain and len(answer_rewards) < len(rewards)
     if format_gain > answer_gain or is_equal_in_set:
         what = f"perfect format adds {format_gain:.3g}, the right answer {answer_gain:.3g}"
-        return [make_finding("form outweighs being right", WHOLE_SET, what)]
+        return [make_finding("format outweighs the answer", WHOLE_SET, what)]
     return []

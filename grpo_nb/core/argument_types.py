@@ -22,7 +22,7 @@ _OWN_CLASSES = {
     "grpo_nb.config.settings.Settings": "gn.Settings",
     "grpo_nb.tasks.task.Task": "a Task",
     "grpo_nb.runs.run_folder.Run": "a Run",
-    "grpo_nb.evaluation.results.Comparison": "a Comparison",
+    "grpo_nb.evaluation.comparison.Comparison": "a Comparison",
     "grpo_nb.evaluation.results.Evaluation": "an Evaluation",
     "grpo_nb.evaluation.heldout.HeldOut": "a set of held-out questions",
     "grpo_nb.export.result.Export": "an Export",

@@ -19,6 +19,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
+from transformers.generation import GenerationMode
 
 from grpo_nb.cpu import shared_prompts
 from grpo_nb.cpu.folded_lora import FoldedLora
@@ -66,6 +67,21 @@ class CpuEngine:
             length: C, tokens of the completions.
         """
         return shared_prompts.batch_obstacle(input_ids, attention_mask, length)
+
+    @staticmethod
+    def sampling_obstacle(config: GenerationConfig) -> str | None:
+        """Return why completions cannot be sampled here as a config asks, or None if they can.
+
+        Args:
+            config: As for `sample`. TRL adds the user's `generation_kwargs` to it.
+        """
+        mode = config.get_generation_mode()
+        if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+            return f"generation_kwargs ask for {mode.value}, and the CPU engine only samples"
+        for name in ("stop_strings", "max_time"):
+            if getattr(config, name) is not None:
+                return f"generation_kwargs hold {name}, which the CPU engine does not know"
+        return None
 
     def sample(self, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
         """Sample one completion for each prompt, as `model.generate` would.

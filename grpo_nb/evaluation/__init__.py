@@ -1,9 +1,14 @@
-"""Proof on held-out questions: asking, judging, comparing, and the statistics of saying so.
+"""Compare models on held-out questions, with intervals and an exact test.
 
-Not here: scores during a training without judgement (`runs`), and rewards (`rewards`).
+- `asking` has `evaluate`, `compare` and `ask`.
+- `subjects` finds and opens the models that are asked.
+- `heldout` loads questions, and judges the answers.
+- `judging` chooses who decides which answers are correct.
+- `results` and `comparison` have the numbers, `comparison_card` and `figure` show them.
 """
 
 from grpo_nb.core.statistics import smallest_difference
-from grpo_nb.evaluation.ask import ask, compare, evaluate
+from grpo_nb.evaluation.asking import ask, compare, evaluate
+from grpo_nb.evaluation.comparison import Comparison, open_comparison
 from grpo_nb.evaluation.heldout import load_holdout
-from grpo_nb.evaluation.results import Comparison, Evaluation, open_comparison
+from grpo_nb.evaluation.results import Evaluation

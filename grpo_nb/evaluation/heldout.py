@@ -1,18 +1,17 @@
-"""Questions to evaluate on, which nothing is trained on, and how answers are read and judged.
+"""Load questions to evaluate on, and judge the answers to them.
 
-What a published score means also depends on prompt, examples and how answers are read: only scores that were asked alike can be
-compared, and lm-evaluation-harness takes a merged folder (docs/guide/evaluate.md).
+Scores can be compared only if the questions were asked in the same way: the prompt, the examples
+and the way answers are read change a score. For numbers of others, see docs/guide/evaluate.md.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.scoring.right_by import (
     FunctionJudge,
@@ -22,7 +21,8 @@ from grpo_nb.scoring.right_by import (
     right_by,
 )
 from grpo_nb.tasks.answers import answers_of
-from grpo_nb.tasks.cleaning import ACCEPTED, as_dataset, clean
+from grpo_nb.tasks.cleaning import ACCEPTED, clean
+from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import fitting_format, read_percentages, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
@@ -31,22 +31,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class HeldOut(Shown):
-    """Questions to evaluate on, and how they are asked. Shows itself with its first prompt."""
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Questions to evaluate on, and the format in which they are asked."""
 
     name: str
     format: AnswerFormat
     holdout: Dataset
-    """Columns `prompt`, `question`, `answer` and those of the source."""
-
-    def _parts(self) -> Iterable[Part]:
-        yield bold(
-            f"Held-out set {self.name}: {len(self.holdout)} questions, answer format {self.format.name}"
-        )
-        yield Table(
-            [(turn["role"], as_written(turn["content"])) for turn in self.holdout[0]["prompt"]]
-        )
+    """Rows with `prompt`, `question`, `answer` and the columns of the source."""
 
 
 def load_holdout(
@@ -59,18 +51,21 @@ def load_holdout(
     seed: int = 0,
     split: str = "test",
 ) -> HeldOut:
-    """Load questions to evaluate on, as `load_task` reads them, all of them held out.
+    """Load questions to evaluate on, as `load_task` reads them. Nothing is kept for training.
 
     Args:
-        source: The path of a file, rows, a `Dataset` or a Hub id; `"gsm8k"` is `openai/gsm8k`.
-        limit: How many questions, drawn by `seed`; all if not given.
-        format: The answer format to ask in, for a model that was trained on it: `format=task.format`.
-        columns, example: As in `load_task`.
-        seed: Of the choice of questions.
-        split: Of a Hub data set.
+        source: Path of a file, rows, a `Dataset`, or the id of a data set on the Hub. `"gsm8k"`
+            stands for `openai/gsm8k`.
+        limit: Number of questions, sampled with `seed`. By default all.
+        format: Answer format to ask in. For a model that was trained on a task, pass
+            `format=task.format`.
+        columns: As in `load_task`.
+        example: As in `load_task`.
+        seed: Seed of the choice of questions.
+        split: Split of a data set on the Hub.
 
     Raises:
-        ValueError: No rows, or a data set that cannot be reached.
+        ValueError: There are no rows, or the data set cannot be loaded.
 
     >>> load_holdout([{"question": "1 + 1?", "answer": "2"}]).holdout[0]["answer"]
     '2'
@@ -78,18 +73,21 @@ def load_holdout(
     read = read_rows(source, split=split)
     cleaned = clean(read, columns)
     read_percentages(cleaned.rows, cleaned.used.get("answer", [""])[0])
-    rows = chosen(cleaned.rows, limit, seed)
-    format = fitting_format(format, answers_of([row.get(ACCEPTED, row["answer"]) for row in rows]))
-    return HeldOut(
-        name=read.name, format=format, holdout=as_dataset(with_prompts(rows, format, example))
-    )
+    rows = choose_rows(cleaned.rows, limit, seed)
+    golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
+    format = fitting_format(format, answers_of(golds))
+    holdout = as_dataset(with_prompts(rows, format, example))
+    return HeldOut(name=read.name, format=format, holdout=holdout)
 
 
-def chosen(rows: Sequence[dict[str, Any]], limit: int | None, seed: int) -> list[dict[str, Any]]:
-    """So many of the rows, drawn by the seed, in their order; all without a limit."""
+def choose_rows(
+    rows: Sequence[dict[str, Any]], limit: int | None, seed: int
+) -> list[dict[str, Any]]:
+    """Return a random sample of `limit` rows in their order, or all rows."""
     if limit is None or limit >= len(rows):
         return list(rows)
-    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), limit))]
+    places = random.Random(seed).sample(range(len(rows)), limit)
+    return [rows[place] for place in sorted(places)]
 
 
 def read_answers(
@@ -98,18 +96,18 @@ def read_answers(
     format: AnswerFormat,
     reward: Judge | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row for each completion, with its answer and three separate judgements.
+    """Judge each completion, and return a row of `Evaluation.rows` for it.
 
-    `is_correct`: the answer is right where the format has it, as the last word. `is_formatted`: the completion is exactly in
-    the format. `is_anywhere`: the right answer is the last candidate in the text, in the format or not
-    (`grpo_nb.scoring.candidates`); None where the judge does not say where it reads the answer.
-    `judge_score`: the score of the judge, None included, if that is a function.
+    There are three judgements. `is_correct`: the answer is right, and is where the format has it.
+    `is_formatted`: the completion is exactly in the format. `is_anywhere`: the last candidate in
+    the text is the right answer (`grpo_nb.scoring.candidates`), None if the judge does not show
+    where it reads the answer.
 
     Args:
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
-        format: The format in which the questions were asked.
-        reward: The judge of what is correct (`scoring.right_by.choose_judge`); `correctness()` if not given.
+        format: Format in which the questions were asked.
+        reward: Judge of the answers (`scoring.right_by.choose_judge`), by default `correctness()`.
     """
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
@@ -117,20 +115,19 @@ def read_answers(
     is_correct = right_by(reward, texts, questions, format, scores=scores)
     is_anywhere = right_anywhere(reward, texts, questions, format, is_correct)
     rows = []
-    for place, (row, completion) in enumerate(zip(questions, completions, strict=True)):
-        rows.append(
-            {
-                "question": row["question"],
-                "answer": str(row["answer"]),
-                "completion": completion.shown,
-                "given": format.extract_last(completion.text),
-                "is_correct": is_correct[place],
-                "is_formatted": format.is_exact(completion.text),
-                "is_anywhere": None if is_anywhere is None else is_anywhere[place],
-                "tokens": completion.tokens,
-                "is_cut": completion.is_cut,
-            }
-        )
+    for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
+        row = {
+            "question": question["question"],
+            "answer": str(question["answer"]),
+            "completion": completion.shown,
+            "given": format.extract_last(completion.text),
+            "is_correct": is_correct[place],
+            "is_formatted": format.is_exact(completion.text),
+            "is_anywhere": None if is_anywhere is None else is_anywhere[place],
+            "tokens": completion.tokens,
+            "is_cut": completion.is_cut,
+        }
         if isinstance(reward, FunctionJudge):
-            rows[-1]["judge_score"] = None if math.isnan(scores[place]) else scores[place]
+            row["judge_score"] = None if math.isnan(scores[place]) else scores[place]
+        rows.append(row)
     return rows

@@ -1,7 +1,8 @@
-"""What can be asked held-out questions: a run, its base, a model folder, a GGUF file, a model in memory. Opened one at a time.
+"""Find and open the models that can be asked held-out questions, one at a time.
 
-All are asked with the same tokenizer and chat template, that of the run or of the first one, if they share its vocabulary. A
-GGUF file brings both in itself, as its users get it. llama.cpp answers with it, in a process of its own.
+All of them get the tokenizer and chat template of the run, or else of the first model, if their
+vocabulary is the same. A GGUF file is asked through llama.cpp with the template inside the file, as
+its users will ask it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.dtype import cpu_dtype
 from grpo_nb.config.settings import Settings
@@ -37,230 +38,261 @@ if TYPE_CHECKING:
 
     from grpo_nb.generation.samples import Completion
 
-BASE, START = "base", "start"
-_BATCH = 48
 Progress = Callable[[int], None]
 Row = Mapping[str, Any]
+
+RUN_PARTS = ("base", "start")
+"""Names by which the models that a run began with can be asked."""
+
+ADAPTER_FILE = "adapter_model.safetensors"
+
+LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
+"""Arguments of Unsloth's loader that run.json may set. The file may come from a stranger, so all
+others, such as those that run code of the model's repository, are ignored."""
+
+BATCH_SIZE = 48
+"""Completions that are sampled at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How answers are drawn."""
+    """Settings with which answers are sampled."""
 
     max_completion_length: int
     samples: int = 1
     temperature: float = 0.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """With a temperature above 0: `top_p`, `top_k` and the like."""
+    """Further sampling settings, such as `top_p`, for a temperature above 0."""
     seed: int = 0
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the chat template is given beside the messages, as in the training."""
+    """Arguments of the chat template, as in training."""
     tools: Tools | None = None
-    """The tools that may be called before the answer."""
+    """Tools that may be called before the answer."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What a reader must know to draw them again; greedy text has no seed."""
-        drawn = {"seed": self.seed, **self.sampling} if self.temperature > 0 else {}
-        if self.chat_template_kwargs:
-            drawn["chat_template_kwargs"] = dict(self.chat_template_kwargs)
-        if self.tools is not None:
-            drawn |= {
-                "tools": [tool["function"]["name"] for tool in self.tools.schemas],
-                "rounds": self.tools.rounds,
-            }
-        return {
+        """Return what is needed to sample the same answers again. Greedy decoding has no seed."""
+        values: dict[str, Any] = {
             "temperature": self.temperature,
             "max_completion_length": self.max_completion_length,
-            **drawn,
         }
+        if self.temperature > 0:
+            values |= {"seed": self.seed, **self.sampling}
+        if self.chat_template_kwargs:
+            values["chat_template_kwargs"] = dict(self.chat_template_kwargs)
+        if self.tools is not None:
+            values["tools"] = [tool["function"]["name"] for tool in self.tools.schemas]
+            values["rounds"] = self.tools.rounds
+        return values
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One that answers: `ask` is given each row once for each of its samples, and keeps their order."""
+class RunModel:
+    """A model of a run: its base model, the model that it started from, or the trained one."""
 
-    about: str
+    run: Run
+    part: Literal["base", "start", "adapter"] = "adapter"
+
+
+Subject = RunModel | tuple[Any, Any] | Path | str
+"""A model under evaluation: of a run, a model in memory with its tokenizer, a file or folder, or a
+name on the Hub."""
+
+
+@dataclass(frozen=True)
+class OpenSubject:
+    """A model that is ready to answer."""
+
+    description: str
     ask: Callable[[Sequence[Row], Decoding, Progress], list[Completion]]
+    """Function that answers each row once, in order. For several samples, repeat the row."""
     tokenizer: PreTrainedTokenizerBase | None
-    """None for a GGUF file, which has its own inside."""
+    """Tokenizer of the model, None for a GGUF file."""
 
 
-@dataclass(frozen=True)
-class Base:
-    """The base model of a run, without any adapter."""
-
-    run: Run
-
-
-@dataclass(frozen=True)
-class Start:
-    """The model that a run started from: the base model with the adapter as it was before the first step."""
-
-    run: Run
-
-
-Located = Run | Base | Start | tuple[Any, Any] | Path | str
-"""What a subject stands for: a file or folder that is no run is a path, and a name on the Hub a text."""
-
-
-def located(
+def locate_subjects(
     subjects: Sequence[Any], run: Run | str | Path | None = None
-) -> tuple[list[Located], Run | None]:
-    """Turn paths and names into what they stand for, each opened once; return them and the run that they belong to.
+) -> tuple[list[Subject], Run | None]:
+    """Find what paths and names refer to, and the run that they belong to.
 
     Args:
-        subjects: Runs or their folders (their adapters), `"base"`, `"start"`, model folders, adapter folders, .gguf files,
-            names of models, or `(model, tokenizer)`.
-        run: Theirs, or its folder; the first run among them if not given.
+        subjects: Runs or their folders, `"base"`, `"start"`, folders of models or adapters, .gguf
+            files, names of models, or pairs of model and tokenizer.
+        run: Run of the subjects, or its folder. By default the first run among the subjects.
 
     Raises:
         ValueError: `"base"` or `"start"` without a run.
-        FileNotFoundError: A path that does not exist, or holds nothing that can be asked.
-        OSError: A name that is neither here nor on the Hub, in the words of the Hub's library.
+        FileNotFoundError: There is no such file, folder or model.
+        OSError: The Hub does not provide the model.
     """
-    of_a_run = {BASE: Base, START: Start}
-    named = [what if isinstance(what, str) and what in of_a_run else None for what in subjects]
-    found = [name or _located(what) for name, what in zip(named, subjects, strict=True)]
-    run = (
-        open_run(run)
-        if run is not None
-        else next((what for what in found if isinstance(what, Run)), None)
-    )
-    missing = next((name for name in named if name is not None), None)
-    if run is None and missing is not None:
-        raise ValueError(
-            f"{missing!r} is the model that a run started from: say which run, run=gn.open_run('runs/...')."
-        )
-    opened = []
-    for name, what in zip(named, found, strict=True):
-        opened.append(what if name is None else of_a_run[name](run))
-    return opened, run
+    located = [_locate(subject) for subject in subjects]
+    if run is not None:
+        run = open_run(run)
+    for subject in located:
+        if run is None and isinstance(subject, RunModel):
+            run = subject.run
+    for place, name in enumerate(located):
+        if not isinstance(name, str) or name not in RUN_PARTS:
+            continue
+        if run is None:
+            raise ValueError(
+                f"{name!r} is the model that a run started from, but no run was given. "
+                "Write run=gn.open_run('runs/...')."
+            )
+        located[place] = RunModel(run, name)
+    return located, run
+
+
+def _locate(subject: Any) -> Subject:
+    if isinstance(subject, Run):
+        return RunModel(subject)
+    if isinstance(subject, tuple) or subject in RUN_PARTS:
+        return subject
+    path = Path(subject).expanduser()
+    is_adapter = (path / "adapter_config.json").is_file()
+    # A run can be given by its name, and by the adapter folder inside of it.
+    run_folders = [path, Path(Settings().run_root) / path]
+    if is_adapter:
+        run_folders.append(path.parent)
+    for folder in run_folders:
+        if (folder / "run.json").is_file():
+            return RunModel(open_run(folder))
+    # A folder of an export has one GGUF file next to its card and verification.
+    gguf_files = list(path.glob("*.gguf"))
+    if len(gguf_files) == 1 and not (path / "config.json").is_file():
+        path = gguf_files[0]
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
+    elif not is_adapter:
+        # A wrong name is reported now, and not after the first model has answered.
+        resolve_model(str(subject))
+    return path if path.exists() else subject
+
+
+def name_of(subject: Subject) -> str:
+    """Return the label of a subject without opening it."""
+    if isinstance(subject, tuple):
+        return "model"
+    if isinstance(subject, RunModel):
+        return subject.run.name if subject.part == "adapter" else subject.part
+    return Path(subject).name.removesuffix(".gguf")
+
+
+def model_id_of(subject: Subject) -> str:
+    """Return the id of a run's adapter (`Run.model_id`), empty for a model that no run made.
+
+    The base model is the start of a run, unless the run started from a trained adapter.
+    """
+    if not isinstance(subject, RunModel):
+        return ""
+    if subject.part == "adapter":
+        return subject.run.model_id("adapter")
+    if subject.part == "base" and started_from_trained_adapter(subject.run):
+        return ""
+    return subject.run.model_id("start")
 
 
 def started_from_trained_adapter(run: Run) -> bool:
-    """Return True if the adapter had learnt something before this run: after priming, an earlier stage, or elsewhere.
+    """Return True if the adapter had learnt something before this run.
 
-    A LoRA as it is made has zeros in all its B matrices, so that the model is the base model.
+    That is so after priming, after an earlier stage, or with an adapter from elsewhere. The B
+    matrices of a new LoRA are zero, so the model with a new LoRA is the base model.
     """
     from safetensors import safe_open
 
     folder = start_adapter_path(run)
     if folder is None:
         return False
-    with safe_open(folder / "adapter_model.safetensors", framework="pt") as tensors:
-        names = [name for name in list(tensors.keys()) if "lora_B" in name]
-        return any(bool(tensors.get_tensor(name).any()) for name in names)
+    with safe_open(folder / ADAPTER_FILE, framework="pt") as tensors:
+        for name in list(tensors.keys()):
+            if "lora_B" in name and tensors.get_tensor(name).any():
+                return True
+    return False
 
 
 def start_adapter_path(run: Run) -> Path | None:
-    """Return the folder of the adapter that a run started with; None if the run kept none.
-
-    Runs of earlier versions kept it only as the reference of their KL.
-    """
+    """Return the folder of the adapter that a run started with, None if the run did not keep it."""
+    # Runs of earlier versions kept this adapter only as the reference of their KL.
     for folder in (run.start_path, run.path / "reference"):
-        if (folder / "adapter_model.safetensors").is_file():
+        if (folder / ADAPTER_FILE).is_file():
             return folder
     return None
 
 
-def _located(what: Any) -> Located:
-    if isinstance(what, (Run, tuple)):
-        return what
-    path = Path(what).expanduser()
-    is_adapter = (path / "adapter_config.json").is_file()
-    for folder in (path, Path(Settings().run_root) / path, path.parent if is_adapter else path):
-        if (folder / "run.json").is_file():
-            return open_run(folder)
-    if not (path / "config.json").is_file() and len(files := list(path.glob("*.gguf"))) == 1:
-        path = files[0]
-    if path.suffix == ".gguf" and not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(what)!r} (looked in {Path.cwd()}).")
-    if not is_adapter and path.suffix != ".gguf":
-        resolve_model(
-            str(what)
-        )  # what is none is told now, and not after the first model has answered
-    return path if path.exists() else what
-
-
-def name_of(subject: Located) -> str:
-    """Return the label of a subject without opening it."""
-    if isinstance(subject, tuple):
-        return "model"
-    if isinstance(subject, (Base, Start)):
-        return BASE if isinstance(subject, Base) else START
-    return subject.name if isinstance(subject, Run) else Path(subject).name.removesuffix(".gguf")
-
-
-def model_id_of(subject: Located) -> str:
-    """Return the id of a run's adapter or start (`Run.model_id`); empty for a model of no run.
-
-    The base model is the start of a run that did not begin with a trained adapter.
-    """
-    if isinstance(subject, Run):
-        return subject.model_id("adapter")
-    if isinstance(subject, Base) and started_from_trained_adapter(subject.run):
-        return ""
-    return subject.run.model_id("start") if isinstance(subject, (Base, Start)) else ""
-
-
 @contextlib.contextmanager
 def open_subject(
-    what: Located, *, run: Run | None = None, tokenizer: Any = None
-) -> Iterator[Subject]:
-    """Load what is to be asked, and let go of it afterwards if it was loaded here.
+    subject: Subject, *, run: Run | None = None, tokenizer: Any = None
+) -> Iterator[OpenSubject]:
+    """Load a model so that it can answer, and free its memory afterwards if it was loaded here.
 
     Args:
-        what: As `located` returns it.
-        run: Whose tokenizer a model folder with its vocabulary gets, so that all have the same chat template.
-        tokenizer: That of another subject, for the same; without a run.
+        subject: As `locate_subjects` returns it.
+        run: Run whose tokenizer and chat template a model of the same vocabulary gets.
+        tokenizer: Tokenizer of another subject, for the same purpose if there is no run.
     """
-    if isinstance(what, tuple):
-        yield _model_subject(*what, "A model in memory, as it is.")
-    elif isinstance(what, Run):
-        about, best = f"The adapter of the run {what.name}.", what.best
-        if best is not None and what.settings.keep_adapter == "best":
-            about += " It is the best of several by its score on some of these questions, so a little lucky on them."
-        yield _model_subject(*model_of(what), about)
-    elif isinstance(what, Base):
-        model, own = model_of(what.run)
-        with model.disable_adapter():
-            yield _model_subject(
-                model, own, f"The base model of the run {what.run.name}, without adapter."
-            )
-    elif isinstance(what, Start):
-        model, own = model_of(what.run)
-        with _start_adapter(model, what.run):
-            about = f"The model that the run {what.run.name} started from, with the adapter of that moment."
-            yield _model_subject(model, own, about)
-    elif isinstance(what, Path) and what.suffix == ".gguf":
-        yield _gguf_subject(what)
+    if isinstance(subject, tuple):
+        yield _open_model(*subject, "A model in memory, as it is.")
+    elif isinstance(subject, RunModel):
+        model, own = model_of(subject.run)
+        switched = contextlib.nullcontext()
+        if subject.part == "base":
+            switched = model.disable_adapter()
+        elif subject.part == "start":
+            switched = _start_adapter(model, subject.run)
+        with switched:
+            yield _open_model(model, own, _describe(subject))
+    elif isinstance(subject, Path) and subject.suffix == ".gguf":
+        yield _open_gguf(subject)
     else:
-        model, own = _load(what, run)
+        model, own = _load(subject, run)
         shared = tokenizer if run is None else tokenizer_of_run(run)
-        about = f"The model {name_of(what)}."
+        description = f"The model {name_of(subject)}."
         if shared is not None and shared.get_vocab() == own.get_vocab():
             own = shared
         elif shared is not None:
-            about += " It has another vocabulary, so its own tokenizer and chat template: lengths cannot be compared."
+            description += (
+                " It has another vocabulary, so it is asked with its own tokenizer and chat "
+                "template, and lengths in tokens cannot be compared."
+            )
         try:
-            yield _model_subject(model, own, about)
+            yield _open_model(model, own, description)
         finally:
             del model
             gc.collect()
 
 
+def _describe(subject: RunModel) -> str:
+    run = subject.run
+    if subject.part == "base":
+        return f"The base model of the run {run.name}, without adapter."
+    if subject.part == "start":
+        return (
+            f"The model that the run {run.name} started from, with the adapter as it was before "
+            "the first step."
+        )
+    description = f"The adapter of the run {run.name}."
+    if run.best is not None and run.settings.keep_adapter == "best":
+        description += (
+            " It is the best of several by its score on some of these questions, so its score here "
+            "is a little too high."
+        )
+    return description
+
+
 @contextlib.contextmanager
 def _start_adapter(model: Any, run: Run) -> Iterator[None]:
-    """Put the adapter that a run started with into its model, and put the trained one back afterwards, bit for bit."""
+    """Load the adapter that a run started with, and restore the trained one bit for bit."""
     folder = start_adapter_path(run)
     if folder is None:
         raise FileNotFoundError(
-            f"the run {run.name!r} has no start/adapter_model.safetensors, so the model that it started from cannot be "
-            "asked. Compare with the base model: gn.compare('base', run, task)."
+            f"the run {run.name!r} has no start/{ADAPTER_FILE}, so the model that it started from "
+            'cannot be asked. Compare with the base model: gn.compare(run, task, against="base").'
         )
-    trained = {
-        name: p.detach().clone() for name, p in model.named_parameters() if ".default" in name
-    }
+    # PEFT names the parameters of the trained adapter `default`.
+    trained = {}
+    for name, parameter in model.named_parameters():
+        if ".default" in name:
+            trained[name] = parameter.detach().clone()
     try:
         load_adapter(model, folder)
         yield
@@ -280,86 +312,84 @@ def tokenizer_of_run(run: Run) -> Any:
 
 
 def model_of(run: Run) -> tuple[Any, Any]:
-    """Return a run's model with its adapter, loaded from disk if it is not in memory.
+    """Return the model of a run with its adapter, and the tokenizer. Load them if necessary.
 
     Raises:
-        FileNotFoundError: It has none yet.
-        ValueError: The model in memory has learnt something else since: its answers would not be those of this run.
+        FileNotFoundError: The run has no adapter yet.
+        ValueError: The model in memory was trained after this run, so its answers are not those of
+            the run.
     """
-    if run.model is None and not _saved_adapter(run).is_file():
+    has_adapter = (run.adapter_path / ADAPTER_FILE).is_file()
+    if run.model is None and not has_adapter:
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
         )
     if run.model is None:
-        # A file of the run is data: what it may choose of Unsloth's loader are these, and no code of somebody's.
-        known, loader = (
-            ("text_only", "load_in_fp8", "offload_embedding"),
-            run.info.get("loader", {}),
-        )
-        chosen = {name: loader[name] for name in known if name in loader}
-        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=chosen)
+        recorded = run.info.get("loader", {})
+        loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
+        run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
         with_template_of(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
-    elif not _holds_adapter_of(run):
+    # A training that was stopped leaves its model in memory and no adapter on disk.
+    elif has_adapter and not _holds_adapter_of(run):
         raise ValueError(
-            f"the model in memory is not the one that the run {run.name!r} ended with: it was trained on since, or its adapter "
-            f"was changed. From its folder it is asked as it was: gn.open_run({str(run.path)!r})."
+            f"the model in memory is not the one that the run {run.name!r} ended with: it was "
+            "trained on since, or its adapter was changed. To ask the model as it was at the end "
+            f"of the run, open the run from its folder: gn.open_run({str(run.path)!r})."
         )
     return run.model, run.tokenizer
 
 
-def _saved_adapter(run: Run) -> Path:
-    return run.adapter_path / "adapter_model.safetensors"
-
-
 def _holds_adapter_of(run: Run) -> bool:
-    """Whether the adapter in memory is that on disk; so too where none is on disk, as after a training that was stopped."""
+    """Return True if the adapter in memory equals the adapter on disk, or is no LoRA."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    if not _saved_adapter(run).is_file() or not hasattr(run.model, "get_base_model"):
+    if not hasattr(run.model, "get_base_model"):
         return True
-    held = get_peft_model_state_dict(run.model, adapter_name="default", save_embedding_layers=False)
-    saved = load_file(_saved_adapter(run))
-    return all(
-        name in saved and value.cpu().to(saved[name].dtype).equal(saved[name])
-        for name, value in held.items()
+    saved = load_file(run.adapter_path / ADAPTER_FILE)
+    in_memory = get_peft_model_state_dict(
+        run.model, adapter_name="default", save_embedding_layers=False
     )
+    for name, value in in_memory.items():
+        if name not in saved or not value.cpu().to(saved[name].dtype).equal(saved[name]):
+            return False
+    return True
 
 
 def _settings_to_load(run: Run) -> Settings:
-    """The settings of a run, with the number type that it was trained in where both machines are CPUs."""
+    """Return the settings of a run, between CPUs with the dtype that it was trained in."""
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
         return run.settings
     return run.settings.replace(dtype=run.info["number_type"])
 
 
-def _load(what: Path | str, run: Run | None) -> tuple[Any, Any]:
+def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
+    """Load a model, or an adapter on its base model, and the tokenizer."""
     import_unsloth()
     import torch
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder, base = str(what), str(what)
-    is_adapter = (
-        not Path(folder, "config.json").is_file() and Path(folder, "adapter_config.json").is_file()
-    )
+    folder = Path(subject)
+    base = str(subject)
+    has_model = (folder / "config.json").is_file()
+    is_adapter = (folder / "adapter_config.json").is_file() and not has_model
     if is_adapter:
-        base = str(PeftConfig.from_pretrained(folder).base_model_name_or_path)
+        base = str(PeftConfig.from_pretrained(base).base_model_name_or_path)
     source = resolve_model(base)
     with without_loading_bars():
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
     if is_adapter:
-        require_trained_on(Path(folder), base, base_identity(model, base))
-        model = PeftModel.from_pretrained(model, folder)
-    chosen = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype)
+        require_trained_on(folder, base, base_identity(model, base))
+        model = PeftModel.from_pretrained(model, str(subject))
+    dtype = cpu_dtype("auto" if run is None else _settings_to_load(run).dtype).name
     if find_gpu() is not None:
         model = model.to("cuda")
-    elif chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
-        model = (
-            model.float()
-        )  # widened, these are the same numbers; narrowed, it would be another model
-    tokenizer = with_template_of(Path(folder), AutoTokenizer.from_pretrained(source))
+    elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
+        # Numbers of a wider dtype stay the same. Those of a narrower one would be another model.
+        model = model.float()
+    tokenizer = with_template_of(folder, AutoTokenizer.from_pretrained(source))
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 
@@ -371,12 +401,16 @@ def answers_of_model(
     decoding: Decoding,
     progress: Progress | None = None,
 ) -> list[Completion]:
-    """Answer the prompts of rows with a model in memory, and leave it and the random state as they were."""
+    """Answer the prompts of rows with a model in memory.
+
+    The model and the random state are afterwards as before.
+    """
     import torch
 
     from grpo_nb.generation.sampling import generate
 
-    with kept_random_state(), kept_modes(model), _no_habits(model):
+    # An evaluation in the middle of a training must not change what is sampled afterwards.
+    with kept_random_state(), kept_modes(model), _plain_generation_config(model):
         torch.manual_seed(decoding.seed)
         return generate(
             model,
@@ -385,8 +419,8 @@ def answers_of_model(
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
-            # All samples of a question together, so that its prompt is computed once.
-            batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
+            # All samples of a question are in one batch, so that its prompt is computed once.
+            batch_size=decoding.samples * max(1, BATCH_SIZE // decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
             tools=decoding.tools,
@@ -394,16 +428,19 @@ def answers_of_model(
         )
 
 
-def _model_subject(model: Any, tokenizer: Any, about: str) -> Subject:
-    return Subject(about, lambda *asked: answers_of_model(model, tokenizer, *asked), tokenizer)
+def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:
+    def ask(*arguments: Any) -> list[Completion]:
+        return answers_of_model(model, tokenizer, *arguments)
+
+    return OpenSubject(description, ask, tokenizer)
 
 
 @contextlib.contextmanager
-def _no_habits(model: Any) -> Iterator[None]:
-    """Take away all of a model's generation_config but its special tokens.
+def _plain_generation_config(model: Any) -> Iterator[None]:
+    """Remove everything but the special tokens from a model's generation_config.
 
-    Whatever the caller leaves open, transformers fills in from it: a repetition penalty or a top_p that one folder has and
-    another has not would be compared along with the models, and neither vLLM nor llama.cpp would know of it.
+    transformers takes from it whatever a call leaves open. A repetition penalty or a top_p that
+    only one of two folders has would be compared as well, and vLLM and llama.cpp do not read it.
     """
     from transformers import GenerationConfig
 
@@ -418,25 +455,27 @@ def _no_habits(model: Any) -> Iterator[None]:
         inner.generation_config = own
 
 
-def _gguf_subject(file: Path) -> Subject:
+def _open_gguf(file: Path) -> OpenSubject:
     def ask(rows: Sequence[Row], decoding: Decoding, progress: Progress) -> list[Completion]:
         if decoding.tools is not None:
             raise ValueError(
-                f"{file.name} is asked through llama.cpp, which runs no tools here: compare the merged folder."
+                f"{file.name} is asked through llama.cpp, which cannot run tools here. Compare the "
+                "merged folder instead."
             )
+        sampling = None
+        if decoding.temperature > 0:
+            sampling = {**decoding.sampling, "seed": decoding.seed}
         return generate_with_llama_cpp(
             file,
             [row["prompt"] for row in rows],
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
-            sampling={**decoding.sampling, "seed": decoding.seed}
-            if decoding.temperature > 0
-            else None,
+            sampling=sampling,
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
         )
 
-    about = (
+    description = (
         f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
     )
-    return Subject(about, ask, None)
+    return OpenSubject(description, ask, None)

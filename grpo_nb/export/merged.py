@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.user_warnings import warn_user
-from grpo_nb.evaluation.ask import evaluate
+from grpo_nb.evaluation.asking import evaluate
 from grpo_nb.export.export_folder import (
     make_export,
     run_check,

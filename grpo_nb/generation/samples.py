@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.tasks.episodes import final_text, transcript
+from grpo_nb.tasks.tools import final_text, transcript
 
 
 @dataclass(frozen=True)

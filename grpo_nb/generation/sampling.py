@@ -26,7 +26,7 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.modes import kept_modes
-from grpo_nb.tasks.system_role import fit_to_template
+from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
 
 if TYPE_CHECKING:

@@ -58,51 +58,39 @@ FULL_LENGTH_SHARE = 0.95
 SILENT_SHARE = "silent_share"
 """Share of groups with zero reward variance: as logged, or 0 or 1 from the standard deviation."""
 
-_CURRENT_NAMES = {"completion_length": "completions/mean_length", "Step": "step"}
-
 
 def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return all numbers of a row, NaN and infinity included, under the names of today's TRL.
+    """Return all numbers of a row, NaN and infinity included.
 
-    transformers prints numbers as text, so text that is a number counts as one.
+    transformers prints numbers as text, so text that is a number counts as one. `rewards/NAME/mean`
+    becomes `rewards/NAME`.
     """
-    found = {}
+    metrics = {}
     for name, value in row.items():
         if not isinstance(name, str) or not isinstance(value, (numbers.Real, str)):
             continue
-        current = _CURRENT_NAMES.get(name, name)
         if name.startswith("rewards/"):
-            current = name.removesuffix("/mean")
+            name = name.removesuffix("/mean")
         try:
-            found[current] = float(value)
+            metrics[name] = float(value)
         except (ValueError, OverflowError):
             continue
-    return found
+    return metrics
 
 
-def read_eval_rewards(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the held-out rewards of an evaluation row, by column.
+def eval_column(metrics: Mapping[str, float]) -> str:
+    """Return the name of the data set's total reward in an evaluation row.
 
-    A total takes precedence over single rewards. TRL logs `eval_reward` once for each data set of a
-    dict of data sets, and only `eval_NAME_runtime` shows which one it is.
+    TRL logs `eval_reward` once for each data set of a dict of data sets, and only
+    `eval_NAME_runtime` shows which one it is.
 
-    >>> read_eval_rewards({"eval_math_runtime": 3.0, "eval_reward": 0.5})
-    {'eval_math_reward': 0.5}
-    >>> read_eval_rewards({"eval_rewards/right/mean": 0.4, "eval_rewards/right/std": 0.5})
-    {'eval_rewards/right': 0.4}
+    >>> eval_column({"eval_math_runtime": 3.0, "eval_reward": 0.5})
+    'eval_math_reward'
     """
-    if "eval_reward" in metrics:
-        runtimes = [name for name in metrics if re.fullmatch("eval_.+_runtime", name)]
-        column = runtimes[0].removesuffix("runtime") + "reward" if runtimes else "eval_reward"
-        return {column: metrics["eval_reward"]}
-    totals = {}
-    singles = {}
-    for name, value in metrics.items():
-        if re.fullmatch("eval_[^/]+_reward", name):
-            totals[name] = value
-        elif name.startswith("eval_rewards/") and not name.endswith("/std"):
-            singles[name.removesuffix("/mean")] = value
-    return totals or singles
+    for name in metrics:
+        if re.fullmatch("eval_.+_runtime", name):
+            return name.removesuffix("runtime") + "reward"
+    return "eval_reward"
 
 
 @dataclass
@@ -166,7 +154,7 @@ class RunHistory:
     holdout_scores: list[float] = field(default_factory=list)
     """All held-out accuracies so far."""
     eval_rewards: dict[str, list[float]] = field(default_factory=dict)
-    """All mean rewards of TRL's own evaluations so far, by column."""
+    """All mean total rewards of TRL's own evaluations so far, by data set."""
 
     best_block: list[float] = field(default_factory=list)
     """Rewards of the best `RECENT_STEPS` steps, empty before they are complete."""
@@ -203,8 +191,9 @@ class RunHistory:
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if "holdout/accuracy" in metrics:
             self.holdout_scores.append(metrics["holdout/accuracy"])
-        for column, score in read_eval_rewards(metrics).items():
-            self.eval_rewards.setdefault(column, []).append(score)
+        if "eval_reward" in metrics:
+            scores = self.eval_rewards.setdefault(eval_column(metrics), [])
+            scores.append(metrics["eval_reward"])
         # An evaluation and the summary at the end have no reward. TRL writes None for a reward
         # that is NaN or None for every completion.
         is_training = not any(str(name).startswith(("eval_", "train_")) for name in row)
@@ -246,7 +235,7 @@ class RunHistory:
             self.gain_length = median(lengths) if lengths else 0.0
 
     def _complete(self, metrics: dict[str, float]) -> None:
-        """Add what older versions of TRL do not log, and remove what was not measured."""
+        """Add metrics that follow from others, and remove those that were not measured."""
         if "frac_reward_zero_std" in metrics:
             metrics[SILENT_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:

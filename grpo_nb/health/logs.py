@@ -73,8 +73,9 @@ def read_printed_log(text: str) -> list[dict[str, Any]]:
             rows.append(row)
     if not rows:
         raise ValueError(
-            f"the text {text[:60]!r} has no line like {{'loss': 0.1, 'reward': 0.5, ...}}, so there "
-            "is nothing to check. Pass the lines that transformers prints, or the path of a log."
+            f"the text {text[:60]!r} has no line like {{'loss': 0.1, 'reward': 0.5, ...}}, so "
+            "there is nothing to check. Pass the lines that transformers prints, or the path of a "
+            "log."
         )
     return rows
 

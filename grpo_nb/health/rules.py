@@ -98,8 +98,25 @@ TOLERATED_SCORES = 9
 """NaN scores of one reward that are harmless: a reward may have no score for some rows."""
 
 
+LONG_GAPS = 3
+"""A gap without reward is long if it is this many times the longest gap before it. With
+`num_iterations` above 1, TRL logs a reward only when it samples new completions."""
+
+
 def check_not_finite(history: RunHistory) -> Iterator[Finding]:
-    """Report each metric that is NaN or infinite in the last row."""
+    """Report each metric that is NaN or infinite in the last row, and a reward that is missing.
+
+    TRL leaves a reward out of the log if it is NaN or None for every completion.
+    """
+    gap = history.step - history.last_reward_step
+    is_long = gap >= max(RECENT_STEPS, LONG_GAPS * history.longest_gap)
+    if history.is_reward_missing and (is_long or history.reward_rows == 0):
+        message = f"No row has a reward since step {history.last_reward_step}."
+        advice = (
+            "Stop, and run check_rewards: a reward that is NaN or None for every completion is "
+            "left out of the log."
+        )
+        yield Finding("not_finite", "critical", message, advice, "missing reward")
     for metric, value in history.unusable.items():
         count = history.unusable_counts[metric]
         is_nan_loss = metric in LOST_IF_NAN and math.isnan(value)
@@ -110,25 +127,11 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
         elif metric.startswith("rewards/") and count <= TOLERATED_SCORES:
             severity = "info"
         message = f"{metric} is NaN or infinite, in {count} rows so far."
-        advice = "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, and {lower_rate}."
+        advice = (
+            "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
+            "and {lower_rate}."
+        )
         yield Finding("not_finite", severity, message, advice, metric)
-
-
-# no_reward ---------------------------------------------------------------------------------------
-
-LONG_GAPS = 3
-"""A gap without reward is long if it is this many times the longest gap before it. With
-`num_iterations` above 1, TRL logs a reward only when it samples new completions."""
-
-
-def check_no_reward(history: RunHistory) -> Iterator[Finding]:
-    """Report training rows without a reward. TRL leaves out a reward that has no score at all."""
-    gap = history.step - history.last_reward_step
-    is_long = gap >= max(RECENT_STEPS, LONG_GAPS * history.longest_gap)
-    if history.is_reward_missing and (is_long or history.reward_rows == 0):
-        message = f"No row has a reward since step {history.last_reward_step}."
-        advice = "Stop, and run check_rewards: a reward that is NaN or None for every completion is left out of the log."
-        yield Finding("no_reward", "critical", message, advice)
 
 
 # no_spread ---------------------------------------------------------------------------------------
@@ -180,7 +183,10 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if _is_signal_lost(history) and not (has_succeeded or trend.has_kept_gain):
         severity = "critical"
     reason = "all are alike"
-    advice = "Read a group. If its completions answer in the same way, {warmer}. If they are right, use harder prompts."
+    advice = (
+        "Read a group. If its completions answer in the same way, {warmer}. If they are right, use"
+        " harder prompts."
+    )
     if has_failed:
         reason = "nearly all fail"
         advice = (
@@ -193,7 +199,10 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     if trend.has_lost_half:
         advice = "Go back to a checkpoint from before the reward fell, then {lower_rate}."
     steps = min(LONG_WINDOW, history.steps)
-    message = f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same reward: {reason}."
+    message = (
+        f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
+        f"reward: {reason}."
+    )
     yield Finding("no_spread", limit_severity(severity, history, trend), message, advice)
 
 
@@ -284,7 +293,10 @@ SHARE_RULES = (
         steps=RECENT_STEPS,
         critical_steps=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
-        advice="Read some of them. If the answer is missing, {longer}, ask for shorter answers, or reward brevity.",
+        advice=(
+            "Read some of them. If the answer is missing, {longer}, ask for shorter answers, or "
+            "reward brevity."
+        ),
     ),
     ShareRule(
         rule="collapse",
@@ -412,15 +424,11 @@ usual GRPO loss favours long wrong answers, because it averages over the tokens 
 (arXiv:2503.20783)."""
 
 SIGN_OF_GAIN_Z = 1.4
-"""z-score of a gain of the reward that may have paid for longer completions. It is below `LIKELY_Z`,
-because growing completions alone are no fault."""
+"""z-score of a gain of the reward that may have paid for longer completions. It is below
+`LIKELY_Z`, because growing completions alone are no fault."""
 
 LONGER_MIN_STEPS = 4 * LONG_WINDOW
 """Steps before longer completions are reported. The reward may follow only later."""
-
-SHORTER_FACTOR = 1 / 3
-"""Remaining part of the mean completion length that triggers a warning: the reasoning is probably
-gone."""
 
 
 def check_zero_gradient(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
@@ -469,7 +477,10 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     may_be_certain = _has_short_answers(history) or _has_reached_top(history, trend)
     if now <= REMAINING_ENTROPY * then and not may_be_certain:
         message = f"The entropy is {now:.3g}, from {then:.3g} {end}"
-        advice = "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise epsilon_high through extra."
+        advice = (
+            "Read a group: are its completions alike? Then {warmer}, {lower_rate}, or raise "
+            "epsilon_high through extra."
+        )
         yield Finding("collapse", "warning", message, advice, "entropy")
 
     then, now = _shift(history, "completions/mean_length")
@@ -478,12 +489,6 @@ def check_shifts(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
     if is_longer and history.steps >= LONGER_MIN_STEPS and not _has_new_gain(history, trend):
         advice = "Reward brevity, or {dr_grpo}, which does not favour long wrong answers."
         yield Finding("length", "warning", message, advice, "longer")
-    if now <= SHORTER_FACTOR * then and not trend.has_kept_gain:
-        advice = (
-            "Read the completions with the highest reward. If the reasoning is gone, find the reward "
-            "that favours its absence."
-        )
-        yield Finding("length", "warning", message, advice, "shorter")
 
 
 def _shift(history: RunHistory, metric: str) -> tuple[float, float]:
@@ -540,62 +545,31 @@ def check_kl_drift(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]
         severity = "warning" if growth >= KL_WARNING_GROWTH else "info"
         severity = limit_severity(severity, history, trend)
     message = f"The KL is {median(last):.3g}, from {median(first):.3g} in the first steps."
-    advice = "Try the model on prompts outside the task. If it got worse there, {raise_beta}, or {lower_rate}."
+    advice = (
+        "Try the model on prompts outside the task. If it got worse there, {raise_beta}, or "
+        "{lower_rate}."
+    )
     yield Finding("kl_drift", severity, message, advice)
 
 
 # reward_falling ----------------------------------------------------------------------------------
 
-DROP_ROWS = MIN_ROWS_OF_TEST
-"""Length of a sudden drop: the fewest rows that a rank test allows."""
-
-ROWS_BEFORE_DROP = 20
-"""Rows before the drop that the drop is compared with."""
-
-MIN_ROWS_BEFORE_DROP = 10
-"""Rows before the drop that are enough early in a run."""
-
-DROP_KEEPS = 0.5
-"""Largest part of the reward that remains after a drop, counted from its lowest possible value."""
-
 
 def check_reward_falling(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
-    """Report a reward that lost its gain, or has suddenly dropped."""
-    severity: Severity = "warning"
-    if trend.has_lost_half:
-        severity = "critical" if trend.has_lost_nearly_all else "warning"
-        start = fmean(history.first_values("reward"))
-        now = fmean(history.last_values("reward"))
-        message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
-        if history.best_block:
-            message += f", {fmean(history.best_block):.3g} at its best"
-    else:
-        message = _describe_drop(history)
-    if message:
-        advice = (
-            "Compare completions from before and after. Then go back to the best checkpoint, and "
-            "{lower_rate} or {raise_beta}."
-        )
-        yield Finding("reward_falling", severity, f"{message}.", advice)
-
-
-def _describe_drop(history: RunHistory) -> str:
-    """Return a sentence about a sudden drop, empty if there is none."""
-    rows = ROWS_BEFORE_DROP + DROP_ROWS
-    rewards = history.last_values("reward", steps=rows, min_rows=rows)
-    before = rewards[:-DROP_ROWS]
-    dropped = rewards[-DROP_ROWS:]
-    if len(before) < MIN_ROWS_BEFORE_DROP or mann_whitney_z(before, dropped) > -CLEAR_Z:
-        return ""
-    scores = total_range(history)
-    # If the range is not known, 0 or the lowest reward so far stands for the lowest possible one.
-    lowest = scores[0] if scores else min(0.0, history.lowest["reward"])
-    if fmean(dropped) - lowest > DROP_KEEPS * (fmean(before) - lowest):
-        return ""
-    return (
-        f"The reward has dropped to {fmean(dropped):.3g} in the last {DROP_ROWS} rows, from "
-        f"{fmean(before):.3g} in the rows before"
+    """Report a total reward that fell below its start, or lost at least half of its gain."""
+    if not trend.has_lost_half:
+        return
+    severity: Severity = "critical" if trend.has_lost_nearly_all else "warning"
+    start = fmean(history.first_values("reward"))
+    now = fmean(history.last_values("reward"))
+    message = f"The reward is {now:.3g}; it was {start:.3g} at the start"
+    if history.best_block:
+        message += f", {fmean(history.best_block):.3g} at its best"
+    advice = (
+        "Compare completions from before and after. Then go back to the best checkpoint, and "
+        "{lower_rate} or {raise_beta}."
     )
+    yield Finding("reward_falling", severity, f"{message}.", advice)
 
 
 # reward_flat -------------------------------------------------------------------------------------
@@ -629,7 +603,10 @@ def check_reward_flat(history: RunHistory, trend: RewardTrend) -> Iterator[Findi
         f"{fmean(history.first_values('reward')):.3g} at the start and is "
         f"{fmean(history.last_values('reward')):.3g} now."
     )
-    advice = "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more prompts per step."
+    advice = (
+        "Run check_rewards, then baseline: can the model earn the reward at all? If so, use more "
+        "prompts per step."
+    )
     yield Finding("reward_flat", "warning" if is_long else "info", message, advice)
 
 
@@ -731,8 +708,14 @@ def check_form_only(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
     is_stuck = is_phase_over and (long_rise < NO_RISE_Z or is_still_tiny)
     has_fallen = short_rise <= -CLEAR_Z
     is_warning = has_fallen or (is_stuck and scores is not None)
-    message = f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} at the start."
-    advice = "Read the completions with the highest reward. Give the main reward more weight, or partial credit."
+    message = (
+        f"The total has risen with {', '.join(risen)}, but {main} is {now:.3g}, from {start:.3g} "
+        f"at the start."
+    )
+    advice = (
+        "Read the completions with the highest reward. Give the main reward more weight, or "
+        "partial credit."
+    )
     yield Finding("form_only", "warning" if is_warning else "info", message, advice)
 
 
@@ -780,11 +763,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out_scores(history: RunHistory) -> Iterator[HeldOut]:
-    """Yield the accuracy that the kit measures, or else each reward of TRL's own evaluations.
-
-    If single rewards were evaluated and no total, only the main reward is judged: the others may
-    fall while the model gets better.
-    """
+    """Yield the accuracy that the kit measures, or else the total rewards of TRL's evaluations."""
     accuracies = history.holdout_scores
     if len(accuracies) >= MIN_ACCURACIES:
         questions = DEFAULT_HOLDOUT_QUESTIONS
@@ -795,26 +774,13 @@ def held_out_scores(history: RunHistory) -> Iterator[HeldOut]:
         yield HeldOut("accuracy", accuracies, ".0%", 0.0, 1.0, noise)
     if accuracies:
         return
-    main = main_reward(history)
+    low, high = total_range(history) or (history.lowest["reward"], history.highest["reward"])
     for column, scores in history.eval_rewards.items():
-        reward = _reward_of_column(column, history)
-        if len(scores) < MIN_EVAL_REWARDS or reward not in (None, main):
+        if len(scores) < MIN_EVAL_REWARDS:
             continue
-        metric = f"rewards/{reward}" if reward else "reward"
-        ends = reward_range(history, reward) if reward else total_range(history)
-        low, high = ends or (history.lowest[metric], history.highest[metric])
         differences = [abs(after - before) for before, after in pairwise(scores)]
         noise = median(differences) / MEDIAN_DIFFERENCE
         yield HeldOut(f"reward ({column})", scores, ".3g", low, high - low, noise)
-
-
-def _reward_of_column(column: str, history: RunHistory) -> str | None:
-    """Return the single reward that an evaluation column measures, None for a total."""
-    name = column.removeprefix("eval_").removeprefix("rewards/")
-    for reward in (name, name.removesuffix("_reward")):
-        if reward in history.rewards:
-            return reward
-    return None
 
 
 def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
@@ -824,30 +790,32 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         unit = held_out.unit
         # A mean of two scores is less noisy than one.
         means = [fmean(pair) for pair in pairwise(scores)]
+        # A low first score alone is no gain, so the mean of the first two counts if it is higher.
+        start = max(scores[0], means[0])
         best = max(means)
         now = means[-1]
         smallest_drop = max(HOLDOUT_DROP * held_out.span, HOLDOUT_STANDARD_ERRORS * held_out.noise)
         if best - now >= smallest_drop > 0:
             message = (
-                f"The held-out {held_out.name} has fallen from {best:{unit}} to {now:{unit}} (means "
-                "of two measurements)."
+                f"The held-out {held_out.name} has fallen from {best:{unit}} to {now:{unit}} "
+                "(means of two measurements)."
             )
             advice = (
-                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the '
-                "model generalises longer."
+                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the model '
+                "generalises longer."
             )
             yield Finding("holdout", "warning", message, advice, _subject("falling", held_out))
             continue
         has_trained = trend.is_above_start and history.steps >= 2 * LONG_WINDOW
-        has_room = scores[0] <= held_out.low + HOLDOUT_GOAL * held_out.span
-        if has_trained and has_room and now - scores[0] < HOLDOUT_GAIN * held_out.span:
+        has_room = start <= held_out.low + HOLDOUT_GOAL * held_out.span
+        if has_trained and has_room and now - start < HOLDOUT_GAIN * held_out.span:
             message = (
-                f"The held-out {held_out.name} is {now:{unit}}, from {scores[0]:{unit}} at first, "
+                f"The held-out {held_out.name} is {now:{unit}}, from {start:{unit}} at first, "
                 "although the training reward has risen."
             )
             advice = (
-                "Read the completions with the highest reward: does the model repeat answers by heart, "
-                "or exploit the reward?"
+                "Read the completions with the highest reward: does the model repeat answers by "
+                "heart, or exploit the reward?"
             )
             yield Finding("holdout", "warning", message, advice, _subject("flat", held_out))
 
@@ -857,9 +825,6 @@ def _subject(kind: str, held_out: HeldOut) -> str:
     is_only = held_out.name in ("accuracy", "reward (eval_reward)")
     return kind if is_only else f"{kind} {held_out.name}"
 
-
-EARLY_RULES = (check_not_finite, check_no_reward)
-"""Rules that report from the first row on, with or without a reward."""
 
 RULES = (
     check_no_spread,
@@ -873,4 +838,4 @@ RULES = (
     check_form_only,
     check_holdout,
 )
-"""Rules that need several rows."""
+"""Rules that need several rows with a reward. `check_not_finite` reports from the first row on."""

@@ -1,4 +1,4 @@
-"""An episode played by a person: with the tools, the environment and the rewards that the model gets."""
+"""Play an episode by hand, with the tools, the environment and the rewards that the model gets."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 from grpo_nb.core.tables import Part, Shown, as_written, bold
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
-from grpo_nb.tasks.episodes import transcript
 from grpo_nb.tasks.task import Task
-from grpo_nb.tasks.tools import refusing
+from grpo_nb.tasks.tools import refusing, transcript
 
 
 class ByHand(Shown):
-    """Play a training row of a task with tools: `do` calls one, `say` ends the episode, `scores` pays what was played so far.
+    """Play a training row of a task with tools.
 
-    Nothing limits how often you call. A call is shown to you as it is told to the model, errors too.
+    `do` calls a tool, `say` ends the episode, and `scores` scores it as it stands. The number of
+    calls is not limited. You see the result of a call as the model does, errors included.
 
     Args:
-        task: With tools.
-        row: Which of its training rows.
+        task: A task with tools.
+        row: Number of the training row.
 
     Raises:
         ValueError: The task has no tools.
@@ -27,26 +27,26 @@ class ByHand(Shown):
     def __init__(self, task: Task, row: int = 0) -> None:
         if task.tools is None:
             raise ValueError(
-                "the task has no tools: task = task.with_tools(...), or task.with_tools(environment=...)."
+                "the task has no tools, so there is no episode to play. Add them: "
+                "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
         self.row: dict[str, Any] = task.train[row]
         self.prompt, self.columns = task.tools.begin(self.row)
-        """The messages that the episode begins with, and its environment, as the column that rewards get."""
+        """First messages of the episode, and its environment as the column that rewards get."""
         self.turns: list[dict[str, Any]] = []
-        """Every message so far."""
-        self._tools = {
-            tool.__name__: tool for tool in task.tools.of(self.columns.get("environments"))
-        }
+        """All messages so far."""
+        functions = task.tools.of(self.columns.get("environments"))
+        self._tools = {function.__name__: function for function in functions}
         self._chat_template_kwargs = dict(task.chat_template_kwargs)
 
     def do(self, tool: str, /, **arguments: Any) -> str:
-        """Call a tool as the model does, and return what it is told; what the tool raises is told to it, too."""
+        """Call a tool as the model does, and return its result or its error as a text."""
         with refusing():
             try:
                 if tool not in self._tools:
                     raise ValueError(f"Tool {tool} not found.")
                 result = self._tools[tool](**arguments)
-            except Exception as error:
+            except Exception as error:  # the model gets the error of a tool as a text
                 result = str({"error": str(error)})
         call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
         self.turns.append({"role": "assistant", "content": "", "tool_calls": [call]})
@@ -54,37 +54,43 @@ class ByHand(Shown):
         return result
 
     def say(self, text: str) -> "ByHand":
-        """Say the last word."""
+        """Write the final answer."""
         self.turns.append({"role": "assistant", "content": text})
         return self
 
     def scores(self, rewards: RewardFunction | Sequence[RewardFunction]) -> Scores:
-        """What the rewards give for the episode as it stands."""
+        """Return the scores of the episode as it stands."""
         return score(rewards, [self.turns or ""], {**self.row, **self.columns})
 
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
-        """Return the episode as messages to show the model, `load_task(..., example=...)`, calls as its template writes them.
+        """Return the episode as messages for `load_task(..., example=...)`.
 
-        Those of several episodes can be joined. What the environment said at first is part of the question.
+        Calls are written as the model's template writes them. The first message of the environment
+        is part of the question. Messages of several episodes can be joined.
 
         Raises:
-            ValueError: Written as plain messages the template shows it otherwise than the model would meet it.
+            ValueError: The template would show these messages in another way than the model meets
+                an episode.
         """
-        asked, how = self.prompt[-1:], {"tokenize": False, **self._chat_template_kwargs}
-        begun = tokenizer.apply_chat_template(asked, add_generation_prompt=True, **how)
-        messages = [
-            {"role": turn["role"], "content": turn["content"]} for turn in [*asked, *self.turns]
-        ]
-        for message, turn in zip(messages[1:], self.turns, strict=True):
+
+        def render(messages: Sequence[Any], **options: Any) -> str:
+            return tokenizer.apply_chat_template(
+                messages, tokenize=False, **self._chat_template_kwargs, **options
+            )
+
+        question = self.prompt[-1:]
+        opening = render(question, add_generation_prompt=True)
+        messages = []
+        for turn in [*question, *self.turns]:
+            content = turn["content"]
             if "tool_calls" in turn:
-                whole = tokenizer.apply_chat_template([*asked, turn], **how)
-                message["content"] = whole.removeprefix(begun).partition(tokenizer.eos_token)[0]
-        shown, met = (
-            tokenizer.apply_chat_template(each, **how) for each in (messages, [*asked, *self.turns])
-        )
-        if shown != met:
+                answer = render([*question, turn]).removeprefix(opening)
+                content = answer.partition(tokenizer.eos_token)[0]
+            messages.append({"role": turn["role"], "content": content})
+        if render(messages) != render([*question, *self.turns]):
             raise ValueError(
-                "this template has its own form for calls, which its model knows: leave the example out."
+                "this model's template has a form of its own for calls, which plain messages "
+                "cannot show. The model knows that form, so leave the example out."
             )
         return messages
 

@@ -1,4 +1,7 @@
-"""The reward lab's views as HTML. The templates and `core` escape all that a model, a user or a data set wrote."""
+"""Write the views of the reward lab as HTML.
+
+The templates escape everything that a model, a user or a data set wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +9,33 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.core.pages import errors_view as any_errors_view
+from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.scoring.calls import RewardError
 from grpo_nb.scoring.marks import WHOLE_TEXT, Span, spans
 from grpo_nb.scoring.scores import Scores
 
+SAME = 1e-9
+"""Advantages and totals closer than this are equal."""
+
+MESSAGE_LENGTH = 300
+"""Characters shown of the message of a reward's error."""
+
 
 def push(advantage: float) -> str:
-    """Return in words what training makes of a completion with this advantage.
+    """Return in words what training does to a completion with this advantage.
 
     >>> push(0.7), push(-0.7), push(0.0)
     ('more likely', 'less likely', 'not moved')
     """
-    return (
-        "not moved"
-        if abs(advantage) < 1e-9
-        else ("more likely" if advantage > 0 else "less likely")
-    )
+    if abs(advantage) < SAME:
+        return "not moved"
+    return "more likely" if advantage > 0 else "less likely"
 
 
-class Mark(NamedTuple):
-    """A piece of a completion; with a title where a reward looked."""
-
-    text: str
-    kind: str = ""
-    title: str = ""
-
-
-def row_view(question: str, gold: str, has_tokenizer: bool, prompt: str) -> str:
-    """Return question, gold answer and prompt of the row."""
+def row_view(question: str, gold: str, prompt: str, *, has_tokenizer: bool) -> str:
+    """Return question, gold answer and prompt of a row."""
     return render(
         "lab/templates/row.jinja",
         question=question,
@@ -47,110 +46,147 @@ def row_view(question: str, gold: str, has_tokenizer: bool, prompt: str) -> str:
 
 
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
-    """Return the table of every reward, total and advantage, a line for each completion."""
-    lines = [
-        _line(scores, advantages, i, text=" ".join(text.split()) or "(empty)")
-        for i, text in enumerate(scores.completions)
-    ]
-    values = {
-        "scores": scores,
-        "lines": lines,
-        "note": _group_note(scores),
-        "number": as_score,
-        "shorten": shorten,
-    }
-    return render("lab/templates/scores.jinja", **values)
+    """Return a table with every score, total and advantage, one line per completion."""
+    lines = []
+    for i, text in enumerate(scores.completions):
+        failed = [error.reward for error in scores.errors if error.row in (None, i)]
+        line = {
+            "text": " ".join(text.split()) or "(empty)",
+            "scores": {name: values[i] for name, values in scores.values.items()},
+            "failed": failed,
+            "total": scores.totals[i],
+            "advantage": advantages[i],
+            "push": "unknown" if failed else push(advantages[i]),
+        }
+        lines.append(line)
+    return render(
+        "lab/templates/scores.jinja",
+        scores=scores,
+        lines=lines,
+        note=_note_on_group(scores),
+        number=as_score,
+        shorten=shorten,
+    )
 
 
-def _line(scores: Scores, advantages: Sequence[float], i: int, **more: Any) -> dict[str, Any]:
-    """What the views show of one completion."""
-    failed = [error.reward for error in scores.errors if error.row in (None, i)]
-    return {
-        "scores": {name: given[i] for name, given in scores.values.items()},
-        "failed": failed,
-        "total": scores.totals[i],
-        "advantage": advantages[i],
-        "push": "unknown" if failed else push(advantages[i]),
-        **more,
-    }
-
-
-def _group_note(scores: Scores) -> str:
+def _note_on_group(scores: Scores) -> str:
     if scores.errors:
-        return "A reward failed, and a trainer would stop there. Advantages are those of the other completions."
-    if len(scores) == 1:
-        return "One completion has nothing to be compared with: its advantage is 0. Add another, or sample a group."
-    known = [total for total in scores.totals if not math.isnan(total)]
-    if known and max(known) - min(known) < 1e-9:
         return (
-            "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
+            "A reward failed, and a trainer would stop here. The advantages are those of the other "
+            "completions."
+        )
+    if len(scores) == 1:
+        return (
+            "With one completion there is nothing to compare, so its advantage is 0. Add another "
+            "one, or sample a group."
+        )
+    known = [total for total in scores.totals if not math.isnan(total)]
+    if known and max(known) - min(known) < SAME:
+        return (
+            "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
         )
     return ""
 
 
 def labels_view(
-    texts: Sequence[str], given: Sequence[float | None], labels: Sequence[Any], file: object
+    texts: Sequence[str], given: Sequence[float | None], count: int, file: object
 ) -> str:
-    """Return the completion that waits for a score by hand, and how many have one."""
+    """Return the first completion without a score by hand, and the scores of the others.
+
+    Args:
+        texts: The completions shown.
+        given: Score by hand of each, or None.
+        count: Number of scores in the file.
+        file: Name of the file.
+    """
     return render(
         "lab/templates/labels.jinja",
         texts=texts,
         given=given,
-        labels=labels,
+        count=count,
         file=file,
         number=as_score,
     )
 
 
 def errors_view(errors: Sequence[BaseException]) -> str:
-    """Return what failed: which reward, on which completion, an excerpt, and the end of its traceback. Empty without errors."""
-    return "".join(
-        _failure(e) if isinstance(e, RewardError) else any_errors_view([e]) for e in errors
+    """Return the errors with the ends of their tracebacks; empty if there are none.
+
+    For an error of a reward, the reward and the completion are named.
+    """
+    parts = []
+    for error in errors:
+        if isinstance(error, RewardError):
+            parts.append(_reward_error_view(error))
+        else:
+            parts.append(show_tracebacks([error]))
+    return "".join(parts)
+
+
+def _reward_error_view(error: RewardError) -> str:
+    cause = error.__cause__ or error
+    return render(
+        "lab/templates/failure.jinja",
+        error=error,
+        kind=type(cause).__name__,
+        cause=shorten(str(cause), MESSAGE_LENGTH),
+        trace=last_lines(cause),
     )
 
 
-def _failure(error: RewardError) -> str:
-    cause = error.__cause__ or error
-    said = {
-        "kind": type(cause).__name__,
-        "cause": shorten(str(cause), 300),
-        "trace": last_lines(cause),
-    }
-    return render("lab/templates/failure.jinja", error=error, **said)
+class Piece(NamedTuple):
+    """A piece of a completion."""
+
+    text: str
+    css_class: str = ""
+    title: str = ""
+    """Rewards that looked at the piece; empty for text that none looked at."""
 
 
-def cards_view(
-    scores: Scores,
-    advantages: Sequence[float],
-    rewards: Mapping[str, Callable[..., Any]],
-    chosen: str | None,
-) -> str:
-    """Return a card for each completion: its text with the parts marked that earned something, and what each reward gave."""
-    lines = []
+class Mark(NamedTuple):
+    """A part of a completion that a reward looked at."""
+
+    span: Span
+    earned: float
+    """Weighted score of the reward."""
+    reward: str
+
+
+def marks_view(scores: Scores, rewards: Mapping[str, Callable[..., Any]]) -> str:
+    """Return each completion with the parts marked that a reward looked at."""
+    completions = []
     for i, text in enumerate(scores.completions):
-        marks = [
-            (span, scores.weights[name] * scores.values[name][i], name)
-            for name, reward in rewards.items()
-            if chosen in (None, name)
-            for span in spans(reward, text)
-        ]
-        shown = [mark for mark in marks if chosen is not None or mark[0].what != WHOLE_TEXT]
-        lines.append(_line(scores, advantages, i, text=text, marks=marked(text, shown)))
-    return render("lab/templates/cards.jinja", scores=scores, lines=lines, number=as_score)
+        marks = []
+        for name, reward in rewards.items():
+            earned = scores.weights[name] * scores.values[name][i]
+            for span in spans(reward, text):
+                # A reward that looks at the whole text would mark all of it.
+                if span.what != WHOLE_TEXT:
+                    marks.append(Mark(span, earned, name))
+        completions.append(split_at_marks(text, marks))
+    return render("lab/templates/marks.jinja", completions=completions)
 
 
-def marked(text: str, marks: Sequence[tuple[Span, float, str]]) -> list[Mark]:
-    """Return a text in pieces, those that a reward looked at with what they earned; of two that overlap the first stays.
+def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
+    """Split a text into marked and unmarked pieces. Of overlapping marks, the first is kept.
 
-    >>> marked("b7", [(Span(1, 2, "answer slot"), 2.0, "correctness")])[1]
-    Mark(text='7', kind='gn-earned', title='correctness: answer slot, +2')
+    >>> split_at_marks("b7", [Mark(Span(1, 2, "answer slot"), 2.0, "correctness")])[1]
+    Piece(text='7', css_class='gn-earned', title='correctness: answer slot, +2')
     """
-    pieces, end = [], 0
-    for span, earned, name in sorted(marks, key=lambda mark: (mark[0].start, -abs(mark[1]))):
+    pieces = []
+    end = 0
+    for span, earned, reward in sorted(marks, key=lambda m: (m.span.start, -abs(m.earned))):
         if span.start < end or span.end <= span.start:
             continue
-        kind = "gn-earned" if earned > 0 else ("gn-lost" if earned < 0 else "gn-nothing")
-        title = f"{name}: {span.what}, {'no score' if math.isnan(earned) else f'{earned:+.4g}'}"
-        pieces += [Mark(text[end : span.start]), Mark(text[span.start : span.end], kind, title)]
+        css_class = "gn-nothing"  # zero, or no score
+        if earned > 0:
+            css_class = "gn-earned"
+        elif earned < 0:
+            css_class = "gn-lost"
+        score = "no score" if math.isnan(earned) else f"{earned:+.4g}"
+        pieces.append(Piece(text[end : span.start]))
+        title = f"{reward}: {span.what}, {score}"
+        pieces.append(Piece(text[span.start : span.end], css_class, title))
         end = span.end
-    return [piece for piece in [*pieces, Mark(text[end:])] if piece.text]
+    pieces.append(Piece(text[end:]))
+    return [piece for piece in pieces if piece.text]

@@ -1,7 +1,8 @@
-"""Rewards for the right answer. Only the answer slot counts; it must be the last word, and hold one answer.
+"""Rewards for the right answer.
 
-Everything a model can do to be paid without committing itself ends here: two slots, text after the slot that takes the answer
-back, several answers in one slot, and the question copied into it.
+They read the answer slot of a completion and nothing else. The slot must come last and hold exactly
+one answer. So a model gains nothing from two slots, from text after the slot that takes the answer
+back, from several answers in one slot, or from a copy of the question in it.
 """
 
 import json
@@ -18,36 +19,42 @@ from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_jso
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.numbers import plain, read_number
 
-_LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
-_OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
+_LONGEST_SLOT = 20_000
+"""Characters. A longer text is not an answer, and comparing it would take time."""
+_SECONDS_PER_SEARCH = 0.1
+"""Time for one pattern on one answer: a pattern can backtrack for hours on a hostile text."""
+_OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotReward(Reward):
-    """1.0 if the answer slot holds a right answer and nothing else, else 0.0; None where the data has no gold answer.
+    """1.0 if the answer slot holds a right answer and nothing else, else 0.0.
 
-    A reward of one's own for the slot defines `is_same`.
+    None if the row has no gold answer.
+
+    To write a reward for the slot, subclass this and define `is_same`.
     """
 
     weight: float = 2.0
     column: str = "answer"
-    """The data column with the gold answer. A list in it holds several, any of which is right."""
+    """Data column with the gold answer. If it holds a list, any answer in the list is right."""
     looks_at: ClassVar[str] = "slot"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        golds, given = self.golds(row), self.format.extract_last(text)
-        is_answer = given is not None and len(given) <= _LONGEST
-        return (
-            float(is_answer and any(self.is_same(given, gold, row) for gold in golds))
-            if golds
-            else None
-        )
+        golds = self.golds(row)
+        if not golds:
+            return None
+        given = self.format.extract_last(text)
+        if given is None or len(given) > _LONGEST_SLOT:
+            return 0.0
+        return float(any(self.is_same(given, gold, row) for gold in golds))
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
-        """Return the gold answers of a row; none where the cell is empty (None, NaN, "").
+        """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
 
-        Where the source gave several for `answer`, `load_task` keeps all of them in the column `accepted_answers`.
+        If the data had several for `answer`, `load_task` keeps them in the column
+        `accepted_answers`.
         """
         golds = gold_answers(self.column_of(row, self.column))
         if self.column == "answer" and golds:
@@ -55,12 +62,14 @@ class SlotReward(Reward):
         return golds
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
-        """Whether the given answer is this gold answer."""
+        """Return True if the given answer is this gold answer."""
         raise NotImplementedError
 
 
 def gold_answers(value: Any) -> list[str]:
-    """Return the gold answers in a cell: one, several in a list, or none where it is empty (None, NaN, "").
+    """Return the gold answers in a cell: one, several from a list, or none if it is empty.
+
+    Empty are None, NaN and "".
 
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
@@ -72,36 +81,45 @@ def gold_answers(value: Any) -> list[str]:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Return an array or number of numpy, as a cell of pandas may hold, as a list or number."""
+    """Return an array or number of numpy, which a cell of pandas may hold, as a list or number."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_empty(value: Any) -> bool:
-    """Say whether a value is None or what pandas has for an empty cell: NaN and NaT are not themselves, NA is neither."""
+    """Return True for None and for the empty cells of pandas: NaN, NaT and NA."""
     try:
+        # NaN and NaT are not equal to themselves.
         return value is None or bool(value != value)
-    except TypeError:  # "boolean value of NA is ambiguous"
+    except TypeError:
+        # pandas raises "boolean value of NA is ambiguous".
         return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class correctness(SlotReward):
-    r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
+    r"""1.0 if the answer slot holds the gold answer, else 0.0; None without a gold answer.
 
-    Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal. Two units must be the same, in
-    any spelling: `5 min` is `5 minutes`. A gold answer of 50% is also 50 and 0.5, one of 0.5 is also 50%, and one of 42 is
-    also 42%. A JSON object or array is compared by its values, an option by its letter, everything else as text
-    without regard to case, wrappers and a closing mark. Not paid: a hedge such as `41 or 42`; arithmetic left undone
-    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
+    * Numbers are compared as numbers: `7`, `7.0`, `14/2`, `x = 7`, `$7$` and `7 apples` are equal.
+    * Units must match, in any spelling: `5 min` is `5 minutes`. A unit on one side only is
+      accepted.
+    * A percent sign may be left out: gold 50% accepts 50 and 0.5, gold 0.5 accepts 50%, and gold 42
+      accepts 42%.
+    * JSON objects and arrays are compared by their values, and options by their letter.
+    * Everything else is compared as text, without regard to case, wrappers and a closing mark.
+
+    These score 0.0: a hedge such as `41 or 42`; arithmetic that is left undone (`3 + 4`); a
+    quotient copied from the question; a second slot; an answer that is taken back after the slot.
 
     Args:
-        weight: Of the total reward; the largest, so that being right pays more than looking right.
-        format: Where the answer stands; `xml()` if not given.
+        weight: Part in the total reward; the largest, so that being right scores more than the
+            format.
+        format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
-        name: Under which TRL logs it.
-        tolerance: Largest difference of numbers that still counts as equal. A wide one pays for guessing.
+        name: Name in TRL's logs.
+        tolerance: Largest difference of two equal numbers. A wide tolerance rewards guessing.
 
-    >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
+    >>> completions = ["<answer>7.0</answer>", "<answer>7 or 8</answer>"]
+    >>> correctness()(completions=completions, answer=["7", "7"])
     [1.0, 0.0]
     """
 
@@ -117,119 +135,129 @@ class correctness(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if given == gold:
             return True
+        if not is_same_answer(given, gold, self.tolerance):
+            return False
         is_number = read_number(gold) is not None
-        return is_same_answer(given, gold, self.tolerance) and not (
-            is_number and is_copied(given, gold, row)
-        )
+        return not (is_number and is_copied(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
-    """1.0 if the answer slot is the gold text, letter for letter but for runs of white space; else 0.0.
+    """1.0 if the answer slot is the gold text, letter for letter, else 0.0.
 
-    For names and code words, where `7.0` must not pass for `7`. Exact match as in SQuAD (arXiv:1606.05250), without its removal
-    of articles.
+    Only runs of white space may differ. Use it for names and code words, for which `7.0` must not
+    be equal to `7`. Source: exact match as in SQuAD (arXiv:1606.05250), without its removal of
+    articles.
 
     Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
+        weight: Part in the total reward.
+        format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
-        name: Under which TRL logs it.
-        is_case_sensitive: Whether `paris` is another answer than `Paris`. If not, `**Paris**` and `"Paris".` are the same, too.
+        name: Name in TRL's logs.
+        is_case_sensitive: True if `paris` is not `Paris`. If False, `**Paris**` and `"Paris".` are
+            accepted too.
 
-    >>> exact_text()(completions=["<answer>Paris</answer>", "<answer>paris</answer>"], answer=["Paris", "Paris"])
+    >>> completions = ["<answer>Paris</answer>", "<answer>paris</answer>"]
+    >>> exact_text()(completions=completions, answer=["Paris", "Paris"])
     [1.0, 0.0]
     """
 
     is_case_sensitive: bool = True
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if not self.is_case_sensitive:
-            return folded(given) == folded(gold)
-        return unicodedata.normalize("NFC", " ".join(given.split())) == unicodedata.normalize(
-            "NFC", " ".join(gold.split())
-        )
+        if self.is_case_sensitive:
+            return _in_one_spelling(given) == _in_one_spelling(gold)
+        return folded(given) == folded(gold)
+
+
+def _in_one_spelling(text: str) -> str:
+    """Return a text with single spaces, and with each accented letter as one character."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class multiple_choice(SlotReward):
-    """1.0 if the answer slot holds the letter of the gold option, in any usual form, else 0.0.
+    """1.0 if the answer slot holds the letter or the text of the gold option, else 0.0.
 
-    `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none.
-    The texts are those of lines such as `B) text` in the question, as `load_task` writes them. Chance pays 1 / the number of
-    options.
+    For B these are all right: `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone. `A or
+    B` and `B) the text of A` are wrong. The texts of the options are read from lines such as `B)
+    text` in the question, as `load_task` writes them. A guess scores 1 / the number of options on
+    average.
 
     Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold letter, or the gold option's text.
-        name: Under which TRL logs it.
+        weight: Part in the total reward.
+        format: Where the answer is written; `xml()` if not given.
+        column: The data column with the gold letter, or with the text of the gold option.
+        name: Name in TRL's logs.
 
-    >>> multiple_choice()(completions=["<answer>(B)</answer>", "<answer>A or B</answer>"], answer=["B", "B"])
+    >>> completions = ["<answer>(B)</answer>", "<answer>A or B</answer>"]
+    >>> multiple_choice()(completions=completions, answer=["B", "B"])
     [1.0, 0.0]
     """
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        found = (
-            _OPTION.findall(completion_text(row["prompts"])[:_LONGEST]) if "prompts" in row else []
-        )
-        options = {
-            letter: text
-            for place, (letter, text) in enumerate(found)
-            if ord(letter) == ord("A") + place
-        }
-        wanted = _letter_of(gold, options)
-        return (
-            is_same_answer(given, gold) if wanted is None else _letter_of(given, options) == wanted
-        )
+        options = _options_in(completion_text(row["prompts"])) if "prompts" in row else {}
+        gold_letter = _letter_of(gold, options)
+        if gold_letter is None:
+            return is_same_answer(given, gold)
+        return _letter_of(given, options) == gold_letter
+
+
+def _options_in(question: str) -> dict[str, str]:
+    """Return the text of each option in a question by its letter."""
+    options = {}
+    for place, (letter, text) in enumerate(_OPTION_LINE.findall(question[:_LONGEST_SLOT])):
+        if ord(letter) == ord("A") + place:
+            options[letter] = text
+    return options
 
 
 def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
-    letter, behind = read_letter(text)
+    """Return the letter of the option that a text names; None if it names none or several."""
+    letter, text_after = read_letter(text)
     if letter and (not options or letter in options):
-        is_its_text = (
-            folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
-        )
-        return letter if is_its_text or not behind else None
-    of_this_text = [letter for letter, option in options.items() if folded(option) == folded(text)]
-    return of_this_text[0] if len(of_this_text) == 1 else None
+        if not text_after:
+            return letter
+        if options and folded(text_after) == folded(options[letter]):
+            return letter
+        return letter if not options and is_same_answer(text, letter) else None
+    letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
+    return letters[0] if len(letters) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class json_answer(SlotReward):
-    """1.0 if the answer slot holds exactly one JSON value that equals the gold value and fits the schema, else 0.0.
+    """1.0 if the answer slot holds the gold JSON value, and the value fits the schema; else 0.0.
 
-    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, true is not 1.
+    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, and true is not 1.
 
     Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
-            for any value that fits.
-        name: Under which TRL logs it.
-        schema: A JSON schema. A reference in it that leads nowhere fits nothing, and none is fetched; a `pattern` that takes
-            for ever takes the training with it.
-        partial: Pay the share of an object's fields that are right: of all keys that it or the gold object has.
+        weight: Part in the total reward.
+        format: Where the answer is written; `xml()` if not given.
+        column: The data column with the gold value, as JSON text or as an object. With None any
+            value that fits the schema is right.
+        name: Name in TRL's logs.
+        schema: A JSON schema. References are not fetched; no value fits a reference that cannot be
+            resolved. A `pattern` that backtracks for ever stops the training.
 
     Raises:
-        ValueError: Neither column nor schema.
-        jsonschema.SchemaError: The schema is none.
+        ValueError: Neither a column nor a schema is given.
+        jsonschema.SchemaError: The schema is not a valid JSON schema.
 
-    >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
+    >>> completions = ['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"]
+    >>> json_answer()(completions=completions, answer=['{"b": 1}', '{"b": 1}'])
     [1.0, 0.0]
-    >>> json_answer(partial=True)(completions=['<answer>{"a": 1, "b": 3}</answer>'], answer=['{"a": 1, "b": 2}'])
-    [0.5]
     """
 
     column: str | None = "answer"
     schema: Mapping[str, Any] | str | None = None
-    partial: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.column is None and self.schema is None:
             raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
         if isinstance(self.schema, Mapping):
+            # As text, so that the reward can be compared, hashed and recorded.
             object.__setattr__(self, "schema", json.dumps(self.schema, sort_keys=True))
         if self.schema is not None:
             _validator(self.schema)
@@ -241,118 +269,121 @@ class json_answer(SlotReward):
         if _is_empty(gold):
             return []
         text = gold if isinstance(gold, str) else json.dumps(gold, default=str)
-        value, is_json = read_json(text)  # NaN and infinity, at any depth, are no JSON
+        # A value with NaN or infinity in it is not JSON.
+        value, is_json = read_json(text)
         return [value] if is_json else []
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        score, golds = super().score_text(text, row), self.golds(row)
-        value, gold = (
-            read_json(self.format.extract_last(text) or "")[0],
-            golds[0] if golds else None,
-        )
-        is_part = (
-            self.partial and score == 0.0 and isinstance(gold, Mapping) and isinstance(value, dict)
-        )
-        if not is_part or not self._fits(value):
-            return score
-        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(
-            {*gold, *value}
-        )
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         value, is_json = read_json(given)
-        return is_json and (self.column is None or is_same_json(value, gold)) and self._fits(value)
+        if not is_json:
+            return False
+        return (self.column is None or is_same_json(value, gold)) and self._fits(value)
 
     def _fits(self, value: Any) -> bool:
-        from referencing.exceptions import (
-            Unresolvable,  # not at the top: the lab runs where it is not installed
-        )
+        if self.schema is None:
+            return True
+        # Imported here, because the lab also runs where jsonschema is not installed.
+        from referencing.exceptions import Unresolvable
 
         try:
-            return self.schema is None or _validator(self.schema).is_valid(value)
+            return _validator(self.schema).is_valid(value)
         except (RecursionError, Unresolvable):
             return False
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    from jsonschema import validators  # not at the top: the lab runs where it is not installed
+    from jsonschema import validators
     from referencing import Registry
 
     loaded = json.loads(schema)
     kind = validators.validator_for(loaded)
     kind.check_schema(loaded)
-    return kind(loaded, registry=Registry())  # which fetches nothing
+    # An empty registry fetches no reference from the network.
+    return kind(loaded, registry=Registry())
 
 
 @dataclass(frozen=True)
 class regex_answer(SlotReward):
     r"""1.0 if the whole answer slot matches the pattern, else 0.0.
 
-    A search is stopped after a tenth of a second, in any thread, and counts as no match. A pattern that matches much (`.*7.*`)
-    pays for listing everything.
+    A search that takes more than 0.1 s is stopped and scores 0.0. A loose pattern such as `.*7.*`
+    rewards a list of everything.
 
     Args:
-        pattern: One pattern for all rows, as the package regex reads it; None to take each row's own from `column`.
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the patterns.
-        name: Under which TRL logs it.
+        pattern: A pattern of the package `regex`.
+        weight: Part in the total reward.
+        format: Where the answer is written; `xml()` if not given.
+        name: Name in TRL's logs.
 
     Raises:
-        regex.error: A pattern that cannot be read.
+        regex.error: The pattern cannot be read.
 
-    >>> regex_answer(r"\d{4}-\d{2}")(completions=["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"])
+    >>> completions = ["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"]
+    >>> regex_answer(r"\d{4}-\d{2}")(completions=completions)
     [1.0, 0.0]
     """
 
-    pattern: str | None = None
+    pattern: str
     _: KW_ONLY
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _matches(self.pattern or "", "")  # which reads it
+        # Compiles the pattern, so that a mistake in it is reported now.
+        _matches(self.pattern, "")
 
     def golds(self, row: dict[str, Any]) -> list[str]:
-        return super().golds(row) if self.pattern is None else [self.pattern]
+        return [self.pattern]
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         return _matches(gold, given)
 
 
-@lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
+# Cached, because a model that has found a slow answer repeats it.
+@lru_cache(maxsize=1024)
 def _matches(pattern: str, given: str) -> bool:
     import regex
 
     try:
-        # Releases the interpreter while it searches, so that other threads go on.
-        return regex.fullmatch(pattern, given, timeout=0.1, concurrent=True) is not None
+        # `concurrent` releases the interpreter, so that other threads run during the search.
+        match = regex.fullmatch(pattern, given, timeout=_SECONDS_PER_SEARCH, concurrent=True)
     except TimeoutError:
         return False
+    return match is not None
 
 
 def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
-    """Whether an answer with something left to compute stands word for word in the question, and is not the gold answer.
+    """Return True if an answer is copied from the question with its arithmetic left undone.
 
-    `84/2` is a form of 42, but as the answer to "What is 84 / 2?" it is the question. What the gold answer is may stand in
-    both, in any writing: `3/4.` of "Which is larger, 3/4 or 2/3?", and `50%` where it is 50.
+    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. The gold answer
+    itself may be in the question, in any spelling: `3/4.` after "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"}), is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
-    (True, False)
+    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"})
+    True
+    >>> is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    False
     """
-    given, gold = _bare(plain(given)), _bare(plain(gold))
+    given = _bare(plain(given))
+    gold = _bare(plain(gold))
     if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
         return False
-    literals = [re.match(r"-?[0-9.,]+", text) for text in (given, gold)]
-    if all(literals) and literals[0][0] == literals[1][0] and read_number(gold) is not None:
+    digits = _digits_at_start(given)
+    if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:
+        # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
-    asked = completion_text(row["prompts"])
-    # Not as a part of another number: 3/4 does not stand in 13/4, 2 3/4 or 3/40.
-    found = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
-    return any(re.search(found, _bare(text)) for text in (asked, plain(asked)))
+    # Not as a part of another number: 3/4 is not a part of 13/4, 2 3/4 or 3/40.
+    pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
+    question = completion_text(row["prompts"])
+    return any(re.search(pattern, _bare(text)) for text in (question, plain(question)))
+
+
+def _digits_at_start(text: str) -> str:
+    match = re.match(r"-?[0-9.,]+", text)
+    return match[0] if match else ""
 
 
 def _bare(text: str) -> str:
+    """Return a text without spaces around operators, LaTeX spacing and upper case."""
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)
     return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -1,4 +1,4 @@
-"""Run async reward functions: all of them in one event loop, in a thread of its own."""
+"""Run async reward functions in one event loop, which has a thread of its own."""
 
 import asyncio
 import functools
@@ -12,12 +12,13 @@ from typing import Any
 from grpo_nb.rewards.base import unwrapped
 
 _THREAD_NAME = "async rewards"
-#: A judge that is no coroutine takes one thread per call; asyncio's own pool has four more than cores.
+# A judge that is not a coroutine function takes one thread per call. The default pool of asyncio
+# has only four more threads than the machine has cores.
 _POOL_THREADS = 64
 
 
 def is_async(reward: Callable[..., Any]) -> bool:
-    """Return True if TRL awaits this reward: a coroutine function, or an object with an async call."""
+    """Return True if TRL awaits this reward: it or its `__call__` is a coroutine function."""
     function = unwrapped(reward)
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
@@ -47,10 +48,11 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def event_loop(process: int) -> asyncio.AbstractEventLoop:
     """Return the event loop of a process, in which trainings run async rewards too.
 
-    There is one, because a connection belongs to the loop in which it was made.
+    There is only one, because a connection belongs to the loop in which it was opened.
 
     Args:
-        process: Its id. A forked process has the loop of its parent, but not the thread that runs it.
+        process: Its id. A forked process has the loop of its parent, but not the thread that runs
+            it.
     """
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor(_POOL_THREADS))

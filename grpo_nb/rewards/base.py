@@ -1,4 +1,9 @@
-"""What all rewards share: TRL's signature, a name, a weight, a range, and where in a completion they look."""
+"""The parts that every reward shares: TRL's signature, a name, a weight and a range.
+
+The first half is the class `Reward`. The second half is for lists of rewards of any kind, also
+plain
+functions: their names, their weights and the checks that a run needs before it calls them.
+"""
 
 import dataclasses
 import functools
@@ -8,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.tasks.episodes import final_text
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.tools import final_text
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -17,7 +22,9 @@ _XML = xml()
 
 
 def completion_text(completion: Completion) -> str:
-    """Return the text of a completion: a string as it is, of chat messages the last word, if the model has it and no tool.
+    """Return the text of a completion: a string itself, or the content of the last chat message.
+
+    The text is empty if the last message is from a tool.
 
     >>> completion_text([{"role": "assistant", "content": "7"}])
     '7'
@@ -26,12 +33,16 @@ def completion_text(completion: Completion) -> str:
 
 
 def with_last_word(completion: Completion) -> Completion:
-    """Return an episode whose last message is the model's, with a content: what a tool said is never read as its answer.
+    """Return an episode whose last message is the model's and has a content.
+
+    Otherwise a reward that reads `completion[-1]["content"]` would score what a tool returned.
 
     >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
     """
-    last = {} if isinstance(completion, str) or not completion else completion[-1]
+    if isinstance(completion, str) or not completion:
+        return completion
+    last = completion[-1]
     if last.get("role") == "tool":
         return [*completion, {"role": "assistant", "content": ""}]
     if last.get("tool_calls") and last.get("content") is None:
@@ -40,62 +51,70 @@ def with_last_word(completion: Completion) -> Completion:
 
 
 def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the columns of a call as one mapping for each of its completions; what is no column of that length is left out."""
-    # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
-    listed = {
-        key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()
-    }
-    is_column = lambda held: (
-        isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count
-    )
-    held_by_row = {key: held for key, held in listed.items() if is_column(held)}
-    return [{key: held[i] for key, held in held_by_row.items()} for i in range(count)]
+    """Return the columns of a call as one mapping per completion.
+
+    Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
+    """
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, values in columns.items():
+        # TRL passes lists. By hand, a column may be one of numpy, pandas or datasets.
+        if hasattr(values, "tolist"):
+            values = values.tolist()
+        is_sequence = isinstance(values, Sequence) and not isinstance(values, str)
+        if is_sequence and len(values) == count:
+            for row, value in zip(rows, values, strict=True):
+                row[name] = value
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:
-    """A reward function as TRL calls it: one float per completion, higher is better; None where it has nothing to say.
+    """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Subclasses define `score_text`, or `score_batch` where completions are judged together. `weight` is handed to TRL as
-    `reward_weights`, so that curves show the plain score.
+    Subclasses define `score_text`, or `score_batch` if completions are scored together. TRL gets
+    the weight as `reward_weights`, so that curves show the score before it is weighted.
     """
 
     weight: float = 1.0
     format: AnswerFormat = _XML
-    """Where the answer stands."""
+    """The place of the answer in a completion."""
     name: str = ""
-    """Under which TRL logs it; that of the class where it is not given."""
+    """Name in TRL's logs; the name of the class if empty."""
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    """The lowest and the highest score there can be, before the weight."""
+    """Lowest and highest possible score, before the weight."""
     looks_at: ClassVar[str] = "text"
-    """`slot`, `tags` or `text`: what the lab marks."""
+    """Part of a completion that the lab highlights: `slot`, `tags` or `text`."""
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        cls.__repr__ = (
-            Reward.__repr__
-        )  # else every @dataclass writes one of its own, with all defaults
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Otherwise @dataclass would generate a repr with every default value.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Reward.__repr__
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.__name__)
 
     @property
     def __name__(self) -> str:
-        # TRL makes the metric keys from this, and averages two rewards of the same name together without a word.
+        # TRL names its metrics by this. It averages two rewards of one name without a warning.
         return self.name or type(self).__name__
 
     def __repr__(self) -> str:
-        held = [
-            (field.name, getattr(self, field.name), field.default)
-            for field in dataclasses.fields(self)
-        ]
-        told = {name: value for name, value, default in held if value != default}
-        if "format" in told:
-            told["format"] = self.format.name
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        arguments = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown = value.name if field.name == "format" else value
+                arguments.append(f"{field.name}={shown!r}")
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        """Score one completion. `row` holds the values of the data set's columns for it."""
+        """Return the score of one completion.
+
+        Args:
+            text: The completion.
+            row: Value of each data column for this completion.
+        """
         if type(self).score_batch is Reward.score_batch:
             raise NotImplementedError(
                 f"{type(self).__name__} defines neither score_text nor score_batch"
@@ -103,69 +122,102 @@ class Reward:
         return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        """Score completions together; one by one unless a subclass gains from doing otherwise."""
+        """Return the scores of several completions; one by one unless a subclass overrides this."""
         return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        rows = per_row(columns, len(completions))
-        needed = getattr(self, "column", None)
-        if rows and needed in columns and needed not in rows[0]:
-            raise ValueError(
-                _wrong_length(self.__name__, needed, columns[needed], len(completions))
-            )
-        return self.score_batch(list(map(completion_text, completions)), rows)
+        texts = [completion_text(completion) for completion in completions]
+        rows = per_row(columns, len(texts))
+        column = getattr(self, "column", None)
+        if rows and column in columns and column not in rows[0]:
+            raise ValueError(_wrong_length(self.__name__, column, columns[column], len(texts)))
+        return self.score_batch(texts, rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
-        """Return the row's value of a data column that this reward cannot do without.
+        """Return the value of a data column that this reward needs.
 
         Raises:
             ValueError: The data has no such column.
         """
         if column not in row:
-            there = f"the data has {sorted(row) or 'no columns'}; write {type(self).__name__}(column=...)"
+            known = sorted(row) or "no columns"
             raise ValueError(
-                f"the reward {self.__name__!r} needs the data column {column!r}, but {there}."
+                f"the reward {self.__name__!r} needs the data column {column!r}, but the data has "
+                f"{known}; write {type(self).__name__}(column=...)."
             )
         return row[column]
 
 
 def _wrong_length(reward: str, column: str, value: Any, count: int) -> str:
-    """Return what to write where a column is not a list with one value for each completion."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    held = f"{len(value)} values" if is_list else f"one {type(value).__name__}"
-    held = "1 value" if held == "1 values" else held
-    example = f"[{value!r:.40}] * {count}" if not is_list else f"{column}=[...]"
+    """Return the message for a column that does not have one value per completion."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        size = "1 value" if len(value) == 1 else f"{len(value)} values"
+        example = f"{column}=[...]"
+    else:
+        size = f"one {type(value).__name__}"
+        example = f"{column}=[{value!r:.40}] * {count}"
+    completions = "1 completion" if count == 1 else f"{count} completions"
     return (
-        f"the column {column!r} of the reward {reward!r} has {held} for {count} completion{'' if count == 1 else 's'}. "
-        f"Each completion needs its own value: {example if is_list else f'{column}={example}'}."
+        f"the column {column!r} of the reward {reward!r} has {size} for {completions}. "
+        f"Each completion needs its own value: {example}."
     )
 
 
 def kinds() -> dict[str, type[Reward]]:
-    """Every class of reward of the kit by name, for making one again from what was recorded of it."""
-    found: list[type[Reward]] = [Reward]
-    for kind in found:  # which grows
-        found += kind.__subclasses__()
-    return {kind.__name__: kind for kind in found if kind.__module__.startswith(f"{__package__}.")}
+    """Return every reward class of the kit by name; a recorded reward is rebuilt from these."""
+    classes: list[type[Reward]] = [Reward]
+    for kind in classes:
+        # The list grows while the loop runs, so that subclasses of subclasses are found too.
+        classes += kind.__subclasses__()
+    return {
+        kind.__name__: kind for kind in classes if kind.__module__.startswith(f"{__package__}.")
+    }
+
+
+def relative(reward: RewardFunction) -> RewardFunction:
+    """Mark a reward that ranks the completions of a group, and return it.
+
+    A score of such a reward has a meaning only next to the other scores of the call.
+    `check_rewards` then tries each completion in a small group, and does not expect the same score
+    outside it.
+
+    Args:
+        reward: A function with TRL's signature. A bound method is wrapped in a `functools.partial`.
+
+    >>> def shortest_first(completions, **columns):
+    ...     lengths = sorted(map(len, completions))
+    ...     return [1 - lengths.index(len(text)) / len(lengths) for text in completions]
+    >>> is_relative(relative(shortest_first))
+    True
+    """
+    try:
+        object.__setattr__(reward, "is_relative", True)
+    except (AttributeError, TypeError):
+        # A bound method or a builtin takes no attributes.
+        reward = functools.partial(reward)
+        reward.is_relative = True
+    return reward
+
+
+def is_relative(reward: RewardFunction) -> bool:
+    """Return True if a reward was marked with `relative`."""
+    return getattr(reward, "is_relative", False) is True
 
 
 def check_weight(weight: Any, name: str) -> float:
     """Return a weight as a float.
 
     Raises:
-        ValueError: It is no finite number, and so would be every total.
+        ValueError: The weight is not a finite number. No total would be one either.
     """
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, numbers.Real)
-        or not math.isfinite(weight)
-    ):
+    is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
+    if not is_number or not math.isfinite(weight):
         raise ValueError(f"weight = {weight!r} of {name} must be a finite number, such as 1.0.")
     return float(weight)
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """The least and the most that a reward pays, where its attribute `range` says it."""
+    """Return the lowest and highest score that a reward declares as its `range`, if it does."""
     ends = getattr(reward, "range", None)
     is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
     if not is_pair or not all(isinstance(end, numbers.Real) for end in ends):
@@ -174,17 +226,18 @@ def range_of(reward: RewardFunction) -> tuple[float, float] | None:
 
 
 def unwrapped(reward: RewardFunction) -> RewardFunction:
-    """The function that a `functools.partial` wraps, however often; any other as it is."""
+    """Return the function inside a `functools.partial`, however often it is wrapped."""
     while isinstance(reward, functools.partial):
         reward = reward.func
     return reward
 
 
 def reward_name(reward: RewardFunction) -> str:
-    """Return the name under which a run logs a reward function.
+    """Return the name under which a run logs a reward.
 
-    For a `functools.partial` it is the name that was given to it, `strict.__name__ = "strict"`, else that of the function it
-    wraps. TRL 1.15 would log both under the latter; `training.errors.guarded` hands it functions of these names.
+    A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
+    has the name of the wrapped function. TRL 1.15 always uses the latter, so
+    `training.errors.guarded` gives it functions with these names.
     """
     while isinstance(reward, functools.partial) and "__name__" not in vars(reward):
         reward = reward.func
@@ -194,14 +247,19 @@ def reward_name(reward: RewardFunction) -> str:
 def reward_list(
     rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1
 ) -> list[RewardFunction]:
-    """Return one reward, or several, as a list, and refuse what cannot be called as a reward.
+    """Return one reward, or several, as a list.
+
+    Args:
+        rewards: One reward function or several.
+        least: Fewest rewards that are accepted, 0 or 1.
 
     Raises:
-        ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
+        ValueError: There are fewer rewards, or one of them cannot be called as a reward.
     """
     if isinstance(rewards, str) or not (callable(rewards) or isinstance(rewards, Iterable)):
         raise ValueError(
-            f"rewards = {rewards!r:.80} is no reward function: write rewards=[gn.rewards.correctness()]."
+            f"rewards = {rewards!r:.80} is not a reward function: "
+            "write rewards=[gn.rewards.correctness()]."
         )
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
@@ -209,19 +267,25 @@ def reward_list(
             "rewards is empty: without a reward there is nothing to score or to learn from."
         )
     for reward in listed:
-        if not callable(reward) or isinstance(reward, type):
+        if isinstance(reward, type):
             raise ValueError(
-                f"rewards holds {reward!r:.80}, which is no reward function: correctness() is one, its class is not."
+                f"rewards contains the class {reward.__name__}; create a reward first: "
+                f"{reward.__name__}()."
+            )
+        if not callable(reward):
+            raise ValueError(
+                f"rewards contains {reward!r:.80}, which is not a reward function: "
+                "write rewards=[gn.rewards.correctness()]."
             )
     return listed
 
 
 def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
-    """Return each reward's weight by its name, 1.0 where it has no attribute `weight`; refuse what TRL would mix up.
+    """Return each reward's weight by its name, 1.0 for a reward without the attribute `weight`.
 
     Raises:
-        ValueError: One is no reward function, its weight no finite number, or two have the same name: TRL logs the mean of
-            both under it.
+        ValueError: One is not a reward function, a weight is not a finite number, or two rewards
+            have the same name: TRL logs the mean of both under it.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])
@@ -232,8 +296,9 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
         name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, which TRL would average: give one another name, "
-                "such as name='strict' for a reward of the kit, or strict.__name__ = 'strict' for a function."
+                f"two rewards are named {name!r}, and TRL would average them: give one another "
+                "name, such as name='strict' for a reward of the kit, or "
+                "strict.__name__ = 'strict' for a function."
             )
         weights[name] = check_weight(getattr(reward, "weight", 1.0), name)
     return weights
@@ -243,10 +308,10 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     """Return weights by name with some of them changed.
 
     Raises:
-        ValueError: A name that no reward has, or a weight that is no finite number.
+        ValueError: A name that no reward has, or a weight that is not a finite number.
     """
-    if unknown := changed.keys() - weights.keys():
-        raise ValueError(
-            f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}."
-        )
+    unknown = changed.keys() - weights.keys()
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise ValueError(f"weights names {names}, but the rewards are {list(weights)}.")
     return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}

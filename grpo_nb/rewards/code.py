@@ -1,6 +1,9 @@
-"""Rewards for code that works: hidden tests, run in the sandbox, compared here.
+"""A reward for code that passes hidden tests.
 
-The model-written code never sees what is expected, and never runs in this process. See `grpo_nb.sandbox.candidates`.
+The tests run in the sandbox, and their results are compared here.
+
+The generated code never sees an expected value and never runs in this process. See
+`grpo_nb.sandbox.candidates`.
 """
 
 import re
@@ -15,54 +18,40 @@ from grpo_nb.sandbox.jobs import Candidate, Limits, Outcome
 from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
+"""Languages after the opening fence of a block that count as Python."""
 _FENCE = re.compile(r"^[ \t]*```(.*)$", re.MULTILINE)
-
-
-def extract_code(text: str, format: AnswerFormat) -> str | None:
-    """Return the code of a completion: the last ```python block of the answer slot, or the whole slot if it has none.
-
-    Where the completion has no answer slot at all, the last block of the text counts, since many models answer with a block and
-    nothing else. A slot that is there twice, or is not closed, is not an answer, and neither is a block without an end.
-
-    >>> from grpo_nb.tasks import xml
-    >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
-    'x = 1\\n'
-    """
-    slot = format.extract(text)
-    if slot is None and any(
-        mark in text for mark in (format.answer_open, format.answer_close) if mark.strip()
-    ):
-        return None
-    if blocks := _python_blocks(text if slot is None else slot):
-        return blocks[-1]
-    return slot if slot is not None and "```" not in slot else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
-    The code is taken as `extract_code` says and runs in the sandbox, all completions of a batch at a time. Only inputs go in;
-    values come out as plain data and are compared here, so that ending with code 0, objects equal to everything and printed
-    verdicts earn nothing. The same code always gets the same score: random numbers and the order of sets are fixed, and time is
-    counted as processor time. None, TRL's word for no score, where the sandbox itself broke down twice.
+    The code is found by `extract_code`. It runs in the sandbox, all completions of a batch at a
+    time. Only the inputs of the tests go in. The results come out as plain data and are compared
+    here, so exit code 0, objects that are equal to everything and printed verdicts score nothing.
+
+    The same code always gets the same score: random numbers and the order of sets are fixed, and
+    time is measured as processor time. The score is None if the sandbox itself failed twice.
 
     Args:
-        column: The data column with the tests; `read_tests` says what a cell may hold.
-        all_or_nothing: 1.0 if every test passes, else 0.0. Partial credit (the default) gives a slope to climb but can
-            pay for a special case alone.
-        limits: Time, memory, threads and output for each completion. Tests through standard input are a process each: they
-            share the time, and one that overruns it ends the completion's others with it.
+        column: The data column with the tests; `read_tests` describes its cells.
+        all_or_nothing: Score 1.0 if every test passes, else 0.0. Partial credit (the default) gives
+            a model smaller steps to learn, but can reward code for a special case only.
+        limits: Time, memory and output for each completion. Each test through standard input is a
+            process of its own. These processes share the time: if one runs out of it, the tests
+            after it fail too.
 
     Raises:
-        ValueError: When called, if the column is missing or holds what is no test: a mistake in the data, not in a
-            completion. `code_tests().check(task.train)` finds it before training.
-        EnvironmentProblem: When called, if no isolation holds on this machine.
+        ValueError: When called, if the column is missing or a test cannot be read. This is a
+            mistake in the data. `code_tests().check(task.train)` finds it before training.
+        EnvironmentProblem: When called, if this machine cannot isolate the code.
 
-    Source: partial credit over hidden unit tests as in APPS (arXiv:2105.09938); asserts as in MBPP (arXiv:2108.07732).
+    Source: partial credit over hidden unit tests as in APPS (arXiv:2105.09938); asserts as in MBPP
+    (arXiv:2108.07732).
 
     >>> reward = code_tests()
-    >>> reward(completions=["<answer>def f(x): return x + 1</answer>"], tests=[["assert f(1) == 2", "assert f(1) == 3"]])
+    >>> completion = "<answer>def f(x): return x + 1</answer>"
+    >>> reward(completions=[completion], tests=[["assert f(1) == 2", "assert f(1) == 3"]])
     [0.5]
     """
 
@@ -72,7 +61,11 @@ class code_tests(Reward):
     limits: Limits | None = None
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Read the tests of every row and return how many there are. Raises ValueError with the first that cannot be read."""
+        """Read the tests of every row and return their number.
+
+        Raises:
+            ValueError: A test cannot be read. The message names the first row with such a test.
+        """
         count = 0
         for number, row in enumerate(rows):
             try:
@@ -84,59 +77,100 @@ class code_tests(Reward):
         return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
-        codes = [extract_code(text, self.format) for text in texts]
-        asked = [
-            [] if code is None else _of_one(code, tests)
-            for code, tests in zip(codes, all_tests, strict=True)
-        ]
-        # One batch for all completions: an endless loop in one of them costs its limit once.
-        groups = [[candidate for candidate, _ in group] for group in asked]
-        outcomes = run_untrusted_batch(groups, limits=self.limits)
-        return [
-            self._score(*completion) for completion in zip(all_tests, asked, outcomes, strict=True)
-        ]
-
-    def _score(
-        self,
-        tests: Sequence[CodeTest],
-        asked: list[tuple[Candidate, list[CodeTest]]],
-        outcomes: list[Outcome],
-    ) -> float | None:
-        # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
-        if any(outcome.status == "lost" for outcome in outcomes):
-            return None
-        passed = sum(
-            _count_passed(part, outcome) for (_, part), outcome in zip(asked, outcomes, strict=True)
+        tests_of_rows = [read_tests(self.column_of(row, self.column)) for row in rows]
+        runs_of_texts: list[list[_TestRun]] = []
+        for text, tests in zip(texts, tests_of_rows, strict=True):
+            code = extract_code(text, self.format)
+            runs_of_texts.append([] if code is None else _plan_runs(code, tests))
+        # One batch for all completions, so that several endless loops run out of time together.
+        outcomes_of_texts = run_untrusted_batch(
+            [[run.candidate for run in runs] for runs in runs_of_texts], limits=self.limits
         )
-        return float(passed == len(tests)) if self.all_or_nothing else passed / len(tests)
+        scores: list[float | None] = []
+        for tests, runs, outcomes in zip(
+            tests_of_rows, runs_of_texts, outcomes_of_texts, strict=True
+        ):
+            passed = 0
+            for run, outcome in zip(runs, outcomes, strict=True):
+                passed += _count_passed(run.tests, outcome)
+            if any(outcome.status == "lost" for outcome in outcomes):
+                # The machine failed, which says nothing about the code: TRL leaves a None out.
+                scores.append(None)
+            elif self.all_or_nothing:
+                scores.append(float(passed == len(tests)))
+            else:
+                scores.append(passed / len(tests))
+        return scores
 
 
-def _of_one(code: str, tests: Sequence[CodeTest]) -> list[tuple[Candidate, list[CodeTest]]]:
-    """What is run of one completion, with the tests that each judges: all calls in one process, each program in its own."""
-    calls = [test for test in tests if test.call is not None]
-    asked = [(Candidate(code=code, calls=[test.call for test in calls]), calls)] if calls else []
-    return asked + [
-        (Candidate(code=code, stdin=test.stdin), [test]) for test in tests if test.call is None
-    ]
+@dataclass(frozen=True)
+class _TestRun:
+    """One process in the sandbox, and the tests that its outcome decides."""
+
+    candidate: Candidate
+    tests: list[CodeTest]
+
+
+def _plan_runs(code: str, tests: Sequence[CodeTest]) -> list[_TestRun]:
+    """Return one run for all tests that call a function, and one for each with standard input."""
+    runs = []
+    call_tests = [test for test in tests if test.call is not None]
+    if call_tests:
+        candidate = Candidate(code=code, calls=[test.call for test in call_tests])
+        runs.append(_TestRun(candidate, call_tests))
+    for test in tests:
+        if test.call is None:
+            runs.append(_TestRun(Candidate(code=code, stdin=test.stdin), [test]))
+    return runs
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
     if tests[0].call is None:
         return int(outcome.status == "ok" and tests[0].prints(outcome.stdout))
-    return sum(
-        a.is_value and test.passes(a.value) for test, a in zip(tests, outcome.answers, strict=True)
-    )
+    passed = 0
+    for test, answer in zip(tests, outcome.answers, strict=True):
+        if answer.is_value and test.passes(answer.value):
+            passed += 1
+    return passed
+
+
+def extract_code(text: str, format: AnswerFormat) -> str | None:
+    """Return the code of a completion; None if there is none.
+
+    The code is the last ```python block of the answer slot, or the whole slot if it has no block. A
+    completion without an answer slot may consist of blocks, as many models write it; then the last
+    block counts. A slot that occurs twice, or is not closed, is not an answer. Neither is a block
+    without an end.
+
+    >>> from grpo_nb.tasks import xml
+    >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
+    'x = 1\\n'
+    """
+    slot = format.extract(text)
+    if slot is None:
+        for mark in (format.answer_open, format.answer_close):
+            if mark.strip() and mark in text:
+                return None
+    blocks = _python_blocks(text if slot is None else slot)
+    if blocks:
+        return blocks[-1]
+    return slot if slot is not None and "```" not in slot else None
 
 
 def _python_blocks(text: str) -> list[str]:
-    """The closed blocks of Python, fence by fence: one pattern for a block takes quadratic time on fences that never close."""
-    blocks, opened = [], None
-    for mark in _FENCE.finditer(text):
-        if opened is None:
-            opened = mark
-        elif not mark[1].strip():
-            if opened[1].strip().lower() in _PYTHON:
-                blocks.append(text[opened.end() + 1 : mark.start()])
-            opened = None
+    """Return the closed blocks of Python in a text.
+
+    It walks from fence to fence. One pattern for a whole block would take quadratic time on a text
+    of fences that are never closed.
+    """
+    blocks = []
+    opening = None
+    for fence in _FENCE.finditer(text):
+        language = fence[1].strip().lower()
+        if opening is None:
+            opening = fence
+        elif not language:
+            if opening[1].strip().lower() in _PYTHON:
+                blocks.append(text[opening.end() + 1 : fence.start()])
+            opening = None
     return blocks

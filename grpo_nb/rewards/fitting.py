@@ -1,4 +1,4 @@
-"""The rewards that fit a task, and whether rewards can read its rows."""
+"""The rewards that fit a task, and a check that rewards can read its rows."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,16 +6,18 @@ from typing import Any
 from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
 from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.maths import maths
-from grpo_nb.rewards.xml_format import xml_format, xml_tags
+from grpo_nb.rewards.format_and_length import xml_format, xml_tags
+from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
+
+_BY_KIND = {"expression": maths, "json": json_answer, "choice": multiple_choice}
 
 
 def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Let `code_tests`, which reads a data column before it judges, read it in all rows.
+    """Check that every `code_tests` reward can read the hidden tests of all rows.
 
     Raises:
-        ValueError: A row cannot be read; the message names the reward and the row.
+        ValueError: A row cannot be read. The message names the reward and the row.
 
     >>> from grpo_nb.rewards import code_tests
     >>> check_rows([code_tests()], [{"tests": ["assert f(1) == 2"]}])
@@ -26,28 +28,30 @@ def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, An
 
 
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
-    """Return rewards to begin with: one for the right answer, which weighs more than the format's two together.
+    """Return rewards to start with: one for the right answer, and two for the format.
 
-    With `bare()` there is none for the format: every text is in it, so such a reward never changes.
+    The answer weighs more than both format rewards together. With `bare()` there is no format
+    reward, because every text is in that format.
 
-    Numbers and text are judged by `correctness`, choices as text without regard to case (single letters as options),
-    expressions by `maths`, JSON by its values.
+    Numbers and text are scored by `correctness`, single letters by `multiple_choice`, other labels
+    by `exact_text` without regard to case, expressions by `maths`, and JSON by `json_answer`.
 
     Args:
-        task: Its `answers` and its `format` decide.
-        weight: Of being right; the format's weigh a half and a quarter of it.
+        task: The task; its `answers` and its `format` decide.
+        weight: Weight of the right answer. The format rewards weigh a half and a quarter of it.
 
-    >>> task = gn.load_task([{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)])
+    >>> rows = [{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)]
+    >>> task = gn.load_task(rows)
     >>> [(reward.__name__, reward.weight) for reward in rewards_for(task)]
     [('exact_text', 2.0), ('xml_format', 1.0), ('xml_tags', 0.5)]
     """
-    common = {"weight": weight, "format": task.format}
-    judges = {"expression": maths, "json": json_answer, "choice": multiple_choice}
-    right: Reward = judges.get(task.answers.kind, correctness)(**common)
-    if task.answers.kind == "choice" and any(
-        len(label) > 1 or not label.isalpha() for label, _ in task.answers.labels
-    ):
-        right = exact_text(**common, is_case_sensitive=False)
+    kind = task.answers.kind
+    labels = [label for label, _ in task.answers.labels]
+    are_letters = all(len(label) == 1 and label.isalpha() for label in labels)
+    if kind == "choice" and not are_letters:
+        right = exact_text(weight=weight, format=task.format, is_case_sensitive=False)
+    else:
+        right = _BY_KIND.get(kind, correctness)(weight=weight, format=task.format)
     if task.format.is_bare:
         return [right]
     return [

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.pages import render, style
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.views import push
-from grpo_nb.tasks.episodes import transcript
+from grpo_nb.tasks.tools import transcript
 
 if TYPE_CHECKING:
     import pandas

@@ -1,6 +1,6 @@
-"""Running written code where it can do no harm.
+"""Run generated code where it can do no harm.
 
-Not here: judging what the code answers (`rewards`); expected values never enter.
+`grpo_nb.rewards` compares the answers of the code; expected values never enter the sandbox.
 """
 
 from grpo_nb.sandbox.candidates import holes, run_untrusted

@@ -1,9 +1,11 @@
-"""The process in which one candidate runs: started as a script by `candidates.py`, never imported.
+"""The process in which one candidate runs. `candidates.py` starts this script; nothing imports it.
 
-It imports what the code will need, raises the wall around itself, and only then runs the code. The wall is a list of the
-system calls that computing needs: none that opens a file, makes a socket or a process, runs a program or reaches another
-process. Standard input holds the job and behind it what a program reads; standard output is the program's; what was
-standard error carries the lines of the protocol.
+It imports the modules that the code will need, isolates itself, and only then runs the code. The
+isolation ("the wall") is a list of the system calls that computing needs. None of them opens a
+file, creates a socket or a process, runs a program or reaches another process.
+
+Standard input holds the job, followed by the input of a program. Standard output belongs to the
+program. The original standard error carries the lines of the protocol.
 """
 
 from __future__ import annotations
@@ -17,50 +19,61 @@ import sys
 import time
 import types
 
-# `signal` loads enum and re, half of the time that a candidate takes to start.
+# Not `signal`: it imports enum and re, which takes half of the time that a candidate needs to
+# start.
 from _signal import ITIMER_PROF, SIGKILL, setitimer
 
 import values
 
-sys.path.pop(0)  # the folder of this script
+# The folder of this script: the code must not import from it.
+sys.path.pop(0)
 
 _REPORT = 3
 _THREADS = 16
 _STACK_BYTES = 64 << 20
-# The kernel's buffers behind a descriptor are not part of the address space: a pair of sockets holds about half a megabyte.
+# The kernel's buffers of a descriptor are not part of the address space: a pair of sockets holds
+# about half a megabyte.
 _DESCRIPTORS = 64
-_FIRST_USER = 61184  # of those that systemd keeps for users without a name
+# First of the user ids that systemd reserves for users without a name.
+_FIRST_USER = 61184
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _PR_SET_THP_DISABLE = 41
 _ALLOW, _REFUSE, _ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 _MASKED_EQUAL, _ALL_BITS = 7, 0xFFFFFFFF
-# Of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD; every CLONE_NEW*. A thread without CLONE_FILES would have descriptors of
-# its own, and the limit on them would hold for each thread.
+# Flags of clone: CLONE_VM, CLONE_FILES and CLONE_THREAD, and every CLONE_NEW*. Each thread without
+# CLONE_FILES would have descriptors of its own, with a limit of its own.
 _THREAD, _NAMESPACES = 0x00010500, 0x7E020080
 _MAP_TYPE, _MAP_PRIVATE = 0xF, 2
 
-# Allowed with any argument. `sendto` takes an address, but the only sockets to be had are connected pairs, on which the
-# kernel refuses one. `newfstatat` is not here, though glibc makes `fstat` of it: it also looks at any path.
+# Allowed with any argument. `sendto` takes an address, but the only possible sockets are connected
+# pairs, for which the kernel refuses an address. `newfstatat` is missing, although glibc uses it
+# for `fstat`: it can look at any path.
 _CALLS = """
-read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2 poll ppoll select pselect6
-epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 sendto recvfrom shutdown mprotect munmap mremap madvise brk
-futex sched_yield sched_getaffinity set_robust_list rseq set_tid_address rt_sigaction rt_sigprocmask rt_sigreturn
-rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause alarm restart_syscall exit exit_group getpid gettid getuid
-geteuid getgid getegid getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
+read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2
+poll ppoll select pselect6 epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2
+sendto recvfrom shutdown mprotect munmap mremap madvise brk
+futex sched_yield sched_getaffinity set_robust_list rseq set_tid_address
+rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack
+pause alarm restart_syscall exit exit_group getpid gettid getuid geteuid getgid getegid
+getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
 time getrandom
 """
-# Allowed where arguments are as said: each a number of an argument, a mask, and what the masked argument must be.
+# Allowed with some arguments only. Each condition has the number of an argument, a mask, and the
+# value that the masked argument must have.
 _CALLS_WITH = [
     ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
-    # AF_UNIX, SOCK_STREAM: asyncio wakes itself with it.
+    # AF_UNIX, SOCK_STREAM: asyncio wakes itself with such a pair.
     ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),
     # Shared memory is a file in the kernel: unmapping all but one page of it frees none of it.
     ("mmap", (3, _MAP_TYPE, _MAP_PRIVATE)),
-    ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),  # reading a limit
-    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX: others name the network interfaces on a socket of any kind.
+    # Only reading a limit.
+    ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),
+    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX. Others list the network interfaces, on a socket of any
+    # kind.
     *[("ioctl", (1, _ALL_BITS, number)) for number in (0x5401, 0x5421, 0x5450, 0x5451)],
-    # Duplication and flags: F_SETOWN with F_SETSIG would let a pipe send SIGKILL to another process.
+    # Duplication and flags. F_SETOWN with F_SETSIG would let a pipe send SIGKILL to another
+    # process.
     *[("fcntl", (1, _ALL_BITS, number)) for number in (0, 1, 2, 3, 4, 1030)],
 ]
 
@@ -77,9 +90,13 @@ class _Argument(ctypes.Structure):
 
 
 def main() -> None:
-    """Read the job, raise the wall, run the code, answer the calls. Nothing here knows a right answer."""
+    """Read the job, isolate this process, run the code and answer the calls.
+
+    No expected value is in this process.
+    """
     with open(0, "rb", buffering=0, closefd=False) as file:
-        # From the notebook's own process. Without a buffer, the input of a program is left unread.
+        # The job is from the notebook's own process, so it can be trusted. Without a buffer, the
+        # input of the program stays unread.
         job = marshal.load(file)
     os.dup2(2, _REPORT)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -90,7 +107,8 @@ def main() -> None:
         try:
             package, _, member = name.rpartition(".")
             __import__(package or member, fromlist=[member])
-        except Exception:  # one that does not exist here, or is not meant to be imported
+        except Exception:
+            # It does not exist here, or is not meant to be imported.
             continue
     try:
         _raise_wall(job)
@@ -115,48 +133,66 @@ def main() -> None:
 
 
 def _raise_wall(job: dict) -> None:
-    """Limits, no rights, the end together with the notebook, and the list of calls. Raises OSError or ValueError."""
+    """Isolate this process: set limits, give up rights, and refuse all but the listed system calls.
+
+    Raises:
+        OSError, ValueError: This machine does not support a part of the isolation.
+    """
     libc = ctypes.CDLL(None)
     os.environ.clear()
     limits = {
-        resource.RLIMIT_NPROC: _become_nobody() + _THREADS, resource.RLIMIT_AS: job["memory_mib"] << 20,
-        # In whole seconds; the exact time is the timer's below, whose signal can be ignored.
-        resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2, resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_STACK: _STACK_BYTES, resource.RLIMIT_NOFILE: _DESCRIPTORS,
-    }  # fmt: skip
-    for what, limit in limits.items():
-        hard = resource.getrlimit(what)[1]  # of the notebook's own process, which may be lower
-        resource.setrlimit(
-            what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard),) * 2
-        )
-    # After the change of user, which takes it back. It tells the end of a thread, and the one that started this process
-    # waits for it.
+        resource.RLIMIT_NPROC: _become_nobody() + _THREADS,
+        resource.RLIMIT_AS: job["memory_mib"] << 20,
+        # In whole seconds. The timer below is exact, but code can ignore its signal.
+        resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_STACK: _STACK_BYTES,
+        resource.RLIMIT_NOFILE: _DESCRIPTORS,
+    }
+    for kind, limit in limits.items():
+        # The hard limit of the notebook's own process may be lower.
+        hard_limit = resource.getrlimit(kind)[1]
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
+        resource.setrlimit(kind, (limit, limit))
+    # After the change of user, which would undo it. The signal is sent when the thread that started
+    # this process ends; that thread waits for this process.
     libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     if os.getppid() != job["parent"]:
         raise OSError("the notebook has ended")
-    # A crash leaves no core, neither in a file nor with a service.
+    # A crash writes no core dump, neither to a file nor to a service.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    # The rest of a huge page stays occupied when all but a small part of it is unmapped, and no limit counts it.
+    # A huge page stays occupied when all but a small part of it is unmapped, and no limit counts
+    # the rest.
     libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
     setitimer(ITIMER_PROF, job["cpu_seconds"])
     _allow_only_these_calls()
 
 
 def _become_nobody() -> int:
-    """Leave root for a user that owns nothing. Return how many threads the kernel may count for this user already."""
+    """Change from root to a user that owns nothing.
+
+    Returns:
+        Number of threads that the kernel may count for this user already.
+    """
     user = _FIRST_USER + os.getpid() % 4096
     try:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         return 1
-    except OSError:  # an ordinary user, with other processes: no more than all of this machine
+    except OSError:
+        # An ordinary user, who may own any of the threads on this machine.
         with open("/proc/loadavg") as file:
             return int(file.read().split()[3].partition("/")[2])
 
 
 def _allow_only_these_calls() -> None:
-    """Refuse every other system call of this process from now on. Raises OSError where that cannot be had."""
+    """Refuse every system call that is not listed from now on.
+
+    Raises:
+        OSError: libseccomp or the kernel does not support it.
+    """
     lib = ctypes.CDLL("libseccomp.so.2")
     lib.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
@@ -164,24 +200,23 @@ def _allow_only_these_calls() -> None:
         *[(_ALLOW, name) for name in _CALLS.split()],
         *[(_ALLOW, *rule) for rule in _CALLS_WITH],
     ]
-    # Where clone3 does not exist, the C library takes clone, whose flags can be seen.
+    # If clone3 does not exist, the C library uses clone, whose flags can be checked.
     for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
         number = lib.seccomp_syscall_resolve_name(name.encode())
-        held = [
-            _Argument(argument, _MASKED_EQUAL, mask, value) for argument, mask, value in arguments
-        ]
-        held = (_Argument * len(arguments))(*held)
-        # Below zero: a call that this kind of processor does not have.
-        if number >= 0 and lib.seccomp_rule_add_array(
-            context, action, number, len(arguments), held
-        ):
+        if number < 0:
+            # This kind of processor does not have the call.
+            continue
+        conditions = (_Argument * len(arguments))()
+        for place, (argument, mask, value) in enumerate(arguments):
+            conditions[place] = _Argument(argument, _MASKED_EQUAL, mask, value)
+        if lib.seccomp_rule_add_array(context, action, number, len(arguments), conditions):
             raise OSError(f"libseccomp makes no rule for {name}")
     if lib.seccomp_load(context):
         raise OSError("the kernel takes no filter of system calls")
 
 
 def _load(code: str, module: types.ModuleType) -> str | None:
-    """Run the code in its module. Return what went wrong, if anything did."""
+    """Run the code in its module and return the error, if there is one."""
     try:
         exec(compile(code, "<candidate>", "exec"), module.__dict__)
     except BaseException as problem:
@@ -191,7 +226,7 @@ def _load(code: str, module: types.ModuleType) -> str | None:
 
 
 def _words(problem: BaseException) -> str:
-    """Type and message of an exception, whatever its own methods do."""
+    """Return type and message of an exception, whatever its own methods do."""
     try:
         return f"{type(problem).__name__}: {problem}"[: values.LONGEST_ERROR]
     except BaseException:

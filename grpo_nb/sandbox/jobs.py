@@ -1,6 +1,6 @@
-"""What is asked of written code and what came of it: calls with their limits into the sandbox, answers out of it.
+"""The data that goes into the sandbox and comes out: candidates, calls and limits in, outcomes out.
 
-What comes out is data that is parsed and compared; nothing of it is ever run, unpickled or believed.
+An outcome is data that is parsed and compared. It is never run, unpickled or trusted.
 """
 
 from __future__ import annotations
@@ -19,39 +19,41 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one candidate may use. Beyond any of these it is ended, and its neighbours notice nothing.
+    """Limits of one candidate. A candidate that reaches one is ended; the others are not affected.
 
     >>> Limits(cpu_seconds=1).wall_seconds
     10.0
     """
 
     cpu_seconds: float = 2.0
-    """Processor time, not time on the clock: a slow or busy machine must not turn right answers into wrong ones. Code that
-    ignores signals gets up to two seconds more."""
+    """Processor time, so that a busy machine does not turn right answers into wrong ones.
+
+    Code that ignores signals gets up to two seconds more.
+    """
     wall_seconds: float = 0.0
-    """Time on the clock, against sleepers; 5 s and five times `cpu_seconds` if 0, to leave room on a busy machine."""
+    """Time on the clock, for code that sleeps; if 0, five seconds and five times `cpu_seconds`."""
     memory_mib: int = 512
-    """Address space, of which the interpreter itself takes about 50."""
+    """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
-    """Of answers and of printed text, each."""
+    """Size of the answers, and of the printed text."""
 
     def __post_init__(self) -> None:
-        for name, least in {
-            "cpu_seconds": 0.01,
-            "wall_seconds": 0,
-            "memory_mib": 64,
-            "output_kib": 1,
-        }.items():
-            require_number(
-                name, getattr(self, name), least, 1 << 20, is_whole=not name.endswith("_seconds")
-            )
+        most = 1 << 20
+        require_number("cpu_seconds", self.cpu_seconds, 0.01, most, is_whole=False)
+        require_number("wall_seconds", self.wall_seconds, 0, most, is_whole=False)
+        require_number("memory_mib", self.memory_mib, 64, most, is_whole=True)
+        require_number("output_kib", self.output_kib, 1, most, is_whole=True)
         if self.wall_seconds == 0:
+            # A busy machine gets more time.
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a function that the candidate defines: `Call("add", (1, 2))`; `Class().method` works as well."""
+    """One call of a function that the candidate defines: `Call("add", (1, 2))`.
+
+    The name can be a method: `Class().method`.
+    """
 
     function: str
     args: Sequence[Any] = ()
@@ -60,13 +62,14 @@ class Call:
     def __post_init__(self) -> None:
         if not _FUNCTION.fullmatch(self.function):
             raise ValueError(
-                f"Call({self.function!r:.60}): not a function; write its name, as 'add' or 'A().add'."
+                f"Call({self.function!r:.60}) is not a function name: "
+                "write a name such as 'add' or 'A().add'."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Code with what to do with it: calls, or (if `stdin` is given) a run as a program that reads this text."""
+    """Code, and either calls of its functions or the standard input of a program."""
 
     code: str
     calls: Sequence[Call] = ()
@@ -75,34 +78,38 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call gave: a value of plain data, or an error. Both were made by model-written code."""
+    """The result of one call: a value of plain data, or an error. Generated code made both."""
 
     value: Any = None
     error: str | None = "no answer"
 
     @property
     def is_value(self) -> bool:
-        """Whether the call returned plain data."""
+        """True if the call returned plain data."""
         return self.error is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one candidate. `answers` has one entry for each call, always."""
+    """The outcome of one candidate."""
 
     status: str
-    """`ok`; `error` (the code itself failed); `limit` (time or output); `exit` (it ended early, or its answers are not what
-    the protocol allows); `lost` (the machine's fault: this says nothing about the code)."""
+    """One of five words.
+
+    `ok`; `error`: the code itself failed; `limit`: it reached a limit; `exit`: it ended early, or
+    its answers break the protocol; `lost`: the machine failed, which says nothing about the code.
+    """
     answers: tuple[Answer, ...] = ()
+    """One answer for each call, always."""
     stdout: str = ""
-    """What a program printed; empty for calls."""
+    """Text that a program printed; empty for calls."""
     error: str = ""
-    """Why it is not `ok`, in part in the candidate's own words."""
+    """Reason for another status than `ok`; it may contain text of the candidate."""
     cpu_seconds: float = 0.0
 
 
 def no_outcome(candidate: Candidate, status: str, error: str) -> Outcome:
-    """The outcome of a candidate that gave no answer."""
+    """Return the outcome of a candidate that gave no answer."""
     return Outcome(status=status, answers=(Answer(),) * len(candidate.calls), error=error)
 
 
@@ -114,63 +121,69 @@ def outcome_of(
     exit_code: int,
     cpu_seconds: float,
 ) -> Outcome:
-    """Turn bytes that a candidate could choose into answers: one for each call, in order, or none at all.
+    """Turn bytes that a candidate could choose into an outcome.
+
+    It has one answer for each call, in order, or no answer at all.
 
     Args:
-        candidate: What was run.
-        stdout: What it printed.
-        report: The lines of the protocol, behind the first of which written code may have written.
-        limit: The limit at which it was ended; empty if it was at none.
-        exit_code: Of its process.
-        cpu_seconds: That the process took, its start included.
+        candidate: The candidate that was run.
+        stdout: Text that it printed.
+        report: The lines of the protocol. All but the first may have been written by generated
+            code.
+        limit: The limit that it reached; empty if none.
+        exit_code: Exit code of its process.
+        cpu_seconds: Processor time of the process, with its start.
     """
-    # The first line, the end of the code, the answers, and one too many: what follows these changes nothing.
+    # The first line, the end of the code, the answers, and one line too many. More lines change
+    # nothing.
     most_lines = len(candidate.calls) + 3
-    reported = report.split(b"\n")[:-1][:most_lines]
-    (kind, start), *lines = [_read(line) for line in reported] or [
-        ("", "its process did not start")
-    ]
-    # Written before the first line of the code ran, so that no code can make its end look like the machine's fault.
+    lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
+    if not lines:
+        return no_outcome(candidate, "lost", "its process did not start")
+    kind, start = lines[0]
+    # This line was written before the code ran, so no code can blame its end on the machine.
     if kind != "wall":
         return no_outcome(candidate, "lost", start)
-    kinds = [kind for kind, _ in lines]
-    answers = [
-        Answer(content, None) if kind == "value" else Answer(None, content)
-        for kind, content in lines[1:]
-    ]
-    status, error = "ok", ""
-    if (
-        kinds[:1] not in ([], ["end"])
-        or not {*kinds[1:]} <= {"value", "error"}
-        or len(answers) > len(candidate.calls)
-    ):
-        status, error, answers = "exit", "its report is not what the protocol allows", []
-    elif lines and lines[0][1] is not None:
-        status, error = "error", lines[0][1]
+    end = lines[1] if len(lines) > 1 else None
+    answer_lines = lines[2:]
+    answers = []
+    for kind, content in answer_lines:
+        answers.append(Answer(content, None) if kind == "value" else Answer(None, content))
+    status = "ok"
+    error = ""
+    is_allowed = all(kind in ("value", "error") for kind, _ in answer_lines)
+    if not is_allowed or (end and end[0] != "end") or len(answers) > len(candidate.calls):
+        status = "exit"
+        error = "its report is not what the protocol allows"
+        answers = []
+    elif end and end[1] is not None:
+        status = "error"
+        error = end[1]
     elif limit:
-        status, error = "limit", f"ended by its limit of {limit}"
-    elif exit_code != 0 or len(lines) <= len(candidate.calls):
-        status, error = "exit", f"its process ended early, exit code {exit_code}"
+        status = "limit"
+        error = f"ended by its limit of {limit}"
+    elif exit_code != 0 or end is None or len(answers) < len(candidate.calls):
+        status = "exit"
+        error = f"its process ended early, exit code {exit_code}"
     missing = [Answer()] * (len(candidate.calls) - len(answers))
-    printed = stdout.decode("utf-8", "replace")
-    seconds = cpu_seconds - start
     return Outcome(
         status=status,
         answers=(*answers, *missing),
-        stdout=printed,
+        stdout=stdout.decode("utf-8", "replace"),
         error=error,
-        cpu_seconds=seconds,
+        cpu_seconds=cpu_seconds - start,
     )
 
 
 def _read(line: bytes) -> tuple[str, Any]:
-    """Kind and content of one line of a report; of no kind if it is none."""
+    """Return kind and content of one line of a report; an invalid line has no kind."""
     try:
         match json.loads(line.decode("ascii")):
             case ["wall" | "value" as kind, content]:
                 return kind, values.decode(content)
             case ["no wall" | "end" | "error" as kind, None | str() as text]:
                 return kind, text and text[: values.LONGEST_ERROR]
-    except (ValueError, RecursionError):  # no line of the protocol, or no plain data
+    except (ValueError, RecursionError):
+        # Not a line of the protocol, or not plain data.
         pass
     return "", None

@@ -1,49 +1,59 @@
-"""Which modules of the standard library a piece of code will import: behind the wall there is no file to import from."""
+"""The modules of the standard library that a piece of code will import.
+
+They are imported before the code is isolated, because afterwards it can open no file.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 
-# By pattern and not by parsing: what no compiler takes must not bring down this process, and a name too many costs
-# milliseconds. The second also finds __import__("math") and importlib.import_module("math"). Both take linear time on any
-# text: no two parts that repeat can match the same characters.
+# Patterns and no parser: code that no compiler accepts must not end this process, and a name too
+# many only costs milliseconds. Both patterns take linear time on any text, because no two repeated
+# parts can match the same characters.
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t(]*([\w, \t]*)")
+# Also finds __import__("math") and importlib.import_module("math").
 _IMPORT = re.compile(r"(?:\b|__)import(?:__|_module)?[ \t(]+['\"]?([\w., \t]+)")
 
-# What others import late: warnings for any of them, unicodedata for \N{...} and names in other scripts.
+# Modules that Python itself imports late: unicodedata for \N{...} and for names in other scripts.
 _ALWAYS = ("unicodedata", "warnings")
-# What the standard library imports at the first call of something, by a word that stands in the code then.
-_LATER = {
+# Modules that the standard library imports at the first call of a function, by the function's name.
+_IMPORTED_LATE = {
     "most_common": "heapq",
     "strptime": "_strptime",
     "singledispatch": "typing",
     "UserDict": "copy",
 }
-# Windows, pages in a browser, printed poems, and what runs when it is imported.
+# They open a window or a browser, print a poem, or run when they are imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
-# They are imported before the limit of processor time begins, and code must not stretch that. The 150 exercises of the tests
-# name at most 6, the modules of the standard library itself at most 71.
+# The imports are not part of the limit of processor time, so code must not be able to prolong them.
+# The 150 exercises of the tests name at most 6 modules, and those of the standard library at most
+# 71.
 _MOST_NAMES = 100
 _LONGEST_NAME = 100
 
 
 def modules_of(code: str) -> list[str]:
-    """Return the names to import before this code runs, some of which may not exist.
+    """Return the names to import before this code runs. Some of them may not exist.
 
     >>> modules_of("from collections import Counter")
     ['collections', 'collections.Counter', 'unicodedata', 'warnings']
     """
-    names = {*_ALWAYS, *(module for word, module in _LATER.items() if word in code)}
+    names = set(_ALWAYS)
+    for function, module in _IMPORTED_LATE.items():
+        if function in code:
+            names.add(module)
     for package, members in _FROM.findall(code):
-        names |= {package, *(f"{package}.{member}" for member in re.findall(r"\w+", members))}
-    for named in _IMPORT.findall(code):
-        names |= {part.split()[0] for part in named.split(",") if part.strip()}
+        names.add(package)
+        names |= {f"{package}.{member}" for member in re.findall(r"\w+", members)}
+    for listed in _IMPORT.findall(code):
+        # `a.b as c, d` imports a.b and d.
+        names |= {part.split()[0] for part in listed.split(",") if part.strip()}
     return sorted(name for name in names if _is_importable(name))[:_MOST_NAMES]
 
 
 def _is_importable(name: str) -> bool:
-    """Return whether this may be a module of the standard library that does nothing when it is imported."""
+    """Return True if a name can be a module of the standard library that is safe to import."""
     parts = name.split(".")
     return (
         len(name) <= _LONGEST_NAME

@@ -1,41 +1,50 @@
-"""Plain data across the wall: Python values to JSON with their types, and back, trusting nothing. Written inside, read outside.
+"""Plain data between the sandbox and its caller: Python values as JSON with their types, and back.
 
-Pickle would run code of the other side's choice, `ast.literal_eval` can be made to crash by a short text (its own
-documentation says so), and plain JSON loses tuples, sets, bytes, NaN and large integers.
+The sandbox encodes, and the caller decodes without trust. Pickle would run code that the other side
+chooses. `ast.literal_eval` crashes on some short texts, as its documentation warns. Plain JSON has
+no tuples, sets, bytes, NaN and large integers.
 """
 
 from __future__ import annotations
 
-# Without the rest of collections and json, which a candidate would wait for.
+# From the C modules: importing collections and json would delay the start of each candidate.
 from _collections import deque
 from _json import encode_basestring_ascii
 
 LONGEST_ERROR = 300
 _MAX_DEPTH = 50
-# Python's dict and set slow down to quadratic time on keys of equal hash, and a candidate can choose its integers so.
+# A dict or set takes quadratic time on keys of equal hash, and a candidate can choose such
+# integers.
 _MAX_EQUAL_HASHES = 64
 
 
 class NotPlainData(ValueError):
-    """A value that is no None, bool, number, text, bytes, container or iterator, or is nested too deeply."""
+    """A value that is not plain data, or is nested too deeply.
+
+    Plain data are None, bools, numbers, texts, bytes, containers and iterators of plain data.
+    """
 
 
+_CONSTANTS = {None: "null", True: "true", False: "false"}
 _SCALARS = {"int": int, "float": float, "complex": complex, "bytes": bytes.fromhex}
 _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
 
 
 def encode(value: object, depth: int = 0) -> str:
-    """Return `value` as JSON: None, bools and texts as they are, all else as `[type, content]`.
+    """Return a value as JSON: None, bools and texts as they are, all else as `[type, content]`.
 
-    An object of a subclass becomes what it holds, whatever its own methods say. Raises `NotPlainData`.
+    An object of a subclass is encoded as its base class, whatever its own methods return.
+
+    Raises:
+        NotPlainData: The value cannot be encoded.
 
     >>> encode((1, "a"))
     '["tuple",[["int","1"],"a"]]'
     """
     if depth > _MAX_DEPTH:
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None or isinstance(value, bool):
+        return _CONSTANTS[value]
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     for kind in (int, float, complex):
@@ -43,22 +52,40 @@ def encode(value: object, depth: int = 0) -> str:
             return f'["{kind.__name__}","{kind.__repr__(value)}"]'
     if isinstance(value, (bytes, bytearray)):
         return f'["bytes","{bytes(value).hex()}"]'
-    if hasattr(type(value), "__float__"):  # Decimal and Fraction
+    if hasattr(type(value), "__float__"):
+        # Decimal and Fraction.
         return f'["float","{float(value)!r}"]'
     if isinstance(value, dict):
-        pairs = [f"[{encode(k, depth + 1)},{encode(v, depth + 1)}]" for k, v in dict.items(value)]
+        pairs = []
+        for key, item in dict.items(value):
+            pairs.append(f"[{encode(key, depth + 1)},{encode(item, depth + 1)}]")
         return f'["dict",[{",".join(pairs)}]]'
+    return _encode_items(value, depth)
+
+
+def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
-    # Out of a range or a view comes a deque, out of what has no length an iterator: as those, equal to no list.
+    # A range or a view becomes a deque, and a value without length an iterator. Like these, they
+    # are equal to no list.
     name = "deque" if hasattr(type(value), "__len__") else "iter"
-    kind = next((kind for kind in _CONTAINERS.values() if isinstance(value, kind)), None)
-    items = [encode(item, depth + 1) for item in (kind.__iter__(value) if kind else value)]
-    return f'["{kind.__name__ if kind else name}",[{",".join(items)}]]'
+    iterable = value
+    for kind in _CONTAINERS.values():
+        if isinstance(value, kind):
+            name = kind.__name__
+            # Not the method of a subclass.
+            iterable = kind.__iter__(value)
+            break
+    items = [encode(item, depth + 1) for item in iterable]
+    return f'["{name}",[{",".join(items)}]]'
 
 
 def decode(data: object, depth: int = 0) -> object:
-    """Return the value that `encode` described. Raises `NotPlainData` on anything that `encode` cannot have written."""
+    """Return the value that `encode` wrote.
+
+    Raises:
+        NotPlainData: The data is nothing that `encode` writes.
+    """
     if depth > _MAX_DEPTH:
         raise NotPlainData(f"nested more than {_MAX_DEPTH} deep")
     try:
@@ -68,9 +95,10 @@ def decode(data: object, depth: int = 0) -> object:
             case [str(kind), str(text)] if kind in _SCALARS:
                 return _SCALARS[kind](text)
             case ["dict", list(content)]:
-                pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in content]
-                refuse_equal_hashes([k for k, _ in pairs])
-                return dict(pairs)
+                keys = [decode(key, depth + 1) for key, _ in content]
+                refuse_equal_hashes(keys)
+                items = [decode(item, depth + 1) for _, item in content]
+                return dict(zip(keys, items, strict=True))
             case [str(kind), list(content)] if kind in _CONTAINERS:
                 items = [decode(item, depth + 1) for item in content]
                 if kind in ("set", "frozenset"):
@@ -84,25 +112,31 @@ def decode(data: object, depth: int = 0) -> object:
 
 
 def is_same_value(given: object, expected: object, *, exact_types: bool = True) -> bool:
-    """Compare plain data, by value and type at every level, or as Python's `==` does (`exact_types=False`).
+    """Return True if two values of plain data are equal.
 
-    NaN is the same as NaN if types are exact: else no answer could ever match it.
+    With `exact_types` the types must be equal too, at every level, and NaN is equal to NaN:
+    otherwise no answer could ever match an expected NaN. Without it, values are compared by
+    Python's `==`.
 
     >>> is_same_value([1, 2], [1, True]), is_same_value(1, True, exact_types=False)
     (False, True)
     """
-    return bool(_typed(given) == _typed(expected) if exact_types else given == expected)
+    if exact_types:
+        return bool(_with_types(given) == _with_types(expected))
+    return bool(given == expected)
 
 
-def _typed(value: object) -> object:
-    """A hashable form that is equal for values of the same types and content, at every level."""
+def _with_types(value: object) -> object:
+    """Return a hashable form that is equal only for values of equal types and content."""
     kind = type(value)
     if kind is float and value != value:
         return (kind, "nan")
-    if kind in (list, tuple):
-        return (kind, tuple(map(_typed, value)))
+    if kind is dict:
+        value = value.items()
     if kind in (set, frozenset, dict):
-        return (kind, frozenset(map(_typed, value.items() if kind is dict else value)))
+        return (kind, frozenset(map(_with_types, value)))
+    if kind in (list, tuple):
+        return (kind, tuple(map(_with_types, value)))
     return (kind, value)
 
 

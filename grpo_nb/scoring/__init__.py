@@ -1,6 +1,7 @@
 """Call reward functions as TRL does: scores, advantages, and the identity of a reward.
 
-`gn.score` scores completions without a trainer. `checks` judges whether a reward is fit to train on.
+`gn.score` scores completions without a trainer. `grpo_nb.checks` finds out whether a reward is fit
+to train on.
 """
 
 from grpo_nb.scoring.calls import RewardError

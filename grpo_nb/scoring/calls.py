@@ -1,12 +1,12 @@
-"""One call of one reward function, exactly as trl 1.15 makes it, from rows and completions that no trainer holds.
+"""One call of one reward function, exactly as trl 1.15 makes it, outside a trainer.
 
-What `grpo_nb.scoring.scores` and `grpo_nb.checks` share: the batch, the call, and how TRL reads what comes back.
+`make_batch` builds the keywords of the call, `call_reward` makes it, and `to_floats` reads the
+result as TRL does. `grpo_nb.scoring.scores` and `grpo_nb.checks` use these.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,43 +16,52 @@ from typing import Any
 from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, with_last_word
 
-# What TRL does not hand on as a data column, because it passes its own.
+# Columns that TRL does not pass on, because it passes its own values instead.
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
+# TRL holds scores in a float32 tensor.
 FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The keywords of one call of a reward function, in the shape TRL gives them."""
+    """The keywords of one call of a reward function, in the shape in which TRL passes them."""
 
     prompts: list[Any] | None
     completions: list[Completion]
     completion_ids: list[list[int]] | None
     columns: Mapping[str, list[Any]]
     trainer_state: Any = None
-    """None outside of training: a plain function gets a stand-in at step 0, a reward of the kit None."""
+    """None outside a training. Then a plain function gets a stand-in at step 0."""
 
     def __len__(self) -> int:
         return len(self.completions)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
-        """Lists and messages of its own; environments stay what they are, for they may hold what cannot be copied."""
-        lists = (self.prompts, self.completions, self.completion_ids)
-        prompts, completions, ids = (copy.deepcopy(held, memo) for held in lists)
-        columns = {
-            key: held if key == "environments" else copy.deepcopy(held)
-            for key, held in self.columns.items()
-        }
-        return dataclasses.replace(
-            self, prompts=prompts, completions=completions, completion_ids=ids, columns=columns
+        """Copy lists and messages. Environments are shared, because some cannot be copied."""
+        columns = {}
+        for name, values in self.columns.items():
+            columns[name] = values if name == "environments" else copy.deepcopy(values)
+        return Batch(
+            prompts=copy.deepcopy(self.prompts, memo),
+            completions=copy.deepcopy(self.completions, memo),
+            completion_ids=copy.deepcopy(self.completion_ids, memo),
+            columns=columns,
+            trainer_state=self.trainer_state,
         )
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
-        lists = {name: getattr(self, name) for name in ("prompts", "completions", "completion_ids")}
-        chosen = {name: held and [held[i] for i in indexes] for name, held in lists.items()}
-        columns = {key: [held[i] for i in indexes] for key, held in self.columns.items()}
-        return Batch(**chosen, columns=columns, trainer_state=self.trainer_state)
+
+        def chosen(values: list[Any] | None) -> list[Any] | None:
+            return values and [values[index] for index in indexes]
+
+        return Batch(
+            prompts=chosen(self.prompts),
+            completions=chosen(self.completions),
+            completion_ids=chosen(self.completion_ids),
+            columns={name: chosen(values) for name, values in self.columns.items()},
+            trainer_state=self.trainer_state,
+        )
 
 
 def make_batch(
@@ -64,91 +73,126 @@ def make_batch(
     tokenizer: Any = None,
     trainer_state: Any = None,
 ) -> Batch:
-    """Return what TRL would call the rewards with. Arguments as in `score`.
+    """Return the keywords with which TRL would call the rewards. Arguments as in `score`.
 
     Raises:
-        ValueError: Lengths that do not fit together, or completions of two shapes.
-        KeyError: A row without a column of the first.
+        ValueError: Lengths that do not match, or completions of two kinds.
+        KeyError: A row that does not have a column of the first row.
     """
-    shapes = {"text" if isinstance(one, str) else type(one).__name__ for one in completions}
-    if isinstance(completions, str) or len(shapes) != 1 or "dict" in shapes:
-        raise ValueError(
-            f"completions = {completions!r:.60} must be a list of texts, or a list of lists of chat messages."
-        )
-    completions, count = list(map(with_last_word, completions)), len(completions)
-    listed = (
-        [dict(rows or {})] * count
-        if isinstance(rows, Mapping | None)
-        else [dict(row) for row in rows]
-    )
-    name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
-    if prompts is None and name is not None:
-        prompts = [row[name] for row in listed]
+    count = len(completions)
+    is_text = _are_texts(completions)
+    completions = [with_last_word(completion) for completion in completions]
+    if rows is None or isinstance(rows, Mapping):
+        rows = [rows or {}] * count
+    listed_rows = [dict(row) for row in rows]
+    if prompts is None:
+        prompts = _prompts_in(listed_rows)
     for name, values in (
-        ("rows", listed),
+        ("rows", listed_rows),
         ("prompts", prompts),
         ("completion_ids", completion_ids),
     ):
         if values is not None and len(values) != count:
             raise ValueError(
-                f"{len(values)} {name} for {count} completions: write one for each, or one row for all."
+                f"{len(values)} {name} for {count} completions: "
+                "pass one for each, or one row for all."
             )
-    if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
-        # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
-        completions = [[{"role": "assistant", "content": completion}] for completion in completions]
+    if is_text and prompts is not None and not isinstance(prompts[0], str):
+        # A chat prompt has chat completions: TRL then passes messages, never strings.
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
     if completion_ids is None and tokenizer is not None:
-        # A tokenizer takes no lone surrogate. verbose: a probe longer than the model's context is meant to be.
-        texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
-        completion_ids = [
-            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts
-        ]
-    columns = {key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS}
-    prompts, ids = (None if held is None else list(held) for held in (prompts, completion_ids))
+        completion_ids = _token_ids(completions, tokenizer)
+    columns = {}
+    for name in listed_rows[0]:
+        if name not in _NOT_COLUMNS:
+            columns[name] = [row[name] for row in listed_rows]
     return Batch(
-        prompts=prompts,
+        prompts=None if prompts is None else list(prompts),
         completions=completions,
-        completion_ids=ids,
+        completion_ids=None if completion_ids is None else list(completion_ids),
         columns=columns,
         trainer_state=trainer_state,
     )
 
 
+def _are_texts(completions: Sequence[Completion]) -> bool:
+    """Return True if the completions are strings, False if they are lists of chat messages."""
+    types_found = {str if isinstance(one, str) else type(one) for one in completions}
+    if isinstance(completions, str) or len(types_found) != 1 or dict in types_found:
+        raise ValueError(
+            f"completions = {completions!r:.60} must be a list of texts, "
+            "or a list of lists of chat messages."
+        )
+    return types_found == {str}
+
+
+def _prompts_in(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    for name in ("prompt", "question"):
+        if rows and name in rows[0]:
+            return [row[name] for row in rows]
+    return None
+
+
+def _token_ids(completions: Sequence[Completion], tokenizer: Any) -> list[list[int]]:
+    token_ids = []
+    for completion in completions:
+        # A tokenizer refuses a lone surrogate.
+        text = completion_text(completion).encode("utf-8", "replace").decode()
+        # verbose=False: no warning for a text that is longer than the model's context.
+        token_ids.append(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    return token_ids
+
+
 class RewardError(Exception):
-    """A reward function failed. The message names it, the row and the completion; `__cause__` is what it raised."""
+    """A reward function failed. The message names it, the row and the completion.
+
+    `__cause__` is the exception that the function raised.
+    """
 
     def __init__(self, reward: str, row: int | None, excerpt: str, cause: BaseException) -> None:
-        self.reward, self.row, self.excerpt = reward, row, excerpt
-        where = (
-            "on the whole batch, though on none of its rows alone"
-            if row is None
-            else f"on row {row}: {excerpt}"
-        )
-        super().__init__(
-            f"the reward {reward!r} raised {type(cause).__name__}: {str(cause)[:300]} ({where})"
-        )
+        self.reward = reward
+        self.row = row
+        self.excerpt = excerpt
+        place = f"on row {row}: {excerpt}"
+        if row is None:
+            place = "on the whole batch, though on none of its rows alone"
+        error = f"{type(cause).__name__}: {str(cause)[:300]}"
+        super().__init__(f"the reward {reward!r} raised {error} ({place})")
         self.__cause__ = cause
+
+
+def first_step_state() -> types.SimpleNamespace:
+    """Return a stand-in for `transformers.TrainerState` before the first step.
+
+    The real class would import the whole library. `max_steps` is 1, because rewards divide by it.
+    """
+    return types.SimpleNamespace(
+        global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
+    )
 
 
 def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     """Call a reward as TRL does and return what it gave for each completion, unconverted.
 
-    An async reward runs in a thread of its own, because a notebook's thread has an event loop running.
+    An async reward runs in a thread of its own, because a notebook's thread has an event loop
+    running.
 
     Raises:
-        TypeError: It gave something that is no list.
+        TypeError: It did not return a list.
     """
     state = batch.trainer_state
     if state is None and not isinstance(reward, Reward):
-        # transformers.TrainerState would bring the whole library. max_steps is not 0: rewards divide by it.
-        state = types.SimpleNamespace(
-            global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
-        )
-    ignored = lambda name, values: None  # noqa: E731
-    # The lists are the batch's own, as they are the trainer's own there.
+        state = first_step_state()
+    # As in the trainer, the reward gets the batch's own lists and no copies.
     output = reward(
-        prompts=batch.prompts, completions=batch.completions, completion_ids=batch.completion_ids, **batch.columns,
-        trainer_state=state, log_extra=ignored, log_metric=ignored,
-    )  # fmt: skip
+        prompts=batch.prompts,
+        completions=batch.completions,
+        completion_ids=batch.completion_ids,
+        **batch.columns,
+        trainer_state=state,
+        log_extra=_ignore,
+        log_metric=_ignore,
+    )
     if is_async(reward):
         output = run_coroutine(output)
     if not isinstance(output, Iterable):
@@ -158,36 +202,39 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     return list(output)
 
 
+def _ignore(name: str, values: Any) -> None:
+    """Stand in for the trainer's `log_extra` and `log_metric`."""
+
+
 def to_float(value: Any) -> float:
-    """Return a score as TRL's float32 tensor reads it: None is NaN, what is too large for float32 is infinite.
+    """Return a score as TRL's float32 tensor reads it.
+
+    None is NaN, and a number that is too large for float32 is infinite.
 
     Raises:
-        TypeError: What torch cannot take as one number, such as text, a list or a complex number.
-        OverflowError: An int too large for any float, at which torch fails too.
+        TypeError: A value that torch cannot read as one number, such as text, a list or a complex
+            number.
+        OverflowError: An int that is too large for any float. Torch fails on it too.
     """
     if value is None:
         return math.nan
-    if (
-        isinstance(value, (str, bytes, list, tuple, dict, complex))
-        or type(value).__name__ == "ndarray"
-    ):
+    is_no_number = isinstance(value, (str, bytes, list, tuple, dict, complex))
+    if is_no_number or type(value).__name__ == "ndarray":
         raise TypeError(
             f"a score is {value!r:.60}, a {type(value).__name__}; it must be one number or None"
         )
     number = float(value)
-    return (
-        math.copysign(math.inf, number)
-        if math.isfinite(number) and abs(number) > FLOAT32_MAX
-        else number
-    )
+    if math.isfinite(number) and abs(number) > FLOAT32_MAX:
+        return math.copysign(math.inf, number)
+    return number
 
 
 def to_floats(output: Sequence[Any], count: int) -> list[float]:
     """Return the scores of a batch as floats, one for each completion.
 
     Raises:
-        ValueError: Another number of scores than completions.
-        TypeError, OverflowError: As `to_float`.
+        ValueError: The number of scores is not the number of completions.
+        TypeError, OverflowError: As in `to_float`.
     """
     if len(output) != count:
         raise ValueError(

@@ -1,7 +1,8 @@
 r"""The last candidate for an answer in a completion, whatever the format.
 
-A model that knows the answer and misses the format is not the same as a model that does not know the answer. To tell them
-apart, evaluation looks for one candidate anywhere in the text, by the kind of the gold answer:
+A model that knows the answer and misses the format is not the same as a model that does not know
+the answer. To tell the two apart, evaluation looks for one candidate anywhere in the text. The kind
+of the gold answer decides what is searched for:
 
 | gold answer | candidate |
 | --- | --- |
@@ -11,8 +12,8 @@ apart, evaluation looks for one candidate anywhere in the text, by the kind of t
 | expression | the last `\boxed{}` or formula between dollar signs, else the end of the last line |
 | text | the last words, as many as the gold answer has |
 
-The last candidate alone decides. The marks of the format are no part of the text, and neither is the question where the
-completion repeats it word for word: a number of the question is not an answer to it.
+Only the last candidate counts. The marks of the format are not searched. Neither is a question that
+the completion repeats word for word, because a number of the question is not an answer to it.
 """
 
 import json
@@ -36,15 +37,15 @@ IN_WORDS: Mapping[CandidateKind, str] = {
 _LONGEST_TEXT = 20_000
 """Characters at the end of a completion that are searched."""
 _LONGEST_FORMULA_TEXT = 2_000
-"""Characters at the end that are searched for a formula: each of its marks is searched for its counterpart."""
+"""Characters at the end that are searched for a formula, which takes longer."""
 _MOST_BROKEN_JSON = 200
-"""Brackets that begin no JSON value; a text with more of them has no JSON answer."""
+"""Most brackets that do not start a JSON value; a text with more has no JSON answer."""
 _FEWEST_QUESTION_WORDS = 3
-"""A shorter question, such as one word to classify, may be the answer itself."""
+"""Words. A shorter question, such as one word to classify, may be the answer itself."""
 _LONGEST_QUESTION = 5_000
-"""Characters; a longer question is hardly repeated word for word, and searching for it takes time."""
+"""Characters. A longer question is hardly ever repeated, and searching for it takes time."""
 _HINT = "one of: "
-"""How `Answers.hint` begins for labels."""
+"""First words of `Answers.hint` for labels."""
 
 _DIGITS = r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
 _NUMBER = re.compile(
@@ -77,15 +78,17 @@ def last_candidate(
     labels: Sequence[str] = (),
     kind: CandidateKind | None = None,
 ) -> list[str]:
-    """Return the last candidate for an answer in a text, in each way of reading it; an empty list if there is none.
+    """Return the last candidate for an answer in a text, in each way of reading it.
+
+    The list is empty if there is no candidate.
 
     Args:
         text: The completion.
-        gold: The gold answer, whose kind says what is searched for.
+        gold: The gold answer.
         row: The data row, with `question` and the options in it.
         format: The answer format, whose marks are left out.
         labels: The labels of the task, if it has any.
-        kind: The kind of candidate; from the gold answer if not given.
+        kind: The kind of candidate; that of the gold answer if not given.
 
     >>> xml_format = AnswerFormat(name="xml", answer_open="<answer>", answer_close="</answer>")
     >>> row = {"question": "What is 8 + 4?"}
@@ -109,7 +112,7 @@ def last_candidate(
 
 
 def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> CandidateKind:
-    """Return which kind of candidate belongs to a gold answer.
+    """Return the kind of candidate that is compared with a gold answer.
 
     >>> kind_of("1,250", {}), kind_of("spam", {}, ["spam", "ham"]), kind_of("Paris", {})
     ('number', 'label', 'text')
@@ -122,7 +125,7 @@ def kind_of(gold: str, row: Mapping[str, Any], labels: Sequence[str] = ()) -> Ca
 
 
 def labels_of(golds: Sequence[str], format: AnswerFormat) -> list[str]:
-    """Return the labels of a task: those that its format names, else gold answers that come again and again.
+    """Return the labels of a task: those in its format's hint, and gold answers that recur.
 
     >>> labels_of(["spam", "ham"] * 4, AnswerFormat(name="bare"))
     ['ham', 'spam']

@@ -1,4 +1,4 @@
-"""Where in a completion a reward looked, which the lab marks."""
+"""The parts of a completion that a reward reads, which the lab highlights."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ WHOLE_TEXT = "whole text"
 
 
 class Span(NamedTuple):
-    """A part of a completion. Sorted, they stand in the order of the text."""
+    """A part of a completion. Sorted spans are in the order of the text."""
 
     start: int
     end: int
@@ -18,10 +18,11 @@ class Span(NamedTuple):
 
 
 def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
-    """Return the parts of a completion that a reward looked at, in order; nothing where what it looks for is not there.
+    """Return the parts of a completion that a reward reads, in order; none if they are missing.
 
-    Rewards for the answer look at the slot, those for the form at the tags. A function with an attribute `format` (an
-    `AnswerFormat`) is taken to look at both. Of every other reward nobody knows, so it is the whole text.
+    Rewards for the answer read the answer slot, and rewards for the format read the tags. A
+    function with an attribute `format` (an `AnswerFormat`) is assumed to read both. Any other
+    reward may read anything, so for it the whole text is returned.
 
     >>> from grpo_nb.rewards import correctness, length
     >>> spans(correctness(), "<answer>7</answer>"), spans(correctness(), "7")
@@ -30,16 +31,18 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
     (Span(start=0, end=4, what='whole text'),)
     """
     reward = unwrapped(reward)
-    looks_at, format = getattr(reward, "looks_at", "slot and tags"), getattr(reward, "format", None)
+    looks_at = getattr(reward, "looks_at", "slot and tags")
+    format = getattr(reward, "format", None)
     if looks_at == "text" or not isinstance(format, AnswerFormat):
         return (Span(0, len(text), WHOLE_TEXT),)
-    found = [
-        Span(*span, "tag")
-        for span in format.tag_spans(text)
-        if span is not None and "tags" in looks_at
-    ]
-    given = format.extract_last(text) if "slot" in looks_at else None
-    if given is not None:
-        start = text.find(given, text.find(format.answer_open) + len(format.answer_open))
-        found.append(Span(start, start + len(given), "answer slot"))
-    return tuple(sorted(found))
+    parts = []
+    if "tags" in looks_at:
+        for tag in format.tag_spans(text):
+            if tag is not None:
+                parts.append(Span(*tag, "tag"))
+    answer = format.extract_last(text) if "slot" in looks_at else None
+    if answer is not None:
+        opening = text.find(format.answer_open)
+        start = text.find(answer, opening + len(format.answer_open))
+        parts.append(Span(start, start + len(answer), "answer slot"))
+    return tuple(sorted(parts))

@@ -1,17 +1,21 @@
-"""Which answers are correct in the opinion of the reward that a training is paid by: baseline and evaluation ask it.
+"""The judge of a set of rewards: it decides which answers are correct.
 
-The judge is the first of these that there is:
+Baseline, evaluation and the held-out curve use the judge, so that they measure what a training
+rewards. `choose_judge` returns the first of these:
 
-1. the kit's one reward for the answer in the set, such as `multiple_choice()`; several, or none: `correctness()`;
-2. where the set has no such reward: the user's own function with the highest weight of all rewards (or the kit's
-   `code_tests()`, if that has it). Two functions that share the highest weight have no main one;
+1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one.
+2. If the set has no such reward: the user's own function with the highest weight of all rewards, or
+the
+   kit's `code_tests()` with that weight. Two functions that share the highest weight are no judge.
 3. `correctness()`.
+
+The functions are in the order of their use: choose a judge, describe it, apply it to answers in the
+format, and apply it to the last candidate anywhere in a text.
 """
 
 import copy
 import dataclasses
 import math
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +30,7 @@ from grpo_nb.rewards.base import (
     weights_by_name,
 )
 from grpo_nb.rewards.code import code_tests
+from grpo_nb.scoring.calls import first_step_state
 from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.answers import folded
@@ -33,24 +38,24 @@ from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
 _TRIED_ROWS = 8
-"""Rows whose gold answers are scored to find a function's full score; each may be a call that costs money."""
+"""Rows whose gold answers are scored to find a function's full score. Each call may cost money."""
 _ROUNDING = 1e-6
-"""A score this near to the full score is full: rewards sum parts in floating point."""
+"""Difference that is ignored, because rewards add up parts in floating point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionJudge:
-    """A reward function that decides which answers are correct: those that it gives its full score."""
+    """A reward function as a judge: an answer with the full score is correct."""
 
     function: RewardFunction
     full_score: float
-    """The score from which on an answer is correct."""
+    """Lowest score of a correct answer."""
     reason: str
-    """Where the full score is from, in words."""
+    """Source of the full score, in words."""
     by_question: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Full scores by question and gold answer, where they are not the same for all questions."""
+    """Full scores by question and gold answer, if questions have different ones."""
     tells_answers: bool | None = None
-    """True if a gold answer gets more than a wrong one; None if an empty completion gets as much."""
+    """True if a gold answer scores above a wrong one; None if no gold answer scores anything."""
 
     @property
     def name(self) -> str:
@@ -58,7 +63,7 @@ class FunctionJudge:
         return reward_name(self.function)
 
     def full_score_of(self, row: Mapping[str, Any]) -> float:
-        """Return the score from which on an answer to this question is correct."""
+        """Return the lowest score of a correct answer to this question."""
         return self.by_question.get(_key(row), self.full_score)
 
 
@@ -68,31 +73,40 @@ Judge = Reward | FunctionJudge
 def answer_reward(
     rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None
 ) -> Reward | None:
-    """The reward of the kit for the answer among these; None for none or several.
+    """Return the kit's reward for the answer; None if a set has none or several.
 
-    None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
-    does not have the column that it needs.
+    None too for a plain `correctness()`, which is the default judge anyway, and for a reward whose
+    column is not in the given row.
 
     >>> from grpo_nb.rewards import xml_tags
-    >>> answer_reward([correctness(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
-    (correctness(tolerance=0.1), None)
+    >>> answer_reward([correctness(tolerance=0.1), xml_tags()])
+    correctness(tolerance=0.1)
+    >>> answer_reward([correctness(), xml_tags()]) is None
+    True
     """
-    found = [reward for reward in rewards if isinstance(reward, SlotReward)]
-    if len(found) != 1 or _opinion(found[0]) == correctness():
+    answer_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    if len(answer_rewards) != 1:
         return None
-    return found[0] if row is None or found[0].column is None or found[0].column in row else None
+    reward = answer_rewards[0]
+    if _without_weight_and_format(reward) == correctness():
+        return None
+    has_column = row is None or reward.column is None or reward.column in row
+    return reward if has_column else None
 
 
 def main_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
-    """Return the function that decides what is correct where a set has no kit reward for the answer; None if none does.
+    """Return the function that is the judge of a set without a kit reward for the answer.
 
-    It is the user's own function, or the kit's `code_tests()`, with the highest weight of all rewards. Rewards of the kit
-    for format and length never decide, so that they may have the same weight.
+    It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
+    rewards. None if there is no such function, or more than one. The kit's rewards for format and
+    length are never judges, so they may have the same weight.
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
-    >>> main_function([solved]) is solved, main_function([solved, style]), main_function([solved, correctness()])
-    (True, None, None)
+    >>> main_function([solved]) is solved
+    True
+    >>> main_function([solved, style]), main_function([solved, correctness()])
+    (None, None)
     """
     rewards = list(rewards)
     if any(isinstance(reward, SlotReward) for reward in rewards):
@@ -117,26 +131,28 @@ def function_judge(
     tokenizer: Any = None,
     begun: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> FunctionJudge:
-    """Return a function as a judge, with the score from which on an answer is correct.
+    """Return a function as a judge, with its full score.
 
-    The full score is the upper end of the function's attribute `range`, if it has one. Otherwise it is the best score that
-    the function gives to the gold answers of the first rows, written in the format; and 1.0 where it gives none of them more
-    than an empty completion. If the gold answers of these rows get different scores, each question
-    has its own full score: that of its gold answer, if a wrong answer gets less.
+    The full score is the upper end of the function's attribute `range`, if it has one. Otherwise it
+    is the best score of the gold answers of the first rows, written in the format. It is 1.0 if
+    none of these scores above an empty completion. If the gold answers score differently, each
+    question has a
+    full score of its own: that of its gold answer, if a wrong answer scores less.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
         rows: Data rows, with `answer`.
         format: The format in which the questions are asked.
         tokenizer: For a function that reads `completion_ids`.
-        begun: Adds the environment of an episode that nobody has played (`Task.begun`).
+        begun: Adds the environment of a new episode to a row (`Task.begun`).
 
     Raises:
         RewardError: The function failed.
 
     >>> def twice(completions, answer, **columns):
     ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
-    >>> function_judge(twice, [{"question": "1 + 1?", "answer": "2"}], xml()).full_score
+    >>> rows = [{"question": "1 + 1?", "answer": "2"}]
+    >>> function_judge(twice, rows, xml()).full_score
     2.0
     """
     declared = range_of(function)
@@ -174,7 +190,7 @@ def function_judge(
 
 @dataclass(frozen=True)
 class _Trial:
-    """Scores for the gold answer, a wrong answer and an empty completion of rows; NaN for None."""
+    """Scores of the gold answer, a wrong answer and an empty text for each row; NaN for None."""
 
     rows: Sequence[Mapping[str, Any]]
     gold: Sequence[float]
@@ -183,13 +199,13 @@ class _Trial:
 
     @property
     def above_empty(self) -> list[float]:
-        """Scores of gold answers that get more than an empty completion gets anywhere."""
+        """Scores of the gold answers that score above every empty completion."""
         highest = max(_known(self.empty), default=-math.inf)
         return [score for score in self.gold if score > highest + _ROUNDING]
 
     @property
     def tells_answers(self) -> bool | None:
-        """True if some gold answer beats a wrong one; None if that cannot be told."""
+        """True if a gold answer scores above a wrong one; None if there are no such pairs."""
         pairs = []
         for gold, wrong in zip(self.gold, self.wrong, strict=True):
             if gold in self.above_empty and not math.isnan(wrong):
@@ -198,7 +214,7 @@ class _Trial:
 
     @property
     def full_scores(self) -> dict[tuple[str, str], float]:
-        """Full score by question, if its gold answer beats a wrong and an empty one."""
+        """Full scores of the questions whose gold answer scores above a wrong and an empty one."""
         scores = {}
         for row, gold, *others in zip(self.rows, self.gold, self.wrong, self.empty, strict=True):
             if all(gold > other + _ROUNDING for other in others):
@@ -213,7 +229,7 @@ def _try_golds(
     tokenizer: Any,
     begun: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> _Trial:
-    """Score gold answers and empty completions and, if these differ, wrong answers."""
+    """Score gold answers and empty completions, and wrong answers if the two differ."""
     tried = [dict(row) for row in rows]
     golds = [str(row.get("answer", "")) for row in tried]
     unknown = [math.nan] * len(tried)
@@ -221,7 +237,7 @@ def _try_golds(
         return _Trial(rows=tried, gold=unknown, wrong=unknown, empty=unknown)
 
     def scores_of(texts: list[str], places: Sequence[int]) -> list[float]:
-        # Each call has environments of its own, which the function may change.
+        # Each call gets new environments, because the function may change them.
         asked = [dict(begun(tried[place])) for place in places]
         return _function_scores(function, texts, asked, tokenizer=tokenizer)
 
@@ -233,16 +249,20 @@ def _try_golds(
         wrong=unknown,
         empty=scores_of([""] * len(tried), everywhere),
     )
-    others = {}
+    wrong_texts = {}
     for place, gold in enumerate(golds):
-        other = next((text for text in golds if folded(text) != folded(gold)), None)
-        if other is not None:
-            others[place] = format.render("reasoning", other)
-    if not others or not trial.above_empty:
+        # The gold answer of another question is a wrong answer to this one.
+        for other in golds:
+            if folded(other) != folded(gold):
+                wrong_texts[place] = format.render("reasoning", other)
+                break
+    if not wrong_texts or not trial.above_empty:
         return trial
-    of_others = scores_of(list(others.values()), list(others))
-    scores = dict(zip(others, of_others, strict=True))
-    return dataclasses.replace(trial, wrong=[scores.get(place, math.nan) for place in everywhere])
+    wrong_scores = list(unknown)
+    scores = scores_of(list(wrong_texts.values()), list(wrong_texts))
+    for place, wrong_score in zip(wrong_texts, scores, strict=True):
+        wrong_scores[place] = wrong_score
+    return dataclasses.replace(trial, wrong=wrong_scores)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -253,31 +273,37 @@ def choose_judge(
     rewards: Iterable[RewardFunction],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
-    **how: Any,
+    **trial_arguments: Any,
 ) -> Judge | None:
-    """Return the judge of a set of rewards, as the head of this file says; None for `correctness()`.
+    """Return the judge of a set of rewards, as described at the top; None for `correctness()`.
 
     Args:
-        rewards, rows, format: As in `function_judge`, whose other arguments are `how`.
+        rewards: The rewards of a training.
+        rows, format, trial_arguments: As in `function_judge`.
     """
     rewards = list(rewards)
     if any(isinstance(reward, SlotReward) for reward in rewards):
         return answer_reward(rewards, rows[0] if rows else None)
     function = main_function(rewards)
-    return None if function is None else function_judge(function, rows, format, **how)
+    if function is None:
+        return None
+    return function_judge(function, rows, format, **trial_arguments)
 
 
-def _opinion(judge: Reward) -> Reward:
-    """The reward but for what changes nothing of what it takes for right."""
+def _without_weight_and_format(judge: Reward) -> Reward:
+    """Return a copy whose fields that do not affect correctness are reset."""
     return dataclasses.replace(judge, weight=type(judge).weight, format=xml(), name="")
 
 
 def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What `right_by` takes for right in these rows: what is not the judge's default, and where it has no opinion.
+    """Return a phrase for the answers that `right_by` counts as correct in these rows.
+
+    It shows the settings of the judge that are not defaults, and for how many questions the judge
+    has no opinion.
 
     >>> from grpo_nb.rewards import multiple_choice
-    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": ""}])
-    'what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness() does'
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}])
+    'what multiple_choice() pays in full'
     """
     if isinstance(judge, FunctionJudge):
         if judge.by_question:
@@ -286,15 +312,19 @@ def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
                 f"what {judge.name}() scores as high as the gold answer of the same question "
                 f"in the format ({lowest:g} to {judge.full_score:g})"
             )
-        blind = "; a wrong answer gets as much" if judge.tells_answers is False else ""
-        return (
-            f"what {judge.name}() scores with {judge.full_score:g} or more ({judge.reason}{blind})"
-        )
+        reason = judge.reason
+        if judge.tells_answers is False:
+            reason += "; a wrong answer gets as much"
+        return f"what {judge.name}() scores with {judge.full_score:g} or more ({reason})"
+    phrase = f"what {_without_weight_and_format(judge)!r} pays in full"
     scores = score(judge, [""] * len(rows), list(rows)).values[judge.__name__] if rows else []
-    said = f"what {_opinion(judge)!r} pays in full"
-    if unread := sum(map(math.isnan, scores)):
-        said += f", and where it has no opinion ({unread} of {len(rows)} questions) what correctness() does"
-    return said
+    missing = sum(map(math.isnan, scores))
+    if missing:
+        phrase += (
+            f", and where it has no opinion ({missing} of {len(rows)} questions) "
+            "what correctness() does"
+        )
+    return phrase
 
 
 def right_by(
@@ -306,16 +336,18 @@ def right_by(
     scored: Mapping[str, Any] | None = None,
     scores: Sequence[float] | None = None,
 ) -> list[bool]:
-    """Whether each completion is right: paid in full by the judge, else (or where it has none) the answer of its row.
+    """Return for each completion if it is correct.
 
-    The judge has no opinion where a gold answer is of a kind that it cannot read, and a function where it returns None.
+    A completion is correct if the judge gives it the full score. If the judge has no opinion,
+    `correctness()` decides. A reward has none if it cannot read the gold answer, and a function has
+    none if it returns None.
 
     Args:
         judge: From `answer_reward` or `choose_judge`.
         texts: The completions.
-        rows: The data row of each, with `answer`.
-        format: In which they were asked.
-        scored: For a function: completions, rows and token ids as a training hands them to rewards
+        rows: The data row of each completion, with `answer`.
+        format: The format in which the questions were asked.
+        scored: For a function: completions, rows and token ids as a training passes them to rewards
             (`generation.samples.as_scored`). The texts and rows if not given.
         scores: From `judge_scores` for the same completions, so that the judge is not called again.
     """
@@ -325,10 +357,10 @@ def right_by(
     if isinstance(judge, FunctionJudge):
         full_scores = [judge.full_score_of(row) - _ROUNDING for row in rows]
     columns = {name: [row.get(name) for row in rows] for name in ("answer", ACCEPTED)}
-    by_sameness = correctness(format=format)(completions=texts, **columns)
+    default_scores = correctness(format=format)(completions=texts, **columns)
     flags = []
-    for judged, full, same in zip(scores, full_scores, by_sameness, strict=True):
-        flags.append(same == 1.0 if math.isnan(judged) else judged >= full)
+    for own, full, default in zip(scores, full_scores, default_scores, strict=True):
+        flags.append(default == 1.0 if math.isnan(own) else own >= full)
     return flags
 
 
@@ -340,19 +372,19 @@ def judge_scores(
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the judge's score of each completion, NaN for no opinion; arguments as in `right_by`."""
+    """Return the judge's scores, NaN for no opinion. Arguments as in `right_by`."""
     if judge is None or not texts:
         return [math.nan] * len(texts)
     if isinstance(judge, FunctionJudge):
         return _function_scores(judge.function, **(scored or {"completions": texts, "rows": rows}))
-    asked = dataclasses.replace(judge, format=format)
-    return list(score(asked, texts, list(rows)).values[asked.__name__])
+    judge = dataclasses.replace(judge, format=format)
+    return list(score(judge, texts, list(rows)).values[judge.__name__])
 
 
 def judge_remarks(
     judge: Judge | None, scores: Sequence[float | None], rows: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return remarks on scores above the full score of a function, and on missing ones.
+    """Return remarks on a function's scores that are above the full score, or missing.
 
     >>> rows = [{"question": "1 + 1?", "answer": "2"}] * 2
     >>> judge = FunctionJudge(function=print, full_score=1.0, reason="its declared maximum")
@@ -362,22 +394,24 @@ def judge_remarks(
     if not isinstance(judge, FunctionJudge):
         return []
     remarks = []
-    name, count = judge.name, len(scores)
-    missing = sum(score_of_answer is None for score_of_answer in scores)
+    missing = 0
+    above = []
+    for own, row in zip(scores, rows, strict=True):
+        if own is None:
+            missing += 1
+        elif own > judge.full_score_of(row) + _ROUNDING:
+            above.append(own)
+    name = judge.name
     if missing:
         remarks.append(
-            f"{name}() returned None for {missing} of {count} answers: there correctness() decides."
+            f"{name}() returned None for {missing} of {len(scores)} answers: "
+            "there correctness() decides."
         )
-    above = []
-    for score_of_answer, row in zip(scores, rows, strict=True):
-        limit = judge.full_score_of(row) + _ROUNDING
-        if score_of_answer is not None and score_of_answer > limit:
-            above.append(score_of_answer)
     if above:
         remarks.append(
-            f"{name}() gave {len(above)} of {count} answers more than what counts as correct here, "
-            f"up to {max(above):g}: if only its full score is to count, set its attribute, such as "
-            f"{name}.range = (0, {max(above):g})."
+            f"{name}() gave {len(above)} of {len(scores)} answers more than what counts as correct "
+            f"here, up to {max(above):g}: if only its full score is to count, set its attribute, "
+            f"such as {name}.range = (0, {max(above):g})."
         )
     return remarks
 
@@ -389,14 +423,15 @@ def right_anywhere(
     format: AnswerFormat,
     is_right: Sequence[bool],
 ) -> list[bool] | None:
-    """Return for each completion if the right answer is its last candidate, in the format or not; None if unknown.
+    """Return for each completion if its last candidate is correct, in the format or not.
 
-    The candidate of `grpo_nb.scoring.candidates` is compared by the same judge. An answer that is right where the format has
-    it is the last candidate of its completion. Nothing is known of a judge that does not compare with gold answers.
+    The last candidate of `grpo_nb.scoring.candidates` is given to the same judge. An answer that is
+    correct in the format is the last candidate of its completion. Returns None for a judge that
+    does not compare with gold answers.
 
     Args:
         judge, texts, rows, format: As in `right_by`.
-        is_right: What `right_by` returned for them.
+        is_right: Result of `right_by` for the same completions.
     """
     if not has_candidates(judge):
         return None
@@ -408,9 +443,11 @@ def right_anywhere(
             continue
         for gold in _golds(judge, row):
             kind = _candidate_kind(judge, gold, row, labels)
-            found = last_candidate(text, gold, row=row, format=format, labels=labels, kind=kind)
-            places += [place] * len(found)
-            readings += found
+            candidates = last_candidate(
+                text, gold, row=row, format=format, labels=labels, kind=kind
+            )
+            places += [place] * len(candidates)
+            readings += candidates
     flags = list(is_right)
     verdicts = right_by(judge, readings, [rows[place] for place in places], bare())
     for place, verdict in zip(places, verdicts, strict=True):
@@ -419,28 +456,32 @@ def right_anywhere(
 
 
 def has_candidates(judge: Judge | None) -> bool:
-    """Return True if the judge compares an answer with a gold answer, so that a candidate can be given to it."""
+    """Return True if the judge compares answers with gold answers."""
     return judge is None or (isinstance(judge, SlotReward) and not isinstance(judge, regex_answer))
 
 
 def anywhere_in_words(
     judge: Judge | None, rows: Sequence[Mapping[str, Any]], format: AnswerFormat
 ) -> str:
-    """Say how `right_anywhere` finds an answer in these rows, or why it finds none.
+    """Return a phrase for how `right_anywhere` finds an answer in these rows, or why it does not.
 
-    >>> anywhere_in_words(None, [{"question": "1 + 1?", "answer": "2"}], xml())
-    'the last number in the text, compared in the same way; a question repeated word for word is not searched'
+    >>> words = anywhere_in_words(None, [{"question": "1 + 1?", "answer": "2"}], xml())
+    >>> words.partition(";")[0]
+    'the last number in the text, compared in the same way'
     """
     if isinstance(judge, FunctionJudge):
         return f"not measured, because {judge.name}() does not say where it reads the answer"
     if not has_candidates(judge):
-        return f"not measured, because {judge.__name__} matches a pattern and has no gold answer to search for"
+        return (
+            f"not measured, because {judge.__name__} matches a pattern "
+            "and has no gold answer to search for"
+        )
     labels = labels_of([str(row.get("answer", "")) for row in rows], format)
-    kinds_found: dict[CandidateKind, None] = {}
+    kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
         for gold in _golds(judge, row):
-            kinds_found[_candidate_kind(judge, gold, row, labels)] = None
-    searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_found)
+            kinds_in_rows.add(_candidate_kind(judge, gold, row, labels))
+    searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
     return (
         f"{searched or 'the last words'} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
@@ -466,19 +507,23 @@ def _function_scores(
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
 ) -> list[float]:
-    """Return a function's scores, and leave what it remembers as it was: judging is no step of a training."""
+    """Return a function's scores, and restore its memory: judging is not a step of a training."""
     has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
     memory = copy.deepcopy(function.state_dict()) if has_memory else None
     state = None
     if not isinstance(function, Reward):
-        # As in the trial before a training: a reward that learns from each training call learns nothing from this one.
-        state = types.SimpleNamespace(
-            global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[]
-        )
+        # As in the trial before a training, so that a reward that learns from calls learns nothing.
+        state = first_step_state()
         state.is_trial = True
-    how = {"completion_ids": completion_ids, "tokenizer": tokenizer, "trainer_state": state}
     try:
-        scores = score(function, completions, list(rows), **how)
+        scores = score(
+            function,
+            completions,
+            list(rows),
+            completion_ids=completion_ids,
+            tokenizer=tokenizer,
+            trainer_state=state,
+        )
     finally:
         if has_memory:
             function.load_state_dict(memory)

@@ -1,9 +1,9 @@
-"""Reward functions outside a trainer: what TRL would make of these completions, as a table, without training.
+"""Score completions with reward functions as TRL would, without a trainer.
 
-`score` calls each reward as `GRPOTrainer._calculate_rewards` of trl 1.15 does, `group_advantages` is that trainer's
-formula, and `reweight` answers "what if this reward weighed more". Not covered: reward models given to TRL as
-torch modules or Hub ids, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from
-the totals.
+`score` calls each reward as `GRPOTrainer._calculate_rewards` of trl 1.15 does. `group_advantages`
+is that trainer's formula. `reweight` shows what other weights would change. Two features of TRL are
+not covered: reward models, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages
+do not follow from the totals.
 """
 
 from __future__ import annotations
@@ -34,70 +34,77 @@ if TYPE_CHECKING:
     import pandas
 
 ScaleRewards = Literal["group", "batch", "none"] | bool
+# TRL adds this to the standard deviation, so that it never divides by zero.
+_EPSILON = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Scores(Shown):
-    """What each reward says of each completion, and the totals GRPO would work on. Shows itself as a table."""
+    """The score of each reward for each completion, and the totals. Shows itself as a table."""
 
     completions: tuple[str, ...]
-    """The text of each completion."""
+    """Text of each completion."""
     values: Mapping[str, tuple[float, ...]]
-    """Each reward's scores by name, unweighted; NaN where it gave None, or failed."""
+    """Scores by the name of the reward, before weights; NaN for None and for a failure."""
     weights: Mapping[str, float]
     errors: tuple[RewardError, ...] = ()
-    """With `on_error="record"`: what failed, with its row."""
+    """Failures with their rows, if `on_error="record"`."""
 
     def __len__(self) -> int:
         return len(self.completions)
 
     @property
     def totals(self) -> tuple[float, ...]:
-        """Weighted sum for each completion, without the rewards that gave None.
+        """Weighted sum for each completion, without the rewards that returned None.
 
-        NaN where every reward gave None, which TRL leaves out of its group, and where a reward failed, as nobody knows then.
+        The total is NaN if every reward returned None; TRL leaves such a completion out of its
+        group. It is also NaN if a reward failed, because the total is unknown then.
         """
-        failed = {error.row for error in self.errors}
-        weighed = (
-            [self.weights[name] * score for score in scores] for name, scores in self.values.items()
-        )
+        failed_rows = {error.row for error in self.errors}
         totals = []
-        for i, row in enumerate(zip(*weighed, strict=True)):
-            known = [part for part in row if not math.isnan(part)]
-            totals.append(sum(known) if known and not failed & {i, None} else math.nan)
+        for place in range(len(self)):
+            parts = []
+            for name, scores in self.values.items():
+                part = self.weights[name] * scores[place]
+                if not math.isnan(part):
+                    parts.append(part)
+            # A failure without a row is one of the whole batch.
+            is_unknown = place in failed_rows or None in failed_rows
+            totals.append(sum(parts) if parts and not is_unknown else math.nan)
         return tuple(totals)
 
     def advantages(
         self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group"
     ) -> list[float]:
-        """Return `group_advantages` of the totals; all completions are one group if `num_generations` is not given."""
+        """Return `group_advantages` of the totals.
+
+        Args:
+            num_generations: Size of a group; all completions are one group if not given.
+            scale_rewards: As in `GRPOConfig`.
+        """
         return group_advantages(
             self.totals, num_generations or len(self), scale_rewards=scale_rewards
         )
 
     @property
     def table(self) -> pandas.DataFrame:
-        """One row per completion: its text, each reward's score, the total."""
+        """Table with one row per completion: its text, the score of each reward, the total."""
         import pandas
 
-        # pyarrow cannot hold a lone surrogate.
-        rows = zip(
-            map(displayable, self.completions), *self.values.values(), self.totals, strict=True
-        )
+        # pyarrow cannot store a lone surrogate.
+        texts = [displayable(text) for text in self.completions]
+        rows = zip(texts, *self.values.values(), self.totals, strict=True)
         return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
-        rows = [
-            (
-                *map(as_score, row),
-                Html(
-                    shorten(repr(text), 80),
-                    f"<div style='white-space:pre-wrap'>{escaped(shorten(text, 400))}</div>",
-                ),
+        rows = []
+        for text, *scores in zip(self.completions, *self.values.values(), self.totals, strict=True):
+            excerpt_html = escaped(shorten(text, 400))
+            cell = Html(
+                shorten(repr(text), 80), f"<div style='white-space:pre-wrap'>{excerpt_html}</div>"
             )
-            for text, *row in zip(self.completions, *self.values.values(), self.totals, strict=True)
-        ]
+            rows.append((*map(as_score, scores), cell))
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
         if self.errors:
             yield "Failed:"
@@ -116,27 +123,31 @@ def score(
     trainer_state: Any = None,
     on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
-    """Score completions with reward functions as trl 1.15 calls them, sync or async, without a trainer.
+    """Score completions with reward functions, sync or async, as trl 1.15 calls them.
 
-    All rewards see the same lists, as in the trainer: what one of them changes, the next one sees. They are copies, so nothing
-    of yours changes.
+    All rewards get the same lists, as in the trainer: a change that one reward makes is visible to
+    the next one. The lists are copies, so your own data does not change.
 
     Args:
         rewards: One or more reward functions.
-        completions: Strings or chat messages. Where the prompts are chat messages, strings become messages, as TRL makes them.
-        rows: The data row of each completion, or one row for all (a group). The rewards get its columns, and `prompt` as
-            `prompts`.
-        prompts: If the rows hold none.
-        completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`. None where neither is given.
-        tokenizer: Makes `completion_ids` from the completions.
-        weights: By name; those the rewards carry (1.0 for a plain function) where not given.
-        trainer_state: For rewards that look at training progress. Without it plain functions see the first step.
-        on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
-            lists what failed in `errors`.
+        completions: Strings or chat messages. If the prompts are chat messages, strings become
+            messages, as TRL makes them.
+        rows: The data row of each completion, or one row for all (a group). The rewards get its
+            columns, and `prompt` as `prompts`.
+        prompts: The prompts, if the rows have none.
+        completion_ids: Token ids, for rewards that count tokens.
+        tokenizer: Makes `completion_ids` from the completions if these are not given.
+        weights: Weights by name; the rewards' own (1.0 for a plain function) for other names.
+        trainer_state: For rewards that read the training progress. Without it, plain functions get
+            the state of the first step.
+        on_error: `"raise"` stops at the first reward that fails and names the row. `"record"`
+            scores the rest and lists the failures in `errors`.
 
     Raises:
-        RewardError: A reward raised, or returned what TRL cannot take (only with `on_error="raise"`).
-        ValueError: Two rewards of the same name, a reward that is no function, or rows that do not fit the completions.
+        RewardError: A reward raised, or returned something that TRL cannot use, and `on_error` is
+            `"raise"`.
+        ValueError: Two rewards of the same name, a reward that is not a function, or rows that do
+            not fit the completions.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
@@ -147,11 +158,16 @@ def score(
     require("gn.score(rewards, completions, rows)", rewards=rewards, completions=completions)
     rewards = base.reward_list(rewards)
     weights = base.changed_weights(base.weights_by_name(rewards), weights or {})
-    ids = {"completion_ids": completion_ids, "tokenizer": tokenizer}
-    batch = copy.deepcopy(
-        make_batch(completions, rows, prompts=prompts, trainer_state=trainer_state, **ids)
+    batch = make_batch(
+        completions,
+        rows,
+        prompts=prompts,
+        completion_ids=completion_ids,
+        tokenizer=tokenizer,
+        trainer_state=trainer_state,
     )
-    texts = tuple(map(completion_text, batch.completions))
+    batch = copy.deepcopy(batch)
+    texts = tuple(completion_text(completion) for completion in batch.completions)
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
     # TRL runs the sync rewards first, then awaits the async ones.
@@ -159,9 +175,8 @@ def score(
         name = reward_name(reward)
         try:
             values[name] = _finite_floats(call_reward(reward, batch), len(batch))
-        except (
-            EnvironmentProblem
-        ):  # a judge without its server: row by row it would only take longer
+        except EnvironmentProblem:
+            # A judge without its server would fail on each row as well, only more slowly.
             raise
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
@@ -173,12 +188,15 @@ def score(
 
 
 def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
-    """The scores of a batch; what TRL would take without a word and every total and advantage would suffer from is an error."""
+    """Return the scores of a batch as floats, and refuse NaN and infinity.
+
+    TRL takes both without a warning, and then no total or advantage of the group is a number.
+    """
     scores = to_floats(output, count)
     for value, score in zip(output, scores, strict=True):
         if value is not None and not math.isfinite(score):
             raise ValueError(
-                f"a score is {value!r}; it must be a finite number, or None where there is no score"
+                f"a score is {value!r}; it must be a finite number, or None for no score"
             )
     return tuple(scores)
 
@@ -186,15 +204,16 @@ def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
 def _score_rows(
     reward: RewardFunction, batch: Batch, texts: Sequence[str], batch_error: Exception
 ) -> tuple[tuple[float, ...], list[RewardError]]:
-    """After a batch has failed: each row on its own, to name the one that did it. Scores NaN where it fails."""
-    name, scores, failures = reward_name(reward), [], []
-    for i in range(len(batch)):
-        alone = batch.select([i])
+    """Score each row of a failed batch on its own, to name the rows that fail. They score NaN."""
+    name = reward_name(reward)
+    scores: list[float] = []
+    failures: list[RewardError] = []
+    for place, text in enumerate(texts):
         try:
-            scores += _finite_floats(call_reward(reward, alone), 1)
+            scores += _finite_floats(call_reward(reward, batch.select([place])), 1)
         except Exception as error:
             scores.append(math.nan)
-            failures.append(RewardError(name, i, in_line(texts[i], 160), error))
+            failures.append(RewardError(name, place, in_line(text, 160), error))
     if not failures:
         return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures
@@ -205,28 +224,32 @@ def group_advantages(
 ) -> list[float]:
     """Return the advantage of each completion within its group, by the formula of trl 1.15.
 
-    (total - mean of its group) / (std + 1e-4), with Bessel's correction. `"group"` takes the std of the group, `"batch"`
-    that of all totals (arXiv:2508.08221), `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and None totals are
-    left out of mean and std, and get 0. Computed in float64, where TRL uses float32.
+    The advantage is (total - mean of the group) / (std + 1e-4), with Bessel's correction. `"group"`
+    takes the std of the group, `"batch"` that of all totals (arXiv:2508.08221), and `"none"` does
+    not divide (Dr. GRPO, arXiv:2503.20783). NaN and None are left out of mean and std and get the
+    advantage 0. The numbers are computed in float64; TRL uses float32.
 
     Args:
         totals: Weighted totals, the completions of a group next to each other.
         num_generations: Size of a group.
-        scale_rewards: As in `GRPOConfig`, where True is `"group"` and False is `"none"`.
+        scale_rewards: As in `GRPOConfig`; True is `"group"` and False is `"none"`.
 
     Raises:
-        ValueError: Totals that do not divide into groups, or an unknown `scale_rewards`.
+        ValueError: Totals that cannot be divided into groups, or an unknown `scale_rewards`.
 
     >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
     [1.5, -0.5, -0.5, -0.5]
     """
-    scale = {True: "group", False: "none"}.get(scale_rewards, scale_rewards)  # type: ignore[call-overload]
+    scale = scale_rewards
+    if isinstance(scale_rewards, bool):
+        scale = "group" if scale_rewards else "none"
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
     values = [math.nan if total is None else float(total) for total in totals]
     if num_generations < 1 or not values or len(values) % num_generations:
         raise ValueError(
-            f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}."
+            f"{len(values)} totals cannot be divided into groups of "
+            f"num_generations = {num_generations}."
         )
     advantages = []
     batch_std = _std(values)
@@ -234,37 +257,42 @@ def group_advantages(
         group = values[start : start + num_generations]
         mean = _mean([value for value in group if not math.isnan(value)])
         std = _std(group) if scale == "group" else batch_std
-        scaled = [
-            (value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group
-        ]
-        # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
-        advantages += [
-            0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled
-        ]
+        for value in group:
+            advantage = value - mean
+            if scale != "none":
+                advantage /= std + _EPSILON
+            # As torch.nan_to_num: a completion without a score changes nothing, and an infinite
+            # advantage becomes the largest float32.
+            if math.isnan(advantage):
+                advantage = 0.0
+            advantages.append(min(max(advantage, -FLOAT32_MAX), FLOAT32_MAX))
     return advantages
 
 
-def _mean(known: Sequence[float]) -> float:
-    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
-    return sum(known) / len(known) if known else math.nan
+def _mean(values: Sequence[float]) -> float:
+    # sum and not fsum: for inf - inf fsum raises, and a tensor has NaN.
+    return sum(values) / len(values) if values else math.nan
 
 
 def _std(values: Sequence[float]) -> float:
-    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
+    """Return the standard deviation as trl's `nanstd`: NaN for fewer than two values."""
     known = [value for value in values if not math.isnan(value)]
+    if len(known) < 2:
+        return math.nan
     mean = _mean(known)
     squares = sum((value - mean) ** 2 for value in known)
-    return math.sqrt(squares / (len(known) - 1)) if len(known) > 1 else math.nan
+    return math.sqrt(squares / (len(known) - 1))
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
-    """Return the same scores under other weights: what the totals and advantages would have been. Nothing is called again.
+    """Return the same scores with other weights. No reward is called again.
 
     Raises:
-        ValueError: A name that is no reward of `scores`, or a weight that is not finite.
+        ValueError: A name that is not a reward of `scores`, or a weight that is not finite.
 
     >>> from grpo_nb.rewards import correctness
-    >>> reweight(score(correctness(), ["<answer>7</answer>"], {"answer": "7"}), {"correctness": 5.0}).totals
+    >>> scores = score(correctness(), ["<answer>7</answer>"], {"answer": "7"})
+    >>> reweight(scores, {"correctness": 5.0}).totals
     (5.0,)
     """
     return dataclasses.replace(scores, weights=base.changed_weights(scores.weights, weights))

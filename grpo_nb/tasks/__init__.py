@@ -1,11 +1,12 @@
-"""Questions, their gold answers and the form of an answer.
+"""Questions, their gold answers, answer formats and tools.
 
-Not here: what an answer is worth (`rewards`), and the sets that people compare models on (`evaluation`).
+`rewards` scores answers, and `evaluation` has the sets that people compare models on.
 """
 
 from grpo_nb.tasks.answers import Answers, is_same_answer, is_same_json, read_json
+from grpo_nb.tasks.arithmetic import ARITHMETIC_LEVELS
 from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, hashes, think_answer, xml
-from grpo_nb.tasks.load import ARITHMETIC_LEVELS, load_task
+from grpo_nb.tasks.load import load_task
 from grpo_nb.tasks.numbers import read_number
 from grpo_nb.tasks.task import Task

@@ -1,8 +1,23 @@
-"""Check that a tokenizer can render prompts, and count their tokens as a training sees them."""
+"""Fit prompts to a tokenizer's chat template, and count their tokens.
 
+Some templates, such as Gemma 2's, have no system role. For these, the system prompt becomes the
+start of the first user message.
+"""
+
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+# Roles of messages that instruct the model. OpenAI's newer models call it "developer".
+INSTRUCTS = ("system", "developer")
+NO_SYSTEM_ROLE = (
+    "the model's chat template has no system role, so the system prompt stands at the start of the "
+    "first user message"
+)
+_MARK = "system-role-check"
+# A policy explores longer texts than the known right ones, so leave it half as much room again.
+_ROOM = 1.5
 
 
 def require_tokenizer(
@@ -60,3 +75,67 @@ def prompt_lengths(
             "system prompt into the first user message."
         ) from error
     return [len(token_ids) for token_ids in encoded["input_ids"]]
+
+
+def too_long_to_end(texts: Sequence[str], tokenizer: Any, limit: int) -> list[str]:
+    """Return a note if some of these right completions could not end within `limit` tokens."""
+    token_ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    lengths = [len(ids) for ids in token_ids]
+    # A completion also needs one token for its end.
+    too_long = sum(length >= limit for length in lengths)
+    if not too_long:
+        return []
+    needed = 16 * math.ceil(_ROOM * max(lengths) / 16)
+    return [
+        f"max_completion_length = {limit} tokens is too few for {too_long} of {len(texts)} right "
+        "completions, the answers without any reasoning or the example's reply: up to "
+        f"{max(lengths) + 1} tokens. Before the model is loaded: settings = "
+        f"settings.replace(max_completion_length={needed})"
+    ]
+
+
+def is_system_role_lost(
+    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> bool:
+    """Say whether the chat template refuses a system message, or leaves it out silently."""
+    from jinja2 import TemplateError
+
+    require_tokenizer(tokenizer, chat_template_kwargs)
+    turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+        )
+    except TemplateError:
+        return True
+    return _MARK not in rendered
+
+
+def fit_to_template(
+    prompts: Iterable[Sequence[Mapping[str, Any]]],
+    tokenizer: Any,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Return prompts that the chat template can render: without a system role if it has none."""
+    prompts = list(prompts)
+    has_system = any(turn["role"] in INSTRUCTS for prompt in prompts for turn in prompt[:1])
+    if has_system and is_system_role_lost(tokenizer, chat_template_kwargs):
+        return [merge_system_turn(prompt) for prompt in prompts]
+    return prompts
+
+
+def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return chat messages whose first user message begins with the system message.
+
+    Gemma 3's own template joins the two with an empty line.
+
+    >>> system = {"role": "system", "content": "Be brief."}
+    >>> merge_system_turn([system, {"role": "user", "content": "Why?"}])
+    [{'role': 'user', 'content': 'Be brief.\\n\\nWhy?'}]
+    """
+    system = [turn["content"] for turn in turns if turn["role"] in INSTRUCTS]
+    merged = [dict(turn) for turn in turns if turn["role"] not in INSTRUCTS]
+    first = next((turn for turn in merged if turn["role"] == "user"), None)
+    if first is not None and system:
+        first["content"] = "\n\n".join([*system, first["content"]])
+    return merged

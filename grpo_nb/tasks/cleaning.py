@@ -1,4 +1,4 @@
-"""From rows as they are to questions with an answer: which columns play the parts, and which rows are left out and why."""
+"""Clean rows: find their questions and answers, and leave out what cannot be trained on."""
 
 import json
 import numbers
@@ -6,46 +6,53 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from itertools import product
+from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import did_you_mean, displayable, shorten
-from grpo_nb.tasks.answers import Kind, is_same_answer, read_json
+from grpo_nb.tasks.answers import Kind, is_same_answer
+from grpo_nb.tasks.chat_template import INSTRUCTS
+from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.numbers import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
-    as_letter,
+    Options,
+    choose_reading,
     options_in,
-    read_list,
     unshown_options,
 )
 from grpo_nb.tasks.read_rows import Rows
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-Contradictory = Literal["ask", "drop", "first"]
+OnConflict = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
 RowFilter = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 ACCEPTED = "accepted_answers"
-"""The column with all right answers of a row, where the source gives several; `answer` is the first of them."""
-# TRL 1.15 passes these names to rewards itself, drops them, or takes their column for images (grpo_trainer.py, lines 1542
-# and 2326); a method has `self`.
-_TAKEN = frozenset((
-    "prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments",
-    "image", "images", "self",
-))  # fmt: skip
-INSTRUCTS = ("system", "developer")
+"""Column with all right answers of a row, if the source gives several; `answer` is the first."""
+# TRL 1.15 passes these names to rewards itself, drops them, or takes their column for images
+# (grpo_trainer.py, lines 1542 and 2326); a method has `self`.
+TAKEN_NAMES = frozenset(
+    {
+        "prompts",
+        "completion",
+        "completions",
+        "completion_ids",
+        "trainer_state",
+        "log_extra",
+        "log_metric",
+        "environments",
+        "image",
+        "images",
+        "self",
+    }
+)
 _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
-_CHATS = ("messages", "conversations")
-_SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
-_SOLVED = re.compile(
-    r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*"
-)  # as in GSM8K
-# How people call these columns; only ever proposed, never taken.
-_USUAL = {
-    "question": (
+# An answer with its solution, as in GSM8K. The last #### is the one before the answer.
+_SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
+# Common names of these columns. An error proposes them; they are never taken unasked.
+_USUAL_NAMES = {
+    "question": [
         "question",
         "problem",
         "prompt",
@@ -55,8 +62,8 @@ _USUAL = {
         "text",
         "review",
         "sentence",
-    ),
-    "answer": (
+    ],
+    "answer": [
         "answer",
         "label",
         "target",
@@ -66,185 +73,275 @@ _USUAL = {
         "response",
         "category",
         "class",
-    ),
+    ],
 }
+
+
+class Item(NamedTuple):
+    """A row that can be used."""
+
+    number: int
+    """Place in the source, from 0."""
+    row: Mapping[str, Any]
+    parts: dict[str, Any]
+    """Question and answer, the row's own prompt if there is one, and the other columns."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The way to read the answers of a column. All rows decide together."""
+
+    has_aliases: bool = False
+    """A list of texts holds several answers, any of which is right."""
+    is_after_hashes: bool = False
+    """The answer follows ####, as in GSM8K."""
+    options: OptionReading | None = None
+    """The way in which an answer names an option."""
 
 
 @dataclass
 class Cleaned:
-    """Rows with `question`, `answer`, and `prompt` where the source has its own; what was left out, with one row of each."""
+    """Rows with `question` and `answer`, and a report on what was left out or changed."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> how many rows."""
+    """Number of rows left out, by reason."""
     examples: dict[str, str] = field(default_factory=dict)
-    """Reason -> one of them, with the number of its row."""
+    """One of these rows, by reason."""
     notes: list[str] = field(default_factory=list)
+    """Sentences on what was changed, and what to check."""
     used: Mapping[str, list[str]] = field(default_factory=dict)
-    """Part -> its columns."""
-    reading: "_Reading" = field(default_factory=lambda: _Reading())
-    """How answers were read."""
+    """The columns of each part."""
+    reading: Reading = Reading()
 
     def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
-        """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
+        """Count a row under a reason, and keep the cells of the first one as an example."""
         self.left_out[reason] += 1
-        cells = ", ".join(
-            f"{name}={shorten(repr(_cell(row, name)), 80)}"
-            for names in self.used.values()
-            for name in names
-        )
-        self.examples.setdefault(reason, f"row {number}: {cells}")
+        names = [name for names in self.used.values() for name in names]
+        cells = [f"{name}={shorten(repr(_cell(row, name)), 80)}" for name in names]
+        self.examples.setdefault(reason, f"row {number}: {', '.join(cells)}")
 
     @property
     def sentence(self) -> str:
-        """What was left out, in one line."""
-        return "; ".join(
-            f"{count} {reason} ({self.examples[reason]})" for reason, count in self.left_out.items()
-        )
-
-
-class _Item(NamedTuple):
-    """A row that can be used."""
-
-    number: int
-    row: Mapping[str, Any]
-    parts: dict[str, Any]
-    """Question, answer, and prompt where it has its own."""
+        """The rows left out, in one line."""
+        reasons = [f"{n} {reason} ({self.examples[reason]})" for reason, n in self.left_out.items()]
+        return "; ".join(reasons)
 
 
 class _LeftOut(Exception):
-    """Why a row cannot be used."""
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How the answers of a whole column are read, decided over all rows; a test split of one's own is read alike."""
-
-    has_aliases: bool = False
-    """A list of texts holds several answers, any of which is right."""
-    is_list_in_text: bool = False
-    """Lists of gold answers stand in cells as text, as in a CSV: `['Paris', 'City of Paris']`."""
-    options: OptionReading | None = None
-    """How an answer names one of the options."""
-    is_after_hashes: bool = False
-    """Answers are what stands after ####, as in GSM8K."""
+    """The reason why a row cannot be used."""
 
 
 def clean(
     read: Rows,
     columns: Columns | None = None,
-    contradictory: Contradictory = "ask",
+    on_conflict: OnConflict = "ask",
     filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
-    like: Cleaned | None = None,
+    like: Reading | None = None,
 ) -> Cleaned:
-    """Find question and answer of each row, and leave out what cannot be trained on.
+    """Find question and answer of each row, and leave out the rows that cannot be trained on.
 
     Args:
-        read: What `read_rows` gave.
-        columns: Part -> column; of a question also several, which stand one below the other.
-        contradictory: What to do with a question that stands there with different answers, as `is_same_answer` tells them
-            apart: `ask` raises, `drop` leaves out all of them, `first` keeps the first.
-        filter: Of a row, whether it stays.
-        kind: The kind of answers, if it was given: with `json`, a list is one answer.
-        like: Rows that were read before, whose answers decide how these are read.
+        read: The result of `read_rows`.
+        columns: The column of each part; of a question also several, one below the other.
+        on_conflict: What to do with a question that has different answers: `ask` raises, `drop`
+            leaves out all of its rows, `first` keeps the first.
+        filter: Function of a row that says whether it stays.
+        kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
+        like: Reading of the training rows, to read held-out rows in the same way.
 
     Raises:
-        ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
+        ValueError: No rows, a part without a column, conflicting answers, or no row left.
     """
-    check_choice("contradictory", contradictory, get_args(Contradictory))
+    check_choice("on_conflict", on_conflict, get_args(OnConflict))
     if not read.rows:
         raise ValueError(
-            f"{read.place} has no rows: a task needs at least two, one to train on and one held out."
+            f"{read.place} has no rows: a task needs at least two, one to train on and one held "
+            "out."
         )
-    found = list(dict.fromkeys(name for row in read.rows for name in row))
-    used = _columns_of_parts(read, found, columns)
-    cleaned, items = Cleaned(notes=[*read.notes], used=used), []
-    kept = []
-    for number, row in enumerate(read.rows):
-        if filter is None or filter(dict(row)):
-            kept.append((number, row))
-        else:
-            cleaned.leave_out("that filter= leaves out", number, row)
-    reading = _reading_of([row for _, row in kept], used, kind)
-    if like is not None:
-        has_aliases = like.reading.has_aliases or reading.has_aliases
-        is_list_in_text = like.reading.is_list_in_text or reading.is_list_in_text
-        reading = replace(like.reading, has_aliases=has_aliases, is_list_in_text=is_list_in_text)
-    for number, row in kept:
+    names = list(dict.fromkeys(name for row in read.rows for name in row))
+    used = _choose_columns(read, names, columns)
+    cleaned = Cleaned(notes=[*read.notes], used=used)
+    selected = _select(read.rows, filter, cleaned)
+    cleaned.reading = _choose_answer_reading([row for _, row in selected], used, kind, like)
+    items = []
+    for number, row in selected:
         try:
-            items.append(_Item(number, row, _parts(row, used, reading)))
+            items.append(Item(number, row, _read_row(row, used, cleaned.reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
-    if items:
-        items, is_after_hashes = _without_solutions(items, reading, cleaned)
-        reading = replace(reading, is_after_hashes=is_after_hashes)
     if not items:
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
-    cleaned.reading = reading
-    cleaned.notes += _notes_on_answers(read.rows, items, used, reading)
-    if kind is None and all(map(_is_json_list, items)):
-        cleaned.notes.append(
-            "each answer is a list in JSON, and the model has to write all of it. If each entry alone is right, write "
-            'kind="text"'
-        )
-    items = _once(read.place, items, contradictory, cleaned)
-    _add_columns(found, items, cleaned)
+    cleaned.notes += _notes_on_answers(items, cleaned, kind)
+    if "question" in used:
+        cleaned.notes += unshown_options(read.rows, used["question"])
+    items = _merge_repeated(read.place, items, on_conflict, cleaned)
+    _add_other_columns(names, items, cleaned)
     cleaned.rows = [item.parts for item in items]
     return cleaned
 
 
-def _reading_of(
-    rows: Sequence[Mapping[str, Any]], used: Mapping[str, Sequence[str]], kind: Kind | None
-) -> _Reading:
-    """Decide how the answers of these rows are read."""
-    if "answer" not in used:
-        return _Reading()
+def _select(
+    rows: Sequence[Mapping[str, Any]], filter: RowFilter | None, cleaned: Cleaned
+) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the rows that the user's filter keeps, with their numbers."""
+    selected = []
+    for number, row in enumerate(rows):
+        if filter is None or filter(dict(row)):
+            selected.append((number, row))
+        else:
+            cleaned.leave_out("that filter= leaves out", number, row)
+    return selected
+
+
+# Which columns are used.
+
+
+def _choose_columns(
+    read: Rows, names: Sequence[str], columns: Columns | None
+) -> dict[str, list[str]]:
+    """Return the columns of each part, as the user maps them or as they are called.
+
+    Raises:
+        ValueError: An unknown part, or a part without its column, with a map to copy.
+    """
+    known = [*names, *_nested_names(read.rows)]
+    used = {}
+    for part, mapped in (columns or {}).items():
+        if part not in PARTS:
+            hint = did_you_mean(part, PARTS)
+            is_turned = isinstance(mapped, str) and mapped in PARTS
+            if is_turned and not hint.startswith("; did"):
+                turned = json.dumps({mapped: part}, ensure_ascii=False)
+                hint = f". The part comes first: columns={turned}"
+            raise ValueError(
+                f"columns= has the part {part!r}, which is none of {', '.join(PARTS)}{hint}"
+            )
+        used[part] = _column_names(part, mapped)
+    for part in PARTS:
+        if part not in used and part in names:
+            used[part] = [part]
+    needed = {} if "prompt" in used else {"question": ["question"]}
+    for part, part_names in {**needed, "answer": ["answer"], **used}.items():
+        if len(part_names) > 1 and part != "question":
+            raise ValueError(
+                f"columns= has {part_names} for the {part}. Only a question may be of several "
+                "columns."
+            )
+        missing = [name for name in part_names if name not in known]
+        if missing:
+            raise ValueError(
+                f"{read.place} has no column {missing[0]!r} for the {part}; it has "
+                f"{shorten(str(known), 1000)}. Map it: {_proposed_map(known, used)}"
+            )
+    return used
+
+
+def _column_names(part: str, mapped: Any) -> list[str]:
+    """Return the columns of a part as texts; a table without a header has numbers as names."""
+    names = [mapped] if isinstance(mapped, (str, int)) else mapped
+    if not isinstance(names, (list, tuple)) or not names or None in names:
+        raise ValueError(
+            f"columns= has {mapped!r} for the {part}. Write the name of a column: "
+            f'columns={{{json.dumps(part)}: "..."}}'
+        )
+    return [str(name) for name in names]
+
+
+def _nested_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of fields inside dicts, such as `ticket.body`."""
+    names: dict[str, None] = {}
+
+    def add_fields(value: Any, path: str) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                names[f"{path}.{key}"] = None
+                add_fields(inner, f"{path}.{key}")
+
+    for row in rows:
+        for name, value in row.items():
+            add_fields(value, name)
+    return [name for name in names if not rows or name not in rows[0]]
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a column, or of a nested field such as `ticket.body`; None if missing."""
+    value: Any = row
+    for key in [name] if name in row else name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    # A cell of pandas may hold an array or a number of numpy.
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _proposed_map(known: Sequence[str], used: Mapping[str, list[str]]) -> str:
+    """Return a map to copy, with usual names or, of two columns, the first as the question."""
+    proposed: dict[str, Any] = {}
+    if "messages" in known and "question" not in used:
+        proposed["prompt"] = "messages"
+    for part, words in _USUAL_NAMES.items():
+        if part == "question" and "prompt" in proposed:
+            continue
+        mapped = used.get(part, [])
+        is_known = all(name in known for name in mapped)
+        if part == "question" and len(mapped) > 1 and is_known:
+            proposed[part] = mapped
+            continue
+        free = [name for name in known if name not in proposed.values()]
+        similar = [name for word in words for name in free if word in name.casefold()]
+        proposed[part] = similar[0] if similar else "<column>"
+    if len(known) == 2:
+        free = [name for name in known if name not in proposed.values()]
+        for part, name in proposed.items():
+            proposed[part] = free.pop(0) if name == "<column>" else name
+    return f"columns={json.dumps(proposed, ensure_ascii=False)}"
+
+
+# How answers are read.
+
+
+def _choose_answer_reading(
+    rows: Sequence[Mapping[str, Any]],
+    used: Mapping[str, Sequence[str]],
+    kind: Kind | None,
+    like: Reading | None,
+) -> Reading:
+    """Decide how the answers of these rows are read; held-out rows like the training rows."""
     golds = [_cell(row, used["answer"][0]) for row in rows]
-    options = [options_in(_question_cells(row, used)) for row in rows]
+    texts = [str(gold).strip() for gold in golds if _is_there(gold)]
+    solved = sum(_SOLVED.fullmatch(text) is not None for text in texts)
+    has_aliases = _has_aliases(golds, kind)
+    most_solved = 2 * solved > len(texts)
+    if like is not None:
+        # Held-out answers without any #### are read as they are written.
+        most_solved = most_solved or (like.is_after_hashes and solved > 0)
+        has_aliases = has_aliases or like.has_aliases
+    is_after_hashes = most_solved and not has_aliases
+    if like is not None:
+        return replace(like, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
+    rows_options = [options_in(_question_cells(row, used)) for row in rows]
     pairs = [
-        (gold, held) for gold, held in zip(golds, options, strict=True) if held and _is_there(gold)
+        (gold, options)
+        for gold, options in zip(golds, rows_options, strict=True)
+        if options is not None and _is_there(gold)
     ]
-    is_list_in_text = not pairs and kind != "json" and _has_lists_in_text(golds, kind)
-    if is_list_in_text:
-        golds = [_listed(gold) for gold in golds]
-    return _Reading(
-        _has_aliases(golds, kind), is_list_in_text, OptionReading.of(pairs) if pairs else None
-    )
-
-
-def _listed(gold: Any) -> Any:
-    """Return the list of texts that a text cell holds; any other cell as it is."""
-    listed = read_list(gold) if isinstance(gold, str) else None
-    has_texts = isinstance(listed, list) and any(isinstance(entry, str) for entry in listed)
-    return listed if has_texts else gold
-
-
-def _is_json_list(item: _Item) -> bool:
-    answer = item.parts["answer"]
-    return ACCEPTED not in item.parts and _listed(answer) is not answer
-
-
-def _has_lists_in_text(golds: Sequence[Any], kind: Kind | None) -> bool:
-    """Say whether text cells hold lists of texts; where all cells are JSON, JSON is what the model is to write."""
-    texts = [gold for gold in golds if isinstance(gold, str) and gold.strip()]
-    has_lists = any(_listed(text) is not text for text in texts)
-    return has_lists and (kind is not None or not all(read_json(text)[1] for text in texts))
+    return Reading(has_aliases, is_after_hashes, choose_reading(pairs) if pairs else None)
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
-    """Say whether lists among the answers hold several right answers; lists of numbers alone are one answer in JSON."""
-    entries = [entry for gold in golds if isinstance(gold, (list, tuple)) for entry in gold]
-    if all(len(gold) == 1 for gold in golds if isinstance(gold, (list, tuple))):
-        return bool(entries) and kind != "json" and not isinstance(entries[0], (list, tuple, dict))
-    if (
-        not entries
-        or kind == "json"
-        or any(isinstance(entry, (list, tuple, dict)) for entry in entries)
-    ):
+    """Say whether lists among the answers hold several right answers.
+
+    Lists of numbers are one answer in JSON, unless each has one entry or `kind` is another one.
+    """
+    lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
+    entries = [entry for gold in lists for entry in gold]
+    if not entries or kind == "json":
         return False
-    return kind is not None or any(isinstance(entry, str) for entry in entries)
+    if any(isinstance(entry, (list, tuple, dict)) for entry in entries):
+        return False
+    is_one_each = all(len(gold) == 1 for gold in lists)
+    return is_one_each or kind is not None or any(isinstance(entry, str) for entry in entries)
 
 
 def _question_cells(
@@ -254,98 +351,256 @@ def _question_cells(
     return [(name, _cell(row, name)) for name in used.get("question", ())]
 
 
-def _without_solutions(
-    items: list[_Item], reading: _Reading, cleaned: Cleaned
-) -> tuple[list[_Item], bool]:
-    """Read the answers after ####, if most rows have them; leave out a row that then has none."""
-    solved = [_SOLVED.fullmatch(item.parts["answer"]) for item in items]
-    count = sum(match is not None for match in solved)
-    is_after_hashes = reading.is_after_hashes or 2 * count > len(items)
-    if not is_after_hashes or not count:
-        if count:
-            cleaned.notes.append(
-                f"{count} of {len(items)} answers contain ####; they are used as they are written"
-            )
-        return items, is_after_hashes
-    cleaned.notes.append(
-        "answers were read after ####; what stands before them is the column solution"
-    )
-    kept = []
-    for item, match in zip(items, solved, strict=True):
-        if match is not None:
-            item.parts.update(match.groupdict())
-            if ACCEPTED in item.parts:
-                matches = {one: _SOLVED.fullmatch(one) for one in item.parts[ACCEPTED]}
-                accepted = [match["answer"] if match else one for one, match in matches.items()]
-                item.parts[ACCEPTED] = list(dict.fromkeys(accepted))
-        elif read_number(item.parts["answer"]) is not None:
-            item.parts["solution"] = ""  # the answer without its solution
-        else:
-            cleaned.leave_out(
-                "whose answer has no #### where most rows have one", item.number, item.row
-            )
-            continue
-        kept.append(item)
-    return kept, True
+def _read_row(
+    row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: Reading
+) -> dict[str, Any]:
+    """Return question and answer of a row, and its own prompt if it has one.
+
+    Raises:
+        _LeftOut: With the reason why the row cannot be used.
+    """
+    parts: dict[str, Any] = {}
+    question = None
+    gold = _cell(row, used["answer"][0])
+    if "prompt" in used:
+        question = _cell(row, used["prompt"][0])
+        if isinstance(question, list):
+            parts["prompt"] = _read_chat(question)
+            question = _text_of_chat(parts["prompt"])
+    if "question" in used:
+        cells = _question_cells(row, used)
+        options = options_in(cells)
+        if options is not None:
+            gold = reading.options.letter_of(gold, options) if reading.options else None
+            if gold is None:
+                raise _LeftOut("whose answer is none of its options")
+        question = _joined(cells, options)
+    if reading.has_aliases and isinstance(gold, (list, tuple)):
+        accepted = [_as_text(entry, "answer").strip() for entry in gold if _is_there(entry)]
+        parts[ACCEPTED] = list(dict.fromkeys(accepted))
+        gold = accepted[0] if accepted else None
+    parts["question"] = _as_text(question, "question")
+    parts["answer"] = _as_text(gold, "answer").strip()
+    if reading.is_after_hashes:
+        parts |= _without_solution(parts["answer"])
+    return parts
 
 
-def _notes_on_answers(
-    rows: Sequence[Mapping[str, Any]],
-    items: Sequence[_Item],
-    used: Mapping[str, Sequence[str]],
-    reading: _Reading,
-) -> list[str]:
-    """Return what to know about how the answers were read; rows without a list of answers get one of their own."""
+def _joined(cells: Sequence[tuple[str, Any]], options: Options | None) -> Any:
+    """Return the question: its columns one below the other, options behind their letters."""
+    option_columns = options.columns if options is not None else ()
+    (_, question), *more = [cell for cell in cells if cell[0] not in option_columns]
+    lines = []
+    for name, value in more:
+        if _is_there(value):
+            # A column whose name is one letter is an option.
+            lines.append(f"{name}) {value}" if len(name) == 1 else str(value))
+    for option in options.options if options is not None else ():
+        if _is_there(option.text):
+            lines.append(f"{option.letter}) {option.text}")
+    if not more and not lines:
+        return question
+    if _is_there(question):
+        lines.insert(0, str(question))
+    return "\n".join(lines)
+
+
+def _without_solution(answer: str) -> dict[str, str]:
+    """Return the answer after #### and the solution before it."""
+    match = _SOLVED.fullmatch(answer)
+    if match is not None:
+        return match.groupdict()
+    if read_number(answer) is not None:  # an answer without its solution
+        return {"answer": answer, "solution": ""}
+    raise _LeftOut("whose answer has no #### where most rows have one")
+
+
+def _is_there(value: Any) -> bool:
+    """Say whether a cell holds anything other than None, NaN or white space."""
+    is_nan = isinstance(value, float) and value != value
+    return value is not None and not is_nan and bool(str(value).strip())
+
+
+def _as_text(value: Any, part: str) -> str:
+    """Return a question or answer as text; an answer that is a dict or list as JSON."""
+    if not _is_there(value):
+        raise _LeftOut(f"with an empty {part}")
+    if isinstance(value, (dict, list)) and part == "answer":
+        return _as_json(value)
+    if not isinstance(value, (str, numbers.Number)):
+        raise _LeftOut(f"whose {part} is no text")
+    # pandas turns whole numbers in a column with an empty cell into floats.
+    is_whole_float = isinstance(value, float) and value.is_integer()
+    return displayable(str(int(value) if is_whole_float else value))
+
+
+def _as_json(value: Any) -> str:
+    return displayable(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _read_chat(turns: Sequence[Any]) -> list[dict[str, str]]:
+    """Return chat messages with `role` and `content` alone."""
+    chat = []
+    for turn in turns:
+        match turn:
+            case {"role": str(role), "content": str(content)} if role in _ROLES:
+                chat.append({"role": role, "content": displayable(content)})
+    if len(chat) < len(turns):
+        raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
+    last = chat[-1] if chat else {"role": "", "content": ""}
+    if last["role"] not in ("user", "tool") or not last["content"].strip():
+        raise _LeftOut("whose prompt does not end with what a user says")
+    return chat
+
+
+def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
+    """Return what a chat asks: the user's message or, after other messages, all of them.
+
+    The last message is not enough, because many chats end with the same "ok".
+    """
+    turns = [turn for turn in chat if turn["role"] not in INSTRUCTS]
+    if len(turns) == 1:
+        return turns[0]["content"]
+    return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+
+
+def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned, kind: Kind | None) -> list[str]:
+    """Return notes on how answers were read, and give each row its list of right answers."""
     notes = []
-    lists = sum(len(item.parts.get(ACCEPTED, ())) > 1 for item in items)
-    if reading.has_aliases and any(ACCEPTED in item.parts for item in items):
+    reading = cleaned.reading
+    answers = [item.parts["answer"] for item in items]
+    if reading.is_after_hashes:
+        notes.append("answers were read after ####; what stands before them is the column solution")
+    elif solved := sum(_SOLVED.fullmatch(answer) is not None for answer in answers):
+        notes.append(
+            f"{solved} of {len(items)} answers contain ####; they are used as they are written"
+        )
+    if any(ACCEPTED in item.parts for item in items):
+        several = sum(len(item.parts.get(ACCEPTED, ())) > 1 for item in items)
         for item in items:
             item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
         notes.append(
-            f"{lists} of {len(items)} rows have several answers: each is right (column {ACCEPTED!r}), the first is shown. "
-            'If a list is one answer, write kind="json"'
+            f"{several} of {len(items)} rows have several answers: each is right (column "
+            f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
         )
-    separated = [item.parts["answer"] for item in items if "|" in item.parts["answer"]]
-    if 2 * len(separated) > len(items) and not any("$" in answer for answer in separated):
-        notes.append(
-            f"{len(separated)} of {len(items)} answers contain |, such as {separated[0]!r:.60}. If it separates several right "
-            'answers, make them lists first: frame["answer"].str.split("|")'
-        )
+    notes += _notes_on_packed_answers(answers, kind)
     if reading.options is not None:
-        notes += reading.options.notes(used["answer"][0])
-    if "question" in used:
-        notes += unshown_options(rows, used["question"])
+        notes += reading.options.notes(cleaned.used["answer"][0])
     return notes
 
 
-def _add_columns(found: Sequence[str], items: Sequence[_Item], cleaned: Cleaned) -> None:
-    """Add the columns that play no part, renamed where their name is taken."""
-    renamed = [names[0] for names in cleaned.used.values() if len(names) == 1]
-    if unused := sorted({*PARTS}.intersection(found).difference(*cleaned.used.values())):
-        cleaned.notes.append(
-            f"the data's own {', '.join(map(repr, unused))} is not used: other columns take that part"
+def _notes_on_packed_answers(answers: Sequence[str], kind: Kind | None) -> list[str]:
+    """Return notes on texts that may hold several right answers: `['a', 'b']` or `a|b`."""
+    notes = []
+    if kind != "json":
+        lists = [answer for answer in answers if re.fullmatch(r"""\[\s*["'].*["']\s*\]""", answer)]
+        if lists:
+            notes.append(
+                f"{len(lists)} of {len(answers)} answers are a list written as text, such as "
+                f"{lists[0]!r:.60}, and the model has to write all of it. If each entry alone is "
+                'right, make them lists first: frame["answer"] = '
+                '[ast.literal_eval(x) if x[:1] == "[" else x for x in frame["answer"]]'
+            )
+    separated = [answer for answer in answers if "|" in answer]
+    # In LaTeX, | is an absolute value.
+    if 2 * len(separated) > len(answers) and not any("$" in answer for answer in separated):
+        notes.append(
+            f"{len(separated)} of {len(answers)} answers contain |, such as {separated[0]!r:.60}. "
+            "If it separates several right answers, make them lists first: "
+            'frame["answer"].str.split("|")'
         )
-    taken = _TAKEN | ({"solution"} if cleaned.reading.is_after_hashes else set())
-    if not all(map(_is_list_of_texts, (item.row.get(ACCEPTED) for item in items))):
-        taken |= {ACCEPTED}  # another meaning: rewards would take its values for right answers
-    for name in found:
+    return notes
+
+
+# Which rows are left out, and what is kept with a row.
+
+
+def _merge_repeated(
+    place: str, items: Sequence[Item], on_conflict: OnConflict, cleaned: Cleaned
+) -> list[Item]:
+    """Return the rows with each question once, whatever its white space.
+
+    Raises:
+        ValueError: A question has different answers, and `on_conflict` is `ask`.
+    """
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
+        words = " ".join(turn["content"] for turn in turns).split()
+        groups.setdefault(" ".join(words), []).append(item)
+    kept = []
+    for group in groups.values():
+        first, *others = group
+        repeated = [item for item in others if _share_an_answer(item.parts, first.parts)]
+        has_conflict = len(repeated) < len(others)
+        if has_conflict and on_conflict == "ask":
+            _raise_conflict(place, group)
+        if has_conflict and on_conflict == "drop":
+            others = group
+            repeated = []
+        else:
+            kept.append(first)
+        for item in others:
+            reason = "repeated" if item in repeated else "contradictory"
+            cleaned.leave_out(reason, item.number, item.row)
+    return kept
+
+
+def _raise_conflict(place: str, group: Sequence[Item]) -> None:
+    question = shorten(group[0].parts["question"], 120)
+    row_numbers = [item.number for item in group]
+    golds = list(dict.fromkeys(item.parts["answer"] for item in group))
+    raise ValueError(
+        f"{place}: rows {row_numbers[:4]} ask {question!r} with "
+        f'different answers, {golds}. on_conflict="drop" leaves such questions out, "first" keeps '
+        "the first. Where each is right, write one row with a list as its answer, such as "
+        '["Paris", "City of Paris"].'
+    )
+
+
+def _share_an_answer(parts: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Say whether two rows have a right answer in common."""
+    answers = parts.get(ACCEPTED, [parts["answer"]])
+    golds = other.get(ACCEPTED, [other["answer"]])
+    return any(is_same_answer(answer, gold) for answer, gold in product(answers, golds))
+
+
+def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
+    """Give each row the columns that are not used, renamed if their name is taken."""
+    mapped = [name for part_names in cleaned.used.values() for name in part_names]
+    renamed = [part_names[0] for part_names in cleaned.used.values() if len(part_names) == 1]
+    hidden = sorted({*PARTS}.intersection(names).difference(mapped))
+    if hidden:
+        cleaned.notes.append(
+            f"the data's own {', '.join(map(repr, hidden))} is not used: other columns take that "
+            "part"
+        )
+    taken = _taken_names(items, cleaned.reading)
+    for name in names:
         if name in PARTS or name in renamed:
             continue
-        column = _column(name, [item.row.get(name) for item in items], cleaned)
+        values = [item.row.get(name) for item in items]
+        if not can_store(values):
+            cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
+            values = [_written(value) for value in values]
         kept_as = name
-        while kept_as in taken or (kept_as != name and kept_as in found):
+        while kept_as in taken or (kept_as != name and kept_as in names):
             kept_as = f"source_{kept_as}"
         if kept_as != name:
-            why = (
-                f"the trainer uses the name {name!r} itself"
-                if name in _TAKEN
-                else "the answers have one of this name"
-                if name != ACCEPTED
-                else "a column of that name holds lists of right answers"
-            )
-            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {why}")
-        for item, value in zip(items, column, strict=True):
+            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {taken[name]}")
+        for item, value in zip(items, values, strict=True):
             item.parts.setdefault(kept_as, value)
+
+
+def _taken_names(items: Sequence[Item], reading: Reading) -> dict[str, str]:
+    """Return the names that a column cannot have, each with the reason."""
+    taken = {name: f"the trainer uses the name {name!r} itself" for name in TAKEN_NAMES}
+    if reading.is_after_hashes:
+        taken["solution"] = "the answers have one of this name"
+    if not all(_is_list_of_texts(item.row.get(ACCEPTED)) for item in items):
+        # Rewards would take other values for right answers.
+        taken[ACCEPTED] = "a column of that name holds lists of right answers"
+    return taken
 
 
 def _is_list_of_texts(value: Any) -> bool:
@@ -353,334 +608,8 @@ def _is_list_of_texts(value: Any) -> bool:
     return value is None or (is_list and all(isinstance(entry, str) for entry in value))
 
 
-def _columns_of_parts(
-    read: Rows, found: Sequence[str], columns: Columns | None
-) -> dict[str, list[str]]:
-    """Part -> its columns, from what was asked for and what is there.
-
-    Raises:
-        ValueError: An unknown part, or one without its column, with a map to copy.
-    """
-    place, fields = read.place, [*found, *_fields(read.rows)]
-    _require_parts(columns or {}, fields)
-    named = {part: _names_of(part, names) for part, names in (columns or {}).items()}
-    named |= {part: [part] for part in PARTS if part not in named and part in found}
-    chats = [name for name in _CHATS if name in found]
-    if chats and not {"question", "prompt"} & named.keys():
-        named["prompt"] = chats[:1]
-    needed = {} if "prompt" in named else {"question": ["question"]}
-    if (
-        named.get("prompt", [""])[0] not in _CHATS
-    ):  # of a chat, the last turn is the answer where no column is
-        needed["answer"] = ["answer"]
-    for part, names in {**needed, **named}.items():
-        missing = [name for name in names if name not in fields]
-        if missing or (len(names) != 1 and part != "question"):
-            told = f"{place} has no column {(missing or [names])[0]!r} for the {part}; it has {shorten(str(fields), 1000)}"
-            asked = {
-                part: names
-                for part, names in named.items()
-                if {*names} <= {*fields} and len(names) > 1
-            }
-            raise ValueError(
-                f"{told}. Only a question may be of several columns. Map it: {_proposed(fields, asked)}"
-            )
-    return named
-
-
-def _names_of(part: str, names: Any) -> list[str]:
-    """Return the columns of a part as texts; a table without a header has numbers as names."""
-    listed = [names] if isinstance(names, (str, int)) else names
-    if not isinstance(listed, (list, tuple)) or not listed or None in listed:
-        raise ValueError(
-            f'columns= has {names!r} for the {part}. Write the name of a column: columns={{{json.dumps(part)}: "..."}}'
-        )
-    return [str(name) for name in listed]
-
-
-def _require_parts(columns: Columns, fields: Sequence[str]) -> None:
-    """Refuse a map with a part that does not exist.
-
-    Raises:
-        ValueError: With the map turned round, where columns and parts changed places.
-    """
-    unknown = [part for part in columns if part not in PARTS]
-    if not unknown:
-        return
-    meant = did_you_mean(unknown[0], PARTS)
-    if all(isinstance(name, str) and name in PARTS for name in columns.values()) and {*columns} <= {
-        *fields
-    }:
-        turned = {part: name for name, part in columns.items()}
-        meant = f". The part comes first: columns={json.dumps(turned, ensure_ascii=False)}"
-    raise ValueError(
-        f"columns= has the part {unknown[0]!r}, which is none of {', '.join(PARTS)}{meant}"
-    )
-
-
-def _fields(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the fields inside of dicts, as `ticket.body`."""
-    names: dict[str, None] = {}
-
-    def add(value: Any, place: str) -> None:
-        if isinstance(value, Mapping):
-            for key, held in value.items():
-                names[f"{place}.{key}"] = None
-                add(held, f"{place}.{key}")
-
-    for row in rows:
-        for name, value in row.items():
-            add(value, name)
-    return [name for name in names if not any(name in row for row in rows[:1])]
-
-
-def _cell(row: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a column, or of a field inside of dicts: `ticket.body`; None where there is none."""
-    value: Any = row
-    for key in [name] if name in row else name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    # A cell of pandas may hold an array or a number of numpy.
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _proposed(found: Sequence[str], asked: Mapping[str, list[str]]) -> str:
-    """A map to copy: what was asked for and is there, the usual names, else of two columns the first as the question."""
-    proposed: dict[str, Any] = {}
-    for part, usual in _USUAL.items():
-        if part == "question" and part in asked:
-            proposed[part] = asked[part]
-            continue
-        called = [
-            name
-            for word in usual
-            for name in found
-            if word in name.casefold() and name not in proposed.values()
-        ]
-        proposed[part] = called[0] if called else "<column>"
-    if len(found) == 2 and "<column>" in proposed.values():
-        rest = [name for name in found if name not in proposed.values()]
-        proposed = {
-            part: rest.pop(0) if name == "<column>" else name for part, name in proposed.items()
-        }
-    return f"columns={json.dumps(proposed, ensure_ascii=False)}"
-
-
-def _parts(
-    row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: _Reading
-) -> dict[str, Any]:
-    """Question, answer, and prompt where the row has its own."""
-    parts: dict[str, Any] = {}
-    gold = _cell(row, used["answer"][0]) if "answer" in used else None
-    asked = _cell(row, used["prompt"][0]) if "prompt" in used else None
-    if isinstance(asked, list):
-        chat = _chat(asked)
-        if "answer" not in used and chat and chat[-1]["role"] == "assistant":
-            gold = chat.pop()["content"]
-        if not chat or chat[-1]["role"] not in ("user", "tool") or not chat[-1]["content"].strip():
-            raise _LeftOut("whose prompt does not end with what a user says")
-        parts["prompt"], asked = chat, _asked_by(chat)
-    if "question" in used:
-        cells = _question_cells(row, used)
-        options = options_in(cells)
-        if options:
-            gold = as_letter(gold, options, reading.options) if reading.options else None
-            if gold is None:
-                raise _LeftOut("whose answer is none of its options")
-        (_, asked), *more = [(name, value) for name, value in cells if name not in options.columns]
-        # A column of one letter is an option behind its letter.
-        lines = [
-            f"{name}) {value}" if len(name) == 1 else str(value)
-            for name, value in more
-            if _is_there(value)
-        ]
-        lines += [f"{option.letter}) {option.text}" for option in options if _is_there(option.text)]
-        if more or lines:
-            asked = "\n".join([str(asked)] * _is_there(asked) + lines)
-    gold = _listed(gold) if reading.is_list_in_text else gold
-    if reading.has_aliases and isinstance(gold, (list, tuple)):
-        accepted = [_text(entry, "answer").strip() for entry in gold if _is_there(entry)]
-        parts[ACCEPTED] = list(dict.fromkeys(accepted))
-        gold = accepted[0] if accepted else None
-    return {**parts, "question": _text(asked, "question"), "answer": _text(gold, "answer").strip()}
-
-
-def _is_there(value: Any) -> bool:
-    """Whether a cell holds anything: no None, NaN or white space."""
-    return (
-        value is not None
-        and not (isinstance(value, float) and value != value)
-        and bool(str(value).strip())
-    )
-
-
-def _text(value: Any, part: str) -> str:
-    """A value as text; an answer that is a dict or list as JSON."""
-    if not _is_there(value):
-        raise _LeftOut(f"with an empty {part}")
-    if isinstance(value, (dict, list)) and part == "answer":
-        return _as_text(value)
-    if not isinstance(value, (str, numbers.Number)):
-        raise _LeftOut(f"whose {part} is no text")
-    # pandas makes whole numbers beside an empty cell to floats.
-    return displayable(
-        str(int(value) if isinstance(value, float) and value.is_integer() else value)
-    )
-
-
-def _chat(turns: Sequence[Any]) -> list[dict[str, str]]:
-    """Messages with role and content alone, those of ShareGPT's form (`from`, `value`) too."""
-    chat = []
-    for turn in turns:
-        match turn:
-            case {"role": str(speaker), "content": str(content)} | {
-                "from": str(speaker),
-                "value": str(content),
-            }:
-                role = _SPEAKERS.get(speaker, speaker)
-                chat.append({"role": role, "content": displayable(content)})
-    if len(chat) < len(turns) or any(turn["role"] not in _ROLES for turn in chat):
-        raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
-    return chat
-
-
-def _asked_by(chat: Sequence[Mapping[str, str]]) -> str:
-    """What a chat asks: what the user says or, after other turns, all of it, for many chats end with the same "ok"."""
-    said = [turn for turn in chat if turn["role"] not in INSTRUCTS]
-    return (
-        said[0]["content"]
-        if len(said) == 1
-        else "\n".join(f"{turn['role']}: {turn['content']}" for turn in said)
-    )
-
-
-def _once(
-    place: str, items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
-) -> list[_Item]:
-    """The rows with each question once, whatever its white space."""
-    groups: dict[str, list[_Item]] = {}
-    for item in items:
-        turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
-        groups.setdefault(" ".join(" ".join(turn["content"] for turn in turns).split()), []).append(
-            item
-        )
-    kept = []
-    for first, *others in groups.values():
-        repeated = [item for item in others if _is_same_gold(item.parts, first.parts)]
-        is_open = len(repeated) < len(others)
-        if is_open and contradictory == "ask":
-            rows = {item.number: item.parts["answer"] for item in (first, *others)}
-            asked = f"{place}: rows {[*rows][:4]} ask {shorten(first.parts['question'], 120)!r} with different answers"
-            raise ValueError(
-                f'{asked}, {[*dict.fromkeys(rows.values())]}. contradictory="drop" leaves such questions out, "first" keeps '
-                'the first. Where each is right, write one row with a list as its answer, such as ["Paris", "City of Paris"].'
-            )
-        if is_open and contradictory == "drop":
-            others, repeated = [first, *others], []
-        else:
-            kept.append(first)
-        for item in others:
-            cleaned.leave_out(
-                "repeated" if item in repeated else "contradictory", item.number, item.row
-            )
-    return kept
-
-
-def _is_same_gold(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Say whether two rows share a right answer."""
-    golds = wanted.get(ACCEPTED, [wanted["answer"]])
-    return any(
-        is_same_answer(one, gold)
-        for one in given.get(ACCEPTED, [given["answer"]])
-        for gold in golds
-    )
-
-
-def _column(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
-    """Return a column that plays no part, as it is; as text only where neither Arrow nor JSON holds it unchanged."""
-    is_filled = any(map(_has_empty_field, values))
-    if not is_filled and (not _is_changed_by_arrow(values) or _is_json(values)):
-        return values
-    cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
-    return [None if value is None else _as_text(value) for value in values]
-
-
-def _is_changed_by_arrow(values: list[Any]) -> bool:
-    """Say whether Arrow refuses a column, or changes its dicts: it gives each of them the keys of all."""
-    import pyarrow
-
-    try:
-        array = pyarrow.array(values)
-    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
-        return True
-    return "struct" in str(array.type) and repr(array.to_pylist()) != repr(values)
-
-
-def _is_json(values: list[Any]) -> bool:
-    """Say whether the type Json of datasets holds a column unchanged: it reads 1/3 as 0.33333333333333304."""
-    from datasets import Json
-
-    try:
-        written = [json.dumps(value, allow_nan=False, ensure_ascii=False) for value in values]
-        is_shown = all(displayable(text) == text for text in written)
-        return is_shown and repr([Json().decode_example(text) for text in written]) == repr(values)
-    except (ValueError, TypeError, RecursionError):
-        return False
-
-
-def _has_empty_field(cell: Any) -> bool:
-    """Say whether a list of dicts, such as hidden tests, has None in a dict further inside: `code_tests` refuses it."""
-    if not isinstance(cell, list):
-        return False
-    inside = [value for entry in cell if isinstance(entry, Mapping) for value in entry.values()]
-    return any(map(_holds_none, inside))
-
-
-def _holds_none(value: Any) -> bool:
-    """Say whether a dict at any depth holds None."""
-    if isinstance(value, Mapping):
-        return any(held is None or _holds_none(held) for held in value.values())
-    return isinstance(value, list) and any(map(_holds_none, value))
-
-
-def nested_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns that a `Dataset` has to store as JSON to give them back unchanged."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [
-        name
-        for name in names
-        if name != "prompt" and _is_changed_by_arrow([row.get(name) for row in rows])
-    ]
-
-
-def as_dataset(rows: Sequence[Mapping[str, Any]], nested: Sequence[str] | None = None) -> "Dataset":
-    """Return rows as a `Dataset` whose cells are what they were: a dict stays a dict, with its own keys.
-
-    Args:
-        rows: All with the same columns.
-        nested: From `nested_columns` of more rows than these, so that two parts get the same types.
-    """
-    from datasets import Dataset, Features, Json
-
-    nested = nested_columns(rows) if nested is None else nested
-    plain = Dataset.from_list(
-        [{name: value for name, value in row.items() if name not in nested} for row in rows]
-    )
-    if not nested:
-        return plain
-    features = {name: Json() if name in nested else plain.features[name] for name in rows[0]}
-    # Written here, for Json itself writes ten decimals and takes the text "2" for the number.
-    written = [
-        {name: _as_json(cell) if name in nested else cell for name, cell in row.items()}
-        for row in rows
-    ]
-    return Dataset.from_list(written, features=Features(features))
-
-
-def _as_json(cell: Any) -> str | None:
-    return None if cell is None else json.dumps(cell, ensure_ascii=False)
-
-
-def _as_text(value: Any) -> str:
-    return displayable(
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    )
+def _written(value: Any) -> str | None:
+    """Return a value as text, for a column that neither Arrow nor JSON holds unchanged."""
+    if value is None or isinstance(value, str):
+        return value if value is None else displayable(value)
+    return _as_json(value)

@@ -1,7 +1,7 @@
-"""Are held-out questions among those that were trained on? A question is the same where only its writing differs.
+"""Find held-out questions that were trained on. A score on such questions measures memory.
 
-A score on questions that a model was trained on measures memory. Not found here: a question put in other words, and what the
-base model saw before this kit had it.
+Two questions are the same if only their writing differs. A question in other words is not found,
+nor are the questions that the base model saw before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SIGNS = str.maketrans(
 _BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
 # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
 _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
-# The quotation marks of typesetters, and what ends a sentence. "!" stays beside a number, where it is a factorial.
+# Quotation marks and ends of sentences. "!" is not here: after a number it is a factorial.
 _QUOTES_AND_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
-    """Return a question without what only the writing differs in: white space, punctuation of the sentence.
+    """Return a question without white space and punctuation that do not change it.
 
-    Numbers and what stands in them or between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. So do capitals, which may be
-    what is asked about.
+    Numbers and operators stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals stay too, because a
+    question may ask about them.
 
     >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
@@ -44,35 +44,35 @@ def normalized_question(question: Any) -> str:
     True
     """
     text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
-    # Zero-width spaces, byte order marks and soft hyphens, which nobody sees; "$" is LaTeX's mark of a formula.
+    # Category Cf: zero-width spaces, byte order marks and soft hyphens. "$" marks a formula.
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
-    text = _ZEROS.sub(lambda found: found[1] or found[2], _GROUPED.sub("", _BRACKETS.sub("", text)))
+    text = _GROUPED.sub("", _BRACKETS.sub("", text))
+    text = _ZEROS.sub(lambda match: match[1] or match[2], text)
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
-        if any(character.isdigit() for character in word) or not any(
-            character.isalpha() for character in word
-        ):
+        has_digit = any(character.isdigit() for character in word)
+        has_letter = any(character.isalpha() for character in word)
+        if has_digit or not has_letter:
             words.append(word.strip(_QUOTES_AND_STOPS) or word)
         else:
-            # By category, for the combining marks of some scripts are part of the word.
+            # By category, because the combining marks of some scripts are part of the word.
             kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
             words.append("".join(kept))
     return " ".join(word for word in words if word and word not in "?!.,;:")
 
 
 def _digest(question: Any) -> str:
-    return hashlib.sha256(normalized_question(question).encode(errors="surrogatepass")).hexdigest()[
-        :16
-    ]
+    text = normalized_question(question)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class TrainedQuestions:
-    """The questions of a training, as hashes: enough to find one again, and nothing of their text."""
+    """Hashes of the questions of a training, which find a question again without its text."""
 
     hashes: frozenset[str]
     source: str
-    """Where they are known from."""
+    """Name of their origin in a sentence: "the training part"."""
 
     @classmethod
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
@@ -81,7 +81,7 @@ class TrainedQuestions:
 
     @classmethod
     def read(cls, file: Path, source: str) -> TrainedQuestions:
-        """Take up what `write_hashes` wrote."""
+        """Read a file from `write_hashes`."""
         return cls(frozenset(file.read_text().split()), source)
 
     def __or__(self, other: TrainedQuestions) -> TrainedQuestions:
@@ -91,32 +91,37 @@ class TrainedQuestions:
 
 @dataclass(frozen=True, kw_only=True)
 class Contamination:
-    """How many held-out questions were trained on."""
+    """The number of held-out questions that were trained on."""
 
     questions: int
     count: int
-    """Those that are among the trained ones, but for their writing."""
+    """Number of questions that were trained on, in any writing."""
     example: str | None
     source: str
-    """What they were compared with."""
+    """Name of the questions that they were compared with."""
 
     @property
     def sentence(self) -> str:
         """The finding in words."""
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
-        return f"{self.count} of {self.questions} held-out questions are also in the training part: that is memory."
+        return (
+            f"{self.count} of {self.questions} held-out questions are also in the training part: "
+            "that is memory."
+        )
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
+            questions = "question is" if self.count == 1 else "questions are"
             raise ValueError(
-                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part "
-                f"({self.source}), such as {self.example!r}. Say allow_contaminated=True, and the result carries this number."
+                f"{self.count} held-out {questions} also in the training part ({self.source}), "
+                f"such as {self.example!r}. Say allow_contaminated=True, and the result carries "
+                "this number."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers, fit for JSON."""
+        """Return the fields for JSON."""
         return dataclasses.asdict(self)
 
 

@@ -1,8 +1,9 @@
-"""Which questions to train on, by what was measured: pass rates, and how often each was sampled. `Task` has the methods.
+"""Measurements for the choice of training questions: pass rates, and how often each was sampled.
 
-GRPO learns nothing from a question that every completion of its group solves, or none: its advantages are zero. DAPO samples
-until a batch holds no such group (arXiv:2503.14476, section 3.2), which multiplies the sampling; the kit chooses between runs
-instead, by pass rates in the middle (arXiv:2504.03380).
+GRPO learns nothing from a question that all completions of its group solve, or none, because the
+advantages are zero. DAPO samples until a batch holds no such group (arXiv:2503.14476, section 3.2),
+which multiplies the sampling. This kit chooses between runs instead, by pass rates in the middle
+(arXiv:2504.03380). The methods of `Task` make the choice.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from datasets import Dataset
 
+# A full score may be rounded to slightly below 1.
 _RIGHT = 1 - 1e-6
 
 
 class Sampled(NamedTuple):
-    """Completions of one prompt, as they were scored."""
+    """The scores of the completions of one prompt."""
 
     key: str
-    """Of the prompt, as `_key` makes it."""
+    """The prompt as text, from `_key`."""
     scores: Mapping[str, Sequence[float]]
+    """Scores of each reward, by its name."""
 
 
 def pass_rates(
     train: Dataset, measured: Any, reward: str | None, begun: Sequence[Any] = ()
 ) -> dict[int, float]:
-    """Return, for each row that was sampled, the share of completions that the reward pays in full.
+    """Return the share of completions with the full score, for each row that was sampled.
 
     Args:
         train: The training rows.
         measured: A baseline, a run or several of these.
-        reward: Its name.
-        begun: The prompt of each row with what its environment says at first, as a run has recorded it.
+        reward: Name of the reward.
+        begun: Prompts with the first text of their environment, as a run has recorded them.
 
     Raises:
         ValueError: No such reward, or nothing measured on these questions.
@@ -43,42 +46,46 @@ def pass_rates(
     sampled = list(sampled_in(measured))
     names = list(dict.fromkeys(name for one in sampled for name in one.scores))
     if reward is None:
-        reward = "correctness" if "correctness" in names else names[0] if len(names) == 1 else None
+        is_alone = len(names) == 1
+        reward = names[0] if is_alone else "correctness"
     if reward not in names:
         raise ValueError(
             f"which reward says that an answer is right? Write reward='<name>' with one of {names}."
         )
     rates = {}
-    for row, seen in enumerate(_by_row(train, sampled, begun)):
-        scores = [
-            score for one in seen for score in one.scores.get(reward, ()) if not math.isnan(score)
-        ]
+    for row, groups in enumerate(_by_row(train, sampled, begun)):
+        scores = [score for group in groups for score in group.scores.get(reward, ())]
+        scores = [score for score in scores if not math.isnan(score)]
         if scores:
             rates[row] = sum(score >= _RIGHT for score in scores) / len(scores)
     if not rates:
         raise ValueError(
-            "none of the measured groups belongs to a training question of this task: measure this one."
+            "none of the measured groups belongs to a training question of this task: measure this "
+            "one."
         )
     return rates
 
 
 def completion_counts(train: Dataset, runs: Sequence[Any], begun: Sequence[Any] = ()) -> list[int]:
-    """Return how many completions of each row these runs have; one without a step has none."""
-    counted = _by_row(train, sampled_in([run for run in runs if run.steps]), begun)
-    return [sum(len(next(iter(one.scores.values()))) for one in seen) for seen in counted]
+    """Return the number of completions of each row in these runs."""
+    counts = []
+    for groups in _by_row(train, sampled_in([run for run in runs if run.steps]), begun):
+        # Each reward has a score for each completion.
+        any_scores = [next(iter(group.scores.values())) for group in groups]
+        counts.append(sum(map(len, any_scores)))
+    return counts
 
 
 def sampled_in(measured: Any) -> Iterator[Sampled]:
-    """Yield what a baseline, a run or several of these have sampled, by prompt."""
+    """Yield the scores of each prompt that a baseline, a run or several of these have sampled."""
     if isinstance(measured, (list, tuple)):
         for part in measured:
             yield from sampled_in(part)
     elif hasattr(measured, "num_generations"):  # a Baseline
         size = measured.num_generations
         for i, row in enumerate(measured.rows):
-            scores = {
-                name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()
-            }
+            group = slice(i * size, (i + 1) * size)
+            scores = {name: values[group] for name, values in measured.scores.values.items()}
             yield Sampled(_key(row["prompt"]), scores)
     else:
         rewards = [reward["name"] for reward in measured.info["rewards"]]
@@ -88,22 +95,17 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
 
 
 def _key(prompt: Any) -> str:
-    return (
-        prompt
-        if isinstance(prompt, str)
-        else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
-    )
+    if isinstance(prompt, str):
+        return prompt
+    return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
 def _by_row(rows: Dataset, sampled: Iterable[Sampled], begun: Sequence[Any]) -> list[list[Sampled]]:
-    """What was sampled of each row."""
-    by_prompt = {
-        _key(prompt): row
-        for prompts in (rows["prompt"], begun)
-        for row, prompt in enumerate(prompts)
-    }
-    found: list[list[Sampled]] = [[] for _ in range(len(rows))]
-    for one in sampled:
-        if one.key in by_prompt:
-            found[by_prompt[one.key]].append(one)
-    return found
+    """Return the sampled groups of each row."""
+    row_of = {_key(prompt): row for row, prompt in enumerate(rows["prompt"])}
+    row_of |= {_key(prompt): row for row, prompt in enumerate(begun)}
+    groups: list[list[Sampled]] = [[] for _ in range(len(rows))]
+    for group in sampled:
+        if group.key in row_of:
+            groups[row_of[group.key]].append(group)
+    return groups

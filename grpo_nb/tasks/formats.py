@@ -1,7 +1,8 @@
-"""The answer format: one object that knows the tags, writes the prompt, finds the answer and says how complete it is.
+"""The answer format: it knows the tags, writes the prompt, finds the answer and rates completeness.
 
-Data, rewards and evaluation share it, so that what the model is told, what it is paid for and what is measured can never
-drift apart. Multi-line safe, tolerant of white space, and aware of chat templates that open the first tag themselves.
+Data, rewards and evaluation share one object, so that the prompt, the scores and the measurements
+always agree. Answers may have several lines and white space, and a chat template may open the
+first tag itself.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ from typing import Any
 
 from grpo_nb.tasks.chat_template import require_tokenizer
 
-# What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
+# Characters that may follow an answer without changing it: white space, a full stop, and closing
+# marks of Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
-    r"""Where the reasoning and the answer of a completion stand.
+    r"""The places of the reasoning and the answer in a completion.
 
     Args:
-        name: Shown in tables.
-        reasoning_open, reasoning_close: Tags around the reasoning; both empty if it is free text before the answer.
-        answer_open, answer_close: Marks around the answer. An empty close means the end of the line; without any mark the
-            whole completion is the answer.
-        instruction: What the system prompt says; made from the tags and the hint when empty.
-        answer_hint: What the system prompt has in place of the answer: "number", "one of: yes, no". From the data when empty.
-        is_opened_by_template: The chat template already wrote `reasoning_open`, so a completion must not repeat it.
+        name: Name of the format in tables.
+        reasoning_open, reasoning_close: Tags around the reasoning; both empty if the reasoning is
+            free text before the answer.
+        answer_open, answer_close: Marks around the answer. An empty close means the end of the
+            line; without any mark the whole completion is the answer.
+        instruction: Text of the system prompt; made from the tags and the hint if empty.
+        answer_hint: Text in place of the answer in the system prompt, such as "number" or
+            "one of: yes, no"; made from the data if empty.
+        is_opened_by_template: True if the chat template already wrote `reasoning_open`, so that a
+            completion must not repeat it.
 
     Raises:
         ValueError: A mark of white space alone, or half of a pair.
@@ -49,10 +54,11 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        marks = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
-        if any(marks) and not self.answer_open.strip():
+        marks = (self.answer_close, self.reasoning_open, self.reasoning_close)
+        if (self.answer_open or any(marks)) and not self.answer_open.strip():
             raise ValueError(
-                f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be found."
+                f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
+                "found."
             )
         if bool(self.reasoning_open) != bool(self.reasoning_close):
             raise ValueError(
@@ -61,7 +67,7 @@ class AnswerFormat:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the whole completion is the answer."""
+        """True if the whole completion is the answer."""
         return not self.answer_open
 
     @property
@@ -81,7 +87,7 @@ class AnswerFormat:
         return self.instruction or f"{asked}\n{self.render('short reasoning', hint)}"
 
     def render(self, reasoning: str, answer: str) -> str:
-        """Return a completion in this format, as for an example turn; a bare one without the reasoning."""
+        """Return a completion in this format; a bare one has no reasoning."""
         if self.is_bare:
             return answer
         if not self.reasoning_open:
@@ -97,38 +103,39 @@ class AnswerFormat:
         return "\n".join(parts)
 
     def extract(self, text: str) -> str | None:
-        """Return the content of the one answer slot, stripped; None if there is no complete slot or more than one."""
+        """Return the stripped content of the answer slot; None if there is not exactly one."""
         parts = self._parts(text)
         return parts[1] if parts else None
 
     def extract_last(self, text: str) -> str | None:
-        r"""Return the answer as `extract` does, but only if it is the last word: nothing follows but closing marks.
+        r"""Return the answer as `extract` does, but only if the completion ends with it.
 
-        What comes after the answer can take it back ("no, 41"), in any language; so nothing may. White space, a full
-        stop and the closing marks of Markdown and LaTeX may, as in `$\boxed{7}$.`
+        Text after the answer can take it back ("no, 41"), in any language. White space, a full stop
+        and the closing marks of Markdown and LaTeX may follow, as in `$\boxed{7}$.`
 
-        >>> xml().extract_last("<answer>7</answer>"), xml().extract_last("<answer>7</answer> No, 8.")
-        ('7', None)
+        >>> xml().extract_last("<answer>7</answer>")
+        '7'
+        >>> xml().extract_last("<answer>7</answer> No, 8.") is None
+        True
         """
         parts = self._parts(text)
         return parts[1] if parts and not parts[2].strip().strip(_CLOSING) else None
 
     def completeness(self, text: str) -> float:
-        """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt.
+        """Return the share of `tags` that occur exactly once, 0.0 to 1.0.
 
-        Of a bare format, which has none, 1.0 for whatever is not empty.
+        It is partial credit for a format that is half learned. A bare format has no tags, and 1.0
+        for any text that is not empty.
         """
         spans = self.tag_spans(text)
-        return (
-            sum(span is not None for span in spans) / len(spans)
-            if spans
-            else float(bool(text.strip()))
-        )
+        if not spans:
+            return float(bool(text.strip()))
+        return sum(span is not None for span in spans) / len(spans)
 
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
-        r"""Return for each of `tags` where it stands, as (start, end); None if it is missing or there more than once.
+        r"""Return the (start, end) of each of `tags`; None for a tag that does not occur once.
 
-        A closing brace is the one that matches, whatever braces the answer has in it.
+        A closing brace is the one that matches the opening one, with any braces in the answer.
 
         >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
         [(0, 7), (18, 19)]
@@ -143,10 +150,14 @@ class AnswerFormat:
         return spans
 
     def reasoning(self, text: str) -> str:
-        """Return the text of the reasoning: between its tags, or before the answer; all of the text if neither is there.
+        """Return the text between the tags of the reasoning, or before the answer.
 
-        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>"), bare().reasoning("7")
-        ('3 + 4 = 7', '')
+        Without any of these marks, all of the text is reasoning.
+
+        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
+        '3 + 4 = 7'
+        >>> bare().reasoning("7")
+        ''
         """
         if self.is_bare:
             return ""
@@ -158,19 +169,20 @@ class AnswerFormat:
         return text.strip()
 
     def is_exact(self, text: str) -> bool:
-        """Say whether the text is in the format and holds nothing before, between or after it but white space."""
+        """Say whether the text is in the format, with only white space around its parts."""
         parts = self._parts(text)
         if parts is None or self.completeness(text) < 1 or parts[2].strip():
             return False
         if not self.reasoning_open:
             return True
-        before, is_opened = parts[0].strip(), self.reasoning_open not in text
-        if not self.is_opened_by_template:
-            is_opened = before.startswith(self.reasoning_open)
+        before = parts[0].strip()
+        is_opened = before.startswith(self.reasoning_open)
+        if self.is_opened_by_template:
+            is_opened = self.reasoning_open not in text
         return is_opened and before.endswith(self.reasoning_close)
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
-        """What stands before the one answer slot, in it (stripped, never empty), and after it."""
+        """Return the text before the answer slot, in it (stripped, never empty), and after it."""
         if self.is_bare:
             return ("", text.strip(), "") if text.strip() else None
         if text.count(self.answer_open) != 1:
@@ -189,49 +201,63 @@ class AnswerFormat:
     def for_template(
         self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
     ) -> AnswerFormat:
-        """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
+        """Return this format with `is_opened_by_template` set for the chat template.
+
+        It is True if the generation prompt ends with the tag that opens the reasoning.
+        """
         require_tokenizer(tokenizer, chat_template_kwargs)
-        asked, how = [{"role": "user", "content": "?"}], chat_template_kwargs or {}
         rendered = tokenizer.apply_chat_template(
-            asked, tokenize=False, add_generation_prompt=True, **how
+            [{"role": "user", "content": "?"}],
+            tokenize=False,
+            add_generation_prompt=True,
+            **(chat_template_kwargs or {}),
         )
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
 
 def _matching_brace(text: str, start: int) -> int | None:
-    """Where the brace that was open before `start` is closed. An escaped brace (a set's) is not counted."""
+    """Return the place of the brace that closes one opened before `start`.
+
+    An escaped brace, as of a set, is not counted.
+    """
     depth = 1
-    for found in _BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
+    for match in _BRACES.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
         if depth == 0:
-            return found.start()
+            return match.start()
     return None
 
 
 def xml() -> AnswerFormat:
-    """`<reasoning>` and `<answer>`: the format of most GRPO tutorials, and easy for a small model."""
+    """Return the format of most GRPO tutorials, `<reasoning>` and `<answer>`.
+
+    It is easy for a small model.
+    """
     reasoning = {"reasoning_open": "<reasoning>", "reasoning_close": "</reasoning>"}
     return AnswerFormat(name="xml", **reasoning, answer_open="<answer>", answer_close="</answer>")
 
 
 def think_answer() -> AnswerFormat:
-    """`<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948). Some templates open `<think>` themselves."""
+    """Return the format `<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948).
+
+    Some chat templates open `<think>` themselves.
+    """
     return dataclasses.replace(
         xml(), name="think", reasoning_open="<think>", reasoning_close="</think>"
     )
 
 
 def boxed() -> AnswerFormat:
-    r"""Free reasoning, then `\boxed{}`, as in MATH (arXiv:2103.03874)."""
+    r"""Return the format of MATH (arXiv:2103.03874): free reasoning, then `\boxed{}`."""
     return AnswerFormat(name="boxed", answer_open="\\boxed{", answer_close="}")
 
 
 def hashes() -> AnswerFormat:
-    """Free reasoning, then `#### 42`, as in GSM8K (arXiv:2110.14168)."""
+    """Return the format of GSM8K (arXiv:2110.14168): free reasoning, then `#### 42`."""
     return AnswerFormat(name="hashes", answer_open="#### ")
 
 
 def bare() -> AnswerFormat:
-    """The whole completion is the answer, without reasoning or tags."""
+    """Return the format without reasoning or tags: the whole completion is the answer."""
     return AnswerFormat(name="bare")

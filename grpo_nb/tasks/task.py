@@ -1,7 +1,7 @@
-"""A `Task` is what training, rewards and evaluation work on: training and held-out prompts and the format of their answers.
+"""A `Task`: training and held-out prompts, and the format of their answers.
 
-Its rows have `prompt` (chat messages), `question`, `answer` and every other column of the source. Nothing here needs torch; a
-tokenizer only for lengths.
+Training, rewards and evaluation work on it. Nothing here needs torch; a tokenizer is needed for
+lengths only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.chat_template import prompt_lengths
-from grpo_nb.tasks.cleaning import as_dataset
+from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
+from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.system_role import NO_SYSTEM_ROLE, is_system_role_lost, merge_system_turn
 from grpo_nb.tasks.tools import Tool, Tools
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Task(Shown):
-    """Training and held-out prompts that share no question, and the format their answers are asked for in.
+    """Training and held-out prompts that share no question, and the format of their answers.
 
-    `train` and `holdout` are `datasets.Dataset`s with the columns `prompt`, `question`, `answer` and those of the source. All
-    methods that choose rows return a new task.
+    `train` and `holdout` are `datasets.Dataset`s with the columns `prompt` (chat messages),
+    `question`, `answer` and those of the source. All methods that choose rows return a new task.
     """
 
     name: str
@@ -43,21 +42,23 @@ class Task(Shown):
     train: Dataset
     holdout: Dataset
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """How many rows were left out, by reason."""
+    """Number of rows left out, by reason."""
     is_ordered: bool = False
     """Train on the rows in their order; otherwise the trainer shuffles them."""
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """One of the rows left out, by reason."""
     notes: tuple[str, ...] = ()
-    """What to know about how the source was read."""
+    """Sentences on what was changed in the source, and what to check."""
     answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
-    """What kind of answers these are; of choices, which and how often."""
+    """Kind of the answers; for choices, the labels with their shares."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What the chat template is given beside the messages, wherever a prompt is rendered: `{"enable_thinking": False}`."""
+    """Arguments of the chat template for every prompt, such as `{"enable_thinking": False}`."""
     tokenizer: Any = dataclasses.field(default=None, compare=False)
-    """Of the model, to show the first prompt as it sees it."""
+    """Tokenizer of the model, to show the first prompt as the model sees it."""
     tools: Tools | None = None
-    """What the model may do before it answers."""
+    """Tools that the model may call before it answers."""
+
+    # Tools and templates.
 
     def with_tools(
         self,
@@ -66,21 +67,25 @@ class Task(Shown):
         rounds: int = 8,
         seconds_per_call: float = 10.0,
     ) -> Task:
-        """Return the task with functions that a model may call before it answers; what they return or raise is told to it.
+        """Return the task with functions that a model may call before it answers.
 
-        All that it knows of one are its name, the types of its arguments and its docstring, in which each argument has a line
-        below `Args:`. They run in the process of the training (docs/guide/tools.md).
+        The model sees the name of a function, the types of its arguments and its docstring, in
+        which each argument has a line below `Args:`. It gets what the function returns or raises.
+        Functions run in the process of the training (docs/guide/tools.md).
 
         Args:
-            functions: Tools that are the same for all.
-            environment: A class whose public methods are tools; each completion plays in an object of its own.
-                `reset(self, **row)` begins an episode with the columns of the row; what it returns is put behind the question.
-                Rewards get the objects as the column `environments`.
-            rounds: How often in an episode calls may follow the results of those before.
-            seconds_per_call: A call that takes longer is stopped and told as a failure; on the main thread of a POSIX system.
+            functions: Tools that are the same for all completions.
+            environment: A class whose public methods are tools; each completion has an object of
+                its own. `reset(self, **row)` starts an episode with the columns of the row, and
+                the text that it returns is added to the question. Rewards get the objects as the
+                column `environments`.
+            rounds: Number of times in an episode that the model may call tools.
+            seconds_per_call: Longest time of a call. A longer one is stopped and reported to the
+                model as a failure; on the main thread of a POSIX system.
 
         Raises:
-            TypeError, ValueError: What cannot be described to a model, or would not begin alike for a whole group.
+            TypeError, ValueError: A function that cannot be described to a model, or an environment
+                that starts differently within a group.
         """
         tools = Tools(functions, environment, rounds, seconds_per_call)
         tools.require_repeatable(self.train[0])
@@ -88,166 +93,186 @@ class Task(Shown):
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
-        """What renders its prompts as a training does: `chat_template_kwargs`, and the tools."""
-        return {
-            **self.chat_template_kwargs,
-            **({"tools": self.tools.schemas} if self.tools is not None else {}),
-        }
+        """All arguments of the chat template in training: `chat_template_kwargs` and tools."""
+        tools = {"tools": self.tools.schemas} if self.tools is not None else {}
+        return {**self.chat_template_kwargs, **tools}
 
     def begun_prompts(self, rows: Dataset) -> list[Any]:
-        """Return the prompts of some of its rows, each with what its environment says at first."""
-        return (
-            [self.tools.begin(row)[0] for row in rows]
-            if self.tools is not None
-            else list(rows["prompt"])
-        )
-
-    def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
-        """Return the length of the prompts of some of its rows in tokens, as a training sees them."""
-        return prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
+        """Return the prompts of these rows, each with the first text of its environment."""
+        if self.tools is None:
+            return list(rows["prompt"])
+        return [self.tools.begin(row)[0] for row in rows]
 
     def begun(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row as rewards get it where nobody has played: with an environment that has just begun, if there is one."""
-        return {**row, **(self.tools.begin(row)[1] if self.tools is not None else {})}
+        """Return a row with the environment of an episode that has just started, if any."""
+        environment = self.tools.begin(row)[1] if self.tools is not None else {}
+        return {**row, **environment}
+
+    def prompt_lengths(self, rows: Dataset, tokenizer: Any) -> list[int]:
+        """Return the lengths of the prompts of these rows in tokens, as a training sees them."""
+        return prompt_lengths(self.begun_prompts(rows), tokenizer, self.template_kwargs)
 
     @property
     def fingerprint(self) -> str:
-        """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
+        """Hash of every row of both parts, in order, and of the template's arguments.
+
+        A run records it.
+        """
         digest = hashlib.sha256()
-        more = [dict(self.chat_template_kwargs)] if self.chat_template_kwargs else []
-        more += [self.tools.identity] if self.tools is not None else []
-        for row in (*self.train, *self.holdout, *more):
-            digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+        extra: list[Any] = []
+        if self.chat_template_kwargs:
+            extra.append(dict(self.chat_template_kwargs))
+        if self.tools is not None:
+            extra.append(self.tools.identity)
+        for part in (*self.train, *self.holdout, *extra):
+            digest.update(json.dumps(part, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
     def rendered_by(self, settings: Settings) -> Settings:
-        """Return settings whose trainer renders the prompts of this task as everything else does.
+        """Return settings with which the trainer renders prompts as this task does.
 
         Raises:
-            ValueError: Their `extra` would have it render others.
+            ValueError: Their `extra` has other arguments of the chat template.
         """
-        own, asked = dict(self.chat_template_kwargs), settings.extra.get("chat_template_kwargs")
+        own = dict(self.chat_template_kwargs)
+        asked = settings.extra.get("chat_template_kwargs")
         if asked is not None and asked != own:
-            told = f"extra has chat_template_kwargs = {asked}, and the task was made with {own}"
             raise ValueError(
-                f"{told}: say it where the task is made, gn.load_task(..., chat_template_kwargs={asked})."
+                f"extra has chat_template_kwargs = {asked}, and the task was made with {own}: say "
+                f"it where the task is made, gn.load_task(..., chat_template_kwargs={asked})."
             )
-        return (
-            settings.replace(extra={**settings.extra, "chat_template_kwargs": own})
-            if own
-            else settings
-        )
+        if not own:
+            return settings
+        return settings.replace(extra={**settings.extra, "chat_template_kwargs": own})
+
+    # Which rows are trained on.
 
     def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
-        """Return the task without the prompts of more than `max_prompt_length` tokens, counted in `dropped`.
+        """Return the task without prompts of more than `max_prompt_length` tokens.
 
-        Where the chat template has no system role, what the system says stands in the first user message from here on.
+        They are counted in `dropped`. If the chat template has no system role, the system prompt
+        becomes the start of the first user message.
 
         Raises:
-            ValueError: If no training or no held-out prompt is short enough.
+            ValueError: No training prompt or no held-out prompt is short enough.
         """
-        if is_system_role_lost(tokenizer, self.template_kwargs) and _has_system_turn(self.train):
-            return self._without_system_turns().fit(tokenizer, max_prompt_length)
-        kept, every = {}, []
-        for part in ("train", "holdout"):
-            rows: Dataset = getattr(self, part)
+        fitted = self._with_fitted_prompts(tokenizer)
+        if fitted is not self:
+            return fitted.fit(tokenizer, max_prompt_length)
+        parts = {}
+        questions: list[tuple[int, str]] = []
+        for name in ("train", "holdout"):
+            rows: Dataset = getattr(self, name)
             lengths = self.prompt_lengths(rows, tokenizer)
-            kept[part] = rows.select(
-                [i for i, length in enumerate(lengths) if length <= max_prompt_length]
-            )
-            if len(kept[part]) == 0:
-                all_longer = f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens"
+            short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
+            if not short:
                 raise ValueError(
-                    f"{all_longer}. Write max_prompt_length={max(lengths)}, or shorten the prompts."
+                    f"all {len(rows)} {name} prompts are longer than max_prompt_length = "
+                    f"{max_prompt_length} tokens. Write max_prompt_length={max(lengths)}, or "
+                    "shorten the prompts."
                 )
-            every += zip(lengths, rows["question"], strict=True)
-        too_long = [pair for pair in every if pair[0] > max_prompt_length]
+            parts[name] = rows.select(short)
+            questions += zip(lengths, rows["question"], strict=True)
+        too_long = [entry for entry in questions if entry[0] > max_prompt_length]
         if not too_long:
             return self
-        length, question = max(too_long)
-        note = f"{len(too_long)} of {len(every)} prompts left out: settings.replace(max_prompt_length={length}) keeps all"
-        examples = {**self.examples, "too long": f"{length} tokens: {shorten(question, 160)}"}
-        dropped = self._dropped_and({"too long": len(too_long)})
+        longest, question = max(too_long)
+        note = (
+            f"{len(too_long)} of {len(questions)} prompts left out: "
+            f"settings.replace(max_prompt_length={longest}) keeps all"
+        )
         return dataclasses.replace(
-            self, **kept, dropped=dropped, examples=examples, notes=(*self.notes, note)
+            self,
+            **parts,
+            dropped=self._dropped_and({"too long": len(too_long)}),
+            examples={**self.examples, "too long": f"{longest} tokens: {shorten(question, 160)}"},
+            notes=(*self.notes, note),
         )
 
-    def _without_system_turns(self) -> Task:
-        """Return the task with the system prompt at the start of each first user message."""
-        merged = {
-            part: as_dataset(
-                [{**row, "prompt": merge_system_turn(row["prompt"])} for row in getattr(self, part)]
-            )
-            for part in ("train", "holdout")
-        }
-        return dataclasses.replace(self, **merged, notes=(*self.notes, NO_SYSTEM_ROLE))
+    def _with_fitted_prompts(self, tokenizer: Any) -> Task:
+        """Return the task without a system role in its prompts, if the chat template has none."""
+        parts = {}
+        for name in ("train", "holdout"):
+            rows = getattr(self, name)
+            prompts = list(rows["prompt"])
+            fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
+            if fitted == prompts:
+                return self
+            changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
+            parts[name] = as_dataset(changed)
+        return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
-        """Return the task with the share of right completions of each training question that was sampled.
+        """Return the task with the share of right completions of each sampled training question.
 
-        It is a column of `train`, `pass_rate`, None where nothing was measured. With eight completions a rate is known to
-        about a third, no better. Rates from before stay where `measured` has none.
+        It is the column `pass_rate` of `train`, None where nothing was measured. Eight completions
+        give a rate to about a third, no better. Earlier rates stay where `measured` has none.
 
         Args:
             measured: A `Baseline`, a `Run`, or a list of these.
-            reward: Which reward says what is right, by paying 1; `correctness`, or the only one, if not given.
+            reward: The reward whose score of 1 means right; `correctness`, or the only reward, if
+                not given.
 
         Raises:
             ValueError: No such reward, or nothing measured on these questions.
         """
         import pyarrow
 
-        train, before = self.train, [None] * len(self.train)
-        found = pass_rates(train, measured, reward, self.begun_prompts(train))
+        train = self.train
+        rates = pass_rates(train, measured, reward, self.begun_prompts(train))
+        earlier = [None] * len(train)
         if "pass_rate" in train.column_names:
-            before, train = list(train["pass_rate"]), train.remove_columns("pass_rate")
-        rates = [found.get(row, known) for row, known in enumerate(before)]
-        # With its type: a list that holds only None would get none.
-        return dataclasses.replace(
-            self, train=train.add_column("pass_rate", pyarrow.array(rates, type="float64"))
-        )
+            earlier = list(train["pass_rate"])
+            train = train.remove_columns("pass_rate")
+        column = [rates.get(row, rate) for row, rate in enumerate(earlier)]
+        # With its type, because a list of None alone would get none.
+        typed = pyarrow.array(column, type="float64")
+        return dataclasses.replace(self, train=train.add_column("pass_rate", typed))
 
     def curriculum(self, low: float = 0.1, high: float = 0.9) -> Task:
-        """Return the task with the training questions whose pass rate lies between `low` and `high`, both included.
+        """Return the task with the training questions whose pass rate is in `[low, high]`.
 
-        The default drops what all or none of eight completions solved, counted in `dropped`, and keeps what was never
-        measured. `task.train.select(...)` makes any other choice.
+        The default drops what all or none of eight completions solved, counted in `dropped`, and
+        keeps what was never measured. `task.train.select(...)` makes any other choice.
 
         Raises:
             ValueError: No pass rate is known, or no question is left.
 
         >>> from grpo_nb import load_task
-        >>> load_task([{"question": q, "answer": "1"} for q in "abcd"], holdout=1).curriculum()
+        >>> rows = [{"question": question, "answer": "1"} for question in "abcd"]
+        >>> load_task(rows).curriculum()  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).
+        ValueError: no pass rate is known: measure first, task = ...
         """
         if "pass_rate" not in self.train.column_names:
             raise ValueError(
-                "no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...))."
+                "no pass rate is known: measure first, "
+                "task = task.with_pass_rates(gn.baseline(...))."
             )
         rates = list(self.train["pass_rate"])
-        below = [i for i, rate in enumerate(rates) if rate is not None and rate < low]
-        above = [i for i, rate in enumerate(rates) if rate is not None and rate > high]
-        kept = sorted({*range(len(rates))}.difference(below, above))
+        below = sum(rate is not None and rate < low for rate in rates)
+        above = sum(rate is not None and rate > high for rate in rates)
+        kept = [i for i, rate in enumerate(rates) if rate is None or low <= rate <= high]
         if not kept:
             raise ValueError(
-                f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: widen both."
+                f"no training question of {len(rates)} has a pass rate from {low:g} to {high:g}: "
+                "widen both."
             )
         dropped = {
-            f"with a pass rate below {low:g}": len(below),
-            f"with a pass rate above {high:g}": len(above),
+            f"with a pass rate below {low:g}": below,
+            f"with a pass rate above {high:g}": above,
         }
-        return dataclasses.replace(
-            self, train=self.train.select(kept), dropped=self._dropped_and(dropped)
-        )
+        train = self.train.select(kept)
+        return dataclasses.replace(self, train=train, dropped=self._dropped_and(dropped))
 
     def after(self, runs: Sequence[Any]) -> Task:
-        """Return the task to go on with after other runs: the questions they sampled least often come first.
+        """Return the task for a stage after these runs: the least sampled questions come first.
 
-        Shuffled among themselves, unless the task has an order; the trainer takes the rows as they then are.
+        Equally sampled questions are shuffled, unless the task has an order. The trainer takes the
+        rows in the new order.
 
         Args:
-            runs: What `gn.train` returned of each; none gives the task as it is.
+            runs: The runs of the earlier stages; an empty list returns the task unchanged.
         """
         if not runs:
             return self
@@ -259,54 +284,46 @@ class Task(Shown):
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
-        return dict(
-            Counter(self.dropped) + Counter(more)
-        )  # of reasons without rows nothing is kept
+        # Adding counters leaves out reasons without rows.
+        return dict(Counter(self.dropped) + Counter(more))
+
+    # How it is shown.
 
     def _parts(self) -> Iterable[Html | Table | str]:
-        shown = {
-            "training prompts": len(self.train),
-            "held-out prompts": f"{len(self.holdout)}, no question in both",
-            "rows left out": sum(self.dropped.values()) or "none",
-            "answers": self.answers.sentence,
-            "answer format": self.format.name,
-        }
-        if self.tools is not None:
-            shown["tools"] = ", ".join(
-                tool.__name__ for tool in self.tools.of(self.tools.fresh_environment)
-            )
-        if "pass_rate" in self.train.column_names:
-            known = sum(rate is not None for rate in self.train["pass_rate"])
-            shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
         yield bold(f"Task {self.name}")
-        yield Table(list(shown.items()), narrow=(0,))
-        yield from self.notes
-        if self.dropped:
-            rows = [
-                (count, reason, self.examples.get(reason, ""))
-                for reason, count in self.dropped.items()
-            ]
-            yield Table(
-                rows,
-                ("rows left out", "why", "one of them (the first row is row 0)"),
-                right=(0,),
-                wide=(2,),
-            )
+        yield Table(self._summary(), narrow=(0,))
+        changes = [
+            (count, f"left out: {reason}", self.examples.get(reason, ""))
+            for reason, count in self.dropped.items()
+        ]
+        changes += [("", "note", note) for note in self.notes]
+        if changes:
+            head = ("rows", "what happened", "one of them (the first row is row 0)")
+            yield Table(changes, head, right=(0,), wide=(2,))
         first = self.train[0]
-        said = "The first training prompt, whose answer is"
-        yield Html(
-            f"{said} {first['answer']!r}:", f"{said} <code>{escaped(first['answer'])}</code>:"
-        )
+        title = "The first training prompt, whose answer is"
+        answer = first["answer"]
+        yield Html(f"{title} {answer!r}:", f"{title} <code>{escaped(answer)}</code>:")
         if self.tokenizer is None:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
             return
-        how = {"tokenize": False, "add_generation_prompt": True, **self.template_kwargs}
-        rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
+        rendered = self.tokenizer.apply_chat_template(
+            first["prompt"], tokenize=False, add_generation_prompt=True, **self.template_kwargs
+        )
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
 
-
-def _has_system_turn(rows: Dataset) -> bool:
-    """Say whether a prompt begins with what the system says."""
-    return any(
-        turn["role"] in ("system", "developer") for prompt in rows["prompt"] for turn in prompt[:1]
-    )
+    def _summary(self) -> list[tuple[str, Any]]:
+        summary = [
+            ("training prompts", len(self.train)),
+            ("held-out prompts", f"{len(self.holdout)}, no question in both"),
+            ("rows left out", sum(self.dropped.values()) or "none"),
+            ("answers", self.answers.sentence),
+            ("answer format", self.format.name),
+        ]
+        if self.tools is not None:
+            tools = self.tools.of(self.tools.fresh_environment)
+            summary.append(("tools", ", ".join(tool.__name__ for tool in tools)))
+        if "pass_rate" in self.train.column_names:
+            known = sum(rate is not None for rate in self.train["pass_rate"])
+            summary.append(("pass rate", f"measured for {known} of {len(self.train)} questions"))
+        return summary

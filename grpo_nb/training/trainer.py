@@ -7,7 +7,8 @@
    written right after a row was logged, between two generations, so that nothing in it is half
    done. Only a checkpoint that ends a training within a generation keeps the rest of that
    generation. Not covered: the random state inside vLLM, which cannot be read, and several
-   processes.
+   processes. A model without an adapter, which `gn.train` refuses, is saved and resumed as TRL
+   does it.
 2. On a CPU a `CpuEngine` samples and computes log-probabilities. Rewards, advantages, losses and
    metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
    prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
@@ -41,6 +42,7 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -138,7 +140,14 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= patience
         return is_due and self.is_between_generations
 
+    @property
+    def _trains_adapter(self) -> bool:
+        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self._trains_adapter:
+            super()._save_checkpoint(model, trial)
+            return
         started = time.monotonic()
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
@@ -169,6 +178,9 @@ class KitTrainer(GRPOTrainer):
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._trains_adapter:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
@@ -196,6 +208,10 @@ class KitTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
+            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        reason = self.engine.sampling_obstacle(self.generation_config)
+        if reason is not None:
+            self._warn_of_stock_path(reason)
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.engine.sample(prompt_ids, self.generation_config), None
 

@@ -120,7 +120,7 @@ task = gn.load_task(
     settings,
     columns=COLUMNS,
     example=EXAMPLE,
-    contradictory="drop",
+    on_conflict="drop",
     holdout=0.3,
     tokenizer=tokenizer,
 )
@@ -224,7 +224,7 @@ print(run.outcome(comparison).sentence)
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
 # | *has no column* | the map names a column that is not there | copy the line at the end of the message |
-# | *with different answers* | the same question, two answers | `contradictory="drop"` or `"first"` |
+# | *with different answers* | the same question, two answers | `on_conflict="drop"` or `"first"` |
 # | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | no completion differs from another | an `EXAMPLE`, easier questions, partial credit |

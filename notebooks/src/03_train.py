@@ -228,6 +228,6 @@ print(
 # ## Next
 #
 # * All rules, with their thresholds and sources: docs/guide/health.md. For a log of your own: `gn.health.check_health("trainer_state.json")`.
-# * What else: a few supervised steps first (`gn.training.prime`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
+# * What else: a few supervised steps first (the recipe of `docs/guide/train.md`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
 #   docs/guide/train.md.
 # * Watch a run from another notebook: `gn.open_run("runs/...").plot()`.

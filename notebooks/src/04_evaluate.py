@@ -213,5 +213,5 @@ print(run.outcome(comparison).sentence)
 # ## Next
 #
 # * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200, format=task.format)`; more in docs/guide/evaluate.md.
-# * What you export is evaluated as it is: `gn.compare("base", "exports/my-model", task, run=run)`, and a `.gguf` file the same way.
+# * What you export is evaluated as it is: `gn.compare("exports/my-model", against="base", task=task, run=run)`, and a `.gguf` file the same way.
 # * A number that does not come from this kit: lm-evaluation-harness, as docs/guide/evaluate.md has it.

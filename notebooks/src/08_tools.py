@@ -242,7 +242,7 @@ comparison
 longer = villages(4 + LONGER, hops=(3,), seed=7)
 longer = gn.load_task(longer, holdout=LONGER, example=shown, **told).with_tools(environment=Village)
 room = {"max_completion_length": settings.max_completion_length * 3 // 2}
-three = gn.compare("base", run, longer, **room)
+three = gn.compare(run, longer, against="base", **room)
 three
 
 # %% [markdown]

@@ -89,7 +89,7 @@ params.warmup, params.ui, params.verbosity = False, False, 1
 params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
 # One thread: two wait for each other where the machine is busy.
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-server = xllamacpp.Server(params)  # answers as long as this object is there
+server = xllamacpp.Server(params)  # answers as long as this object exists
 client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
 FORM = {"grammar": r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'}
 
@@ -110,7 +110,7 @@ RUBRIC = """The answer is a summary of the note that the question holds. A good 
 It says who or what the note is about and what is new, in words of the note, and nothing that the note does not say.
 5: all of that. 3: half of it. 1: nothing of it."""
 small = gn.rewards.judge(
-    ask, RUBRIC, name="small_model", model="SmolLM2-135M-Instruct", retries=0, concurrent=2
+    ask, RUBRIC, name="small_model", model="SmolLM2-135M-Instruct", concurrent=2
 )
 row = labels.iloc[0]
 print(small.messages(row["question"], row["completion"])[0]["content"])

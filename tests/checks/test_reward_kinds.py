@@ -1,4 +1,4 @@
-"""Check what `check_rewards` says about rewards of kinds that it once missed or accused."""
+"""Check `check_rewards` on kinds of rewards that it once missed or wrongly accused."""
 
 import functools
 import math
@@ -10,10 +10,10 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.calling import MAX_PAID_COMPLETIONS, MAX_SLOW_CALLS
-from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.report import RewardReport
+from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
-from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks import formats
 
 pytestmark = pytest.mark.begins(60)
@@ -119,7 +119,9 @@ def test_lone_constant_reward_follows_nothing() -> None:
 
 
 def test_set_without_reward_for_answers_is_critical() -> None:
-    brief = lambda completions, **_: [-float(len(completion_text(c)) > 900) for c in completions]  # noqa: E731
+    def brief(completions, **_):
+        return [-float(len(completion_text(c)) > 900) for c in completions]
+
     assert "nothing tells right from wrong" in kinds(
         check_rewards([formed, brief], SUMS), "critical"
     )
@@ -142,7 +144,7 @@ def test_keyword_repeated_without_end_is_found() -> None:
             float(completion_text(c).count(a)) for c, a in zip(completions, answer, strict=True)
         ]
 
-    assert "more pays" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
+    assert "repetition is rewarded" in kinds(check_rewards(counted, LABELS, format=formats.bare()))
 
 
 # ---- Loud where it must not be ----
@@ -220,7 +222,7 @@ def less_the_mean(completions, answer, **_):
     return [score - sum(scores) / len(scores) for score in scores]
 
 
-def test_unmarked_ranking_reward_is_a_warning_with_the_way_to_mark_it() -> None:
+def test_unmarked_ranking_reward_warns_and_shows_the_mark() -> None:
     report = check_rewards(less_the_mean, SUMS)
     assert kinds(report) == {"depends on its group"}
     assert "gn.rewards.relative(reward)" in repr(report)
@@ -237,7 +239,9 @@ def test_relative_reward_for_long_texts_is_found() -> None:
         lengths = sorted(len(completion_text(c)) for c in completions)
         return [lengths.index(len(completion_text(c))) / len(lengths) for c in completions]
 
-    assert kinds(check_rewards([right, gn.rewards.relative(longest)], SUMS)) == {"more pays"}
+    assert kinds(check_rewards([right, gn.rewards.relative(longest)], SUMS)) == {
+        "repetition is rewarded"
+    }
 
 
 def test_relative_reward_with_random_ranks_is_unsteady_only() -> None:
@@ -301,7 +305,7 @@ def test_partial_credit_alone_is_not_called_format() -> None:
             scores.append(1.0 if given == gold else 0.9 * same / max(len(gold), len(given), 1))
         return scores
 
-    assert "form outweighs being right" not in kinds(check_rewards(shared, SUMS))
+    assert "format outweighs the answer" not in kinds(check_rewards(shared, SUMS))
 
 
 def test_think_then_answer_is_a_format() -> None:
@@ -330,7 +334,7 @@ def test_state_that_later_calls_show_is_found() -> None:
 
         def __call__(self, completions, answer, **_):
             self.calls += len(completions)
-            return [score * (self.calls < 600) for score in right(completions, answer)]
+            return [score * (self.calls < 300) for score in right(completions, answer)]
 
     report = check_rewards(Warming(), SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
@@ -509,7 +513,7 @@ def test_right_by_a_function_may_hold_for_any_text() -> None:
     report = check_rewards(
         without_e, rows, answer=lambda row: "Rain and sun fill a day.", format=formats.bare()
     )
-    assert "paid for nothing" not in kinds(report)
+    assert "no answer is rewarded" not in kinds(report)
 
 
 # ---- Rewards for a task ----

@@ -1,4 +1,4 @@
-"""What the tests of held-out evaluation ask, and whom."""
+"""The task and the run of the evaluation tests."""
 
 import shutil
 from pathlib import Path
@@ -15,9 +15,7 @@ def task(tiny_run: gn.runs.Run) -> gn.tasks.Task:
 
 @pytest.fixture
 def run(tiny_run: gn.runs.Run, tmp_path: Path) -> gn.runs.Run:
-    """The run from a folder of its own, without the model in memory and without what it was compared with before."""
-    return gn.open_run(
-        shutil.copytree(
-            tiny_run.path, tmp_path / "run", ignore=shutil.ignore_patterns("comparison")
-        )
-    )
+    """A copy of the run without its comparison, and without the model in memory."""
+    without_comparison = shutil.ignore_patterns("comparison")
+    folder = shutil.copytree(tiny_run.path, tmp_path / "run", ignore=without_comparison)
+    return gn.open_run(folder)

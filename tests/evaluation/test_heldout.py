@@ -1,4 +1,4 @@
-"""Questions to evaluate on, and those that were trained on are found among them."""
+"""Which answers count as correct, and which held-out questions were trained on."""
 
 import pytest
 
@@ -8,43 +8,53 @@ from grpo_nb.generation.samples import Completion
 from grpo_nb.tasks.contamination import find_contamination, normalized_question
 
 
-def test_right_is_what_the_reward_pays_in_full() -> None:
-    form = gn.tasks.xml()
+def correct_of(
+    gold: str, texts: list[str], reward: gn.rewards.correctness | None = None
+) -> list[bool]:
+    """Return which of the texts are correct answers to one question."""
+    questions = [{"question": "?", "answer": gold}] * len(texts)
+    completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
+    rows = read_answers(questions, completions, gn.tasks.xml(), reward=reward)
+    return [row["is_correct"] for row in rows]
 
-    def right(
-        gold: str, texts: list[str], reward: gn.rewards.correctness | None = None
-    ) -> list[bool]:
-        rows = [{"question": "?", "answer": gold}] * len(texts)
-        read = read_answers(
-            rows, [Completion(text, 5, False) for text in texts], form, reward=reward
-        )
-        return [row["is_correct"] for row in read]
 
-    said = ["<answer>\n17.4\n</answer>", "17.4", "<answer>17</answer>", "<answer>17</answer>!?"]
-    assert right("17", said) == [False, False, True, False]
-    assert right("17", said, gn.rewards.correctness(tolerance=0.5)) == [True, False, True, False]
-    json = [f"<answer>{text}</answer>" for text in ('{"a":1.0}', '{"a": 2}')]
-    assert right('{"a": 1}', json) == [True, False]
+TEXTS = ["<answer>\n17.4\n</answer>", "17.4", "<answer>17</answer>", "<answer>17</answer>!?"]
+
+
+def test_correct_answer_is_right_and_last_in_the_format() -> None:
+    assert correct_of("17", TEXTS) == [False, False, True, False]
+
+
+def test_correct_answer_is_what_the_reward_scores_in_full() -> None:
+    reward = gn.rewards.correctness(tolerance=0.5)
+    assert correct_of("17", TEXTS, reward) == [True, False, True, False]
+
+
+def test_correct_json_answer_may_be_written_differently() -> None:
+    texts = ['<answer>{"a":1.0}</answer>', '<answer>{"a": 2}</answer>']
+    assert correct_of('{"a": 1}', texts) == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("one", "other", "is_same"),
     [
-        ("What is 2 + 2?", "What is  2+2", True),
-        ("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True),
-        ("What is 7.0 + 2.50?", "What is 7 + 2.5?", True),
-        ("How many capitals has aB?", "How many capitals has ab?", False),
-        ("What is 3.4?", "What is 34?", False),
-        ("What came in 1.10.0?", "What came in 1.1?", False),
-        ("2*(3+4)", "2*3+4", False),
+        pytest.param("What is 2 + 2?", "What is  2+2", True, id="spaces"),
+        pytest.param("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True, id="signs"),
+        pytest.param("What is 7.0 + 2.50?", "What is 7 + 2.5?", True, id="zeros"),
+        pytest.param("Capitals in aB?", "Capitals in ab?", False, id="capital"),
+        pytest.param("What is 3.4?", "What is 34?", False, id="decimal point"),
+        pytest.param("What came in 1.10.0?", "What came in 1.1?", False, id="version"),
+        pytest.param("2*(3+4)", "2*3+4", False, id="brackets"),
     ],
 )
-def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
-    assert (normalized_question(one) == normalized_question(other)) == same
+def test_normalized_question_keeps_what_matters(one: str, other: str, is_same: bool) -> None:
+    assert (normalized_question(one) == normalized_question(other)) == is_same
 
 
-def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    kept = gn.open_run(tiny_run.path).trained_questions
-    assert find_contamination(task.train["question"], kept).count == 20
-    assert find_contamination(task.holdout["question"], kept).count == 0
+def test_run_knows_its_training_questions_from_hashes(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    trained = gn.open_run(tiny_run.path).trained_questions
+    assert find_contamination(task.train["question"], trained).count == 20
+    assert find_contamination(task.holdout["question"], trained).count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()

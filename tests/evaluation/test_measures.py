@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.heldout import read_answers
-from grpo_nb.evaluation.results import Comparison, Evaluation
+from grpo_nb.evaluation.results import MEASURE_NAMES, Evaluation
 from grpo_nb.generation.samples import Completion
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
@@ -36,12 +37,10 @@ def compared(before: list[str], after: list[str]) -> Comparison:
     return Comparison(answered("before", before), answered("after", after))
 
 
-HALF, MOST, ALL, NONE = (
-    [True, False] * 20,
-    [True, True, True, False] * 10,
-    [True] * 40,
-    [False] * 40,
-)
+HALF = [True, False] * 20
+MOST = [True, True, True, False] * 10
+ALL = [True] * 40
+NONE = [False] * 40
 
 
 def test_rows_tell_format_and_answer_apart() -> None:
@@ -49,22 +48,17 @@ def test_rows_tell_format_and_answer_apart() -> None:
     assert [row["is_correct"] for row in evaluation.rows] == [False, True, False, False]
     assert [row["is_formatted"] for row in evaluation.rows] == [False, True, True, False]
     assert [row["is_anywhere"] for row in evaluation.rows] == [True, True, False, False]
-    assert (evaluation.accuracy, evaluation.format_share, evaluation.anywhere_share) == (
-        0.25,
-        0.5,
-        0.5,
-    )
+    assert evaluation.accuracy == 0.25
+    assert evaluation.share_of("format") == 0.5
+    assert evaluation.share_of("anywhere") == 0.5
 
 
 def test_each_measure_has_its_interval() -> None:
     evaluation = answered("x", sums(HALF, is_formatted=True))
     shown = dict(evaluation.numbers)
-    assert shown["correct (95 % interval)"] == "50.0% (35.2% to 64.8%)"
-    assert shown["in the format (95 % interval)"] == "100.0% (91.2% to 100.0%)"
-    assert (
-        shown["correct answer anywhere in the completion (95 % interval)"]
-        == "50.0% (35.2% to 64.8%)"
-    )
+    assert shown["correct"] == "50.0% (35.2% to 64.8%)"
+    assert shown["in the format"] == "100.0% (91.2% to 100.0%)"
+    assert shown["correct answer anywhere in the completion"] == "50.0% (35.2% to 64.8%)"
     assert "Correct answer anywhere in the completion: the last number." in repr(evaluation)
 
 
@@ -117,13 +111,16 @@ def test_no_difference_still_reports_the_format() -> None:
 def test_transcripts_have_the_three_judgements() -> None:
     table = compared(sums(HALF, is_formatted=False), sums(HALF, is_formatted=True)).transcripts()
     first = table.iloc[0]
-    assert (first["change"], first["before_is"], first["after_is"]) == (
-        "gained",
-        "no answer",
-        "right",
-    )
-    assert (first["before_in_format"], first["before_anywhere"]) == (False, True)
-    assert (first["after_in_format"], first["after_anywhere"]) == (True, True)
+    expected = {
+        "change": "gained",
+        "before_is": "no answer",
+        "after_is": "right",
+        "before_in_format": False,
+        "before_anywhere": True,
+        "after_in_format": True,
+        "after_anywhere": True,
+    }
+    assert {name: first[name] for name in expected} == expected
 
 
 def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
@@ -144,12 +141,11 @@ def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
     )
     _make_old(folder)
     opened = gn.evaluation.open_comparison(folder)
-    assert opened.results["anywhere"] is None and opened.base is None
+    assert opened.results["anywhere"] is None
+    assert opened.base is None
     assert "The answers themselves: not measured." in opened.sentence
-    assert (
-        dict(opened.after.numbers)["correct answer anywhere in the completion (95 % interval)"]
-        == "not measured"
-    )
+    numbers = dict(opened.after.numbers)
+    assert numbers["correct answer anywhere in the completion"] == "not measured"
     assert opened._repr_html_()
 
 
@@ -157,7 +153,7 @@ def _make_old(folder: Path) -> None:
     import pandas
 
     stored = json.loads((folder / "comparison.json").read_text())
-    for name in ("base", "tests", "majority"):
+    for name in ("base", "tests", "majority"):  # an earlier version did not store these
         del stored[name]
     for side in ("before", "after"):
         for name in (
@@ -186,13 +182,25 @@ def test_majority_baseline_is_left_out_where_a_function_judges() -> None:
 def test_figure_draws_each_measure(measure: str) -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     figure = comparison.plot()
-    names = {"correct": "correct:", "format": "in the format:", "anywhere": "correct anywhere:"}
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert sum(tick.startswith(names[measure]) for tick in ticks) == 2
+    assert sum(tick.startswith(f"{MEASURE_NAMES[measure]}:") for tick in ticks) == 2
+
+
+def test_figure_has_a_transparent_background() -> None:
+    figure = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True)).plot()
+    assert figure.patch.get_alpha() == 0
 
 
 def test_better_format_with_worse_answers_names_both() -> None:
     known = [f"{i} + {i} = {2 * i}" for i in range(36)] + ["no"] * 4
     comparison = compared(known, sums(HALF, is_formatted=True))
-    assert comparison.verdict == "better" and comparison.answers_verdict == "worse"
+    assert comparison.verdict == "better"
+    assert comparison.answers_verdict == "worse"
     assert comparison.headline == "Better: the format. Worse: the answers."
+
+
+def test_function_as_judge_does_not_claim_the_format() -> None:
+    comparison = compared(sums(HALF, is_formatted=True), sums(MOST, is_formatted=True))
+    judged = replace(comparison, after=replace(comparison.after, compares_gold=False))
+    assert "Correct, which needs both: 50 % to 75 %" in comparison.sentence
+    assert "Correct: 50 % to 75 %" in judged.sentence

@@ -1,4 +1,4 @@
-"""A reward function of the user's decides what is correct: the run's main one by itself, any other with `correct=`."""
+"""Own functions decide what is correct: the run's main one by itself, any other with `correct=`."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
     assert "what brevity() scores with " in comparison.after.judged_by
-    assert comparison.after.anywhere_share is None
+    assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
     )
@@ -44,13 +44,13 @@ def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Tas
 def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task, correct=everything)
     assert (comparison.before.accuracy, comparison.after.accuracy) == (1.0, 1.0)
-    assert "Right is what everything() scores with 1 or more" in comparison.sentence
+    assert "Counted as correct: what everything() scores with 1 or more" in comparison.sentence
 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
     assert evaluation.judged_by == "what maths() pays in full"
-    assert evaluation.anywhere_share is not None
+    assert evaluation.share_of("anywhere") is not None
 
 
 def test_function_without_a_run_judges_in_evaluate(
@@ -65,11 +65,11 @@ def test_function_without_a_run_judges_in_evaluate(
 
 
 def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> None:
-    with pytest.warns(
-        UserWarning, match=r"your function brevity\(\).*unless you write correct=brevity"
-    ):
+    message = r"your function brevity\(\).*unless you write correct=brevity"
+    with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
     assert evaluation.judged_by == "what correctness() pays in full"
+    assert warned[0].filename == __file__
     assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).judged_by
 
 
@@ -90,7 +90,7 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
 
 @pytest.fixture
 def curve(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
-    """The held-out scores of three steps, judged by a function: 1, 3 and 2 of 4 questions right, none in the format."""
+    """Held-out scores of three steps: a function judges 1, 3 and 2 of 4 questions right."""
     questions = [{"prompt": "q", "question": f"{i} + {i}?", "answer": str(2 * i)} for i in range(4)]
     right = iter((1, 3, 2))
 
@@ -165,12 +165,12 @@ def test_majority_baseline_is_scored_by_the_function(tiny_run: gn.runs.Run) -> N
     rows = [
         {"question": f"Is {i} even?", "answer": "no" if i % 3 else "yes"} for i in range(100, 112)
     ]
-    comparison = gn.compare(tiny_run, "start", rows, run=tiny_run, correct=in_text)
+    comparison = gn.compare(tiny_run, rows, against="start", correct=in_text)
     assert comparison.majority.share == 8 / 12
     assert not comparison.majority.is_cleared
     assert set(comparison.transcripts()["after_is"]) == {"wrong"}
 
 
 def test_two_functions_cannot_both_decide(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
-    with pytest.raises(ValueError, match="is 2 functions: one of them decides"):
+    with pytest.raises(ValueError, match="is 2 functions, but only one can decide"):
         gn.evaluate(tiny_run, task, correct=[everything, in_text])

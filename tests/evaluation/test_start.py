@@ -1,4 +1,4 @@
-"""Before means before this run: a run from a trained adapter is compared with its start, the base model beside it."""
+"""Before means before this run: a run from a trained adapter is compared with its start."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,11 @@ def test_run_from_an_untrained_adapter_has_two_columns(run: gn.runs.Run) -> None
 
 def test_run_from_a_trained_adapter_has_three_columns(staged_run: gn.runs.Run) -> None:
     comparison = gn.compare(staged_run)
-    assert [side.label for side in comparison.columns] == ["base", "start of the run", "after"]
+    assert [side.label for side in comparison.columns.values()] == [
+        "base",
+        "start of the run",
+        "after",
+    ]
     assert completions_of(comparison.before) == completions_of(comparison.after)
     assert completions_of(comparison.base) != completions_of(comparison.before)
     assert comparison.verdict == "no difference shown"
@@ -75,7 +79,7 @@ def test_start_can_be_evaluated_by_name(staged_run: gn.runs.Run) -> None:
     start = gn.evaluate("start", run=staged_run, limit=2)
     after = gn.evaluate(staged_run, limit=2)
     assert completions_of(start) == completions_of(after)
-    assert "started from, with the adapter of that moment" in start.subject
+    assert "started from, with the adapter as it was before the first step" in start.subject
 
 
 def test_start_without_a_run_is_refused() -> None:
@@ -85,7 +89,8 @@ def test_start_without_a_run_is_refused() -> None:
 
 def test_ask_shows_base_start_and_after(staged_run: gn.runs.Run) -> None:
     answers = gn.ask(staged_run, "What is 2 + 2?", max_completion_length=6)
-    assert answers.before == answers.after != answers.base
+    assert answers.before == answers.after
+    assert answers.base != answers.after
     assert "start of the run" in answers._repr_html_()
 
 

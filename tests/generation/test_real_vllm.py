@@ -28,7 +28,7 @@ from grpo_nb.generation.vllm import (
     sampling_arguments,
     vllm_rollout_obstacle,
 )
-from grpo_nb.lab.numbers import sample_group
+from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
 from grpo_nb.models.load import has_engine

@@ -1,9 +1,10 @@
-"""Each rule on either side of its threshold; what advice says; rows that hold anything; where logs lie."""
+"""Each rule on either side of its threshold, what its advice says, and rows that hold anything."""
 
 import ast
 import json
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,231 +27,471 @@ from tests.support.health_logs import (
     unpaid,
 )
 
-ORDER = [None, "info", "warning", "critical"]
+SEVERITIES = [None, "info", "warning", "critical"]
 
 
-def late(times: float, column: str, usual: float = 1.0, steps: int = 120) -> Rows:
-    """A log in which nothing rises, and a column is so many times as large from the middle on."""
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """Two values on either side of a threshold, and the log that is made with one of them."""
+
+    rule: str
+    severity: str
+    """Severity that the second value reaches, and the first one does not."""
+    silent: float
+    speaks: float
+    make: Callable[[float], Rows]
+
+
+def constant(value: object) -> Callable[[int, dict], object]:
+    """Return a column with one value in every row."""
+    return lambda i, row: value
+
+
+def growing_late(factor: float, column: str, usual: float = 1.0, steps: int = 120) -> Rows:
+    """Return a flat log with a column that is multiplied by a factor from the middle on."""
+
+    def value(i: int, row: dict) -> float:
+        noisy = usual * (1 + 0.01 * (i % 5))
+        return noisy * factor if i >= steps // 2 else noisy
+
+    return flat(steps, **{column: value})
+
+
+def falling_to(kept: float) -> Rows:
+    """Return a log whose reward gains 3, and then keeps this share of it."""
+
+    def reward(i: int, row: dict) -> float:
+        if i < 75:
+            return 0.04 * i
+        if i < 100:
+            return 3.0
+        return max(3 * kept, 3 - 0.1 * (i - 99))
+
+    return changed(160, reward=reward)
+
+
+def without_spread(share: float) -> Rows:
+    """Return a flat log in which this share of the groups has zero reward variance."""
+    return flat(60, frac_reward_zero_std=constant(share), rewards__right__mean=constant(0.5))
+
+
+def at_length_limit(share: float) -> Rows:
+    """Return a flat log whose mean length is this share of the limit, without a clipped ratio."""
     return flat(
-        steps,
-        **{column: lambda i, r: usual * (1 + 0.01 * (i % 5)) * (times if i >= steps // 2 else 1)},
+        60,
+        completions__mean_length=constant(500 * share),
+        completions__max_length=constant(500),
+        completions__clipped_ratio=constant(None),
     )
 
 
-def fallen_to(kept: float) -> Rows:
-    """Gains 3, then keeps this share of it."""
-    course = lambda i, r: (
-        0.04 * i if i < 75 else 3.0 if i < 100 else max(3 * kept, 3 - 0.1 * (i - 99))
-    )
-    return changed(160, reward=course)
-
-
-def still_at(share: float) -> Rows:
-    """Half right, as far as is known; so many groups are without spread."""
-    return flat(60, frac_reward_zero_std=lambda i, r: share, rewards__right__mean=lambda i, r: 0.5)
-
-
-def never_paid(steps: float) -> Rows:
-    return changed(
-        int(steps), rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0
+def kl_while_falling(kl: float) -> Rows:
+    """Return a log whose KL grows while its reward falls."""
+    return flat(
+        120,
+        kl=lambda i, row: kl * i / 110,
+        reward=lambda i, row: row["reward"] - 0.03 * i,
     )
 
 
-def form_at(gain: float) -> Rows:
-    """The form is learnt; the answers gain so much from 0.2."""
-    rows = changed(
-        160, rewards__right__mean=lambda i, r: 0.2 + gain * min(1, i / 100) + 0.01 * (i * i % 7)
-    )
+def never_rewarded(steps: float) -> Rows:
+    """Return a healthy log with one more reward that is always 0."""
+    return changed(int(steps), rewards__rare__mean=constant(0.0), rewards__rare__std=constant(0.0))
+
+
+def format_with_gain(gain: float) -> Rows:
+    """Return a log in which the format is learnt, and the answers gain this much from 0.2."""
+
+    def right(i: int, row: dict) -> float:
+        return 0.2 + gain * min(1, i / 100) + 0.01 * (i * i % 7)
+
+    rows = changed(160, rewards__right__mean=right)
     return [
-        {**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows
+        row | {"reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows
     ]
 
 
-def held_out(course: Callable[[int], float]) -> Rows:
-    return [
-        {**r, "holdout/accuracy": course(i)} if i % 20 == 19 else r
-        for i, r in enumerate(healthy_log(200, 6))
-    ]
+def held_out(score: Callable[[int], float]) -> Rows:
+    """Return a healthy log with a held-out accuracy in every twentieth row."""
+    rows = healthy_log(200, 6)
+    for i in range(19, 200, 20):
+        rows[i]["holdout/accuracy"] = score(i)
+    return rows
 
 
-# Rule, the severity that is reached at the second value and not at the first, the two values, a log made with one.
-SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
-    "no spread": ("no_spread", "warning", 0.45, 0.55, still_at),
-    "no spread at all": ("no_spread", "critical", 0.87, 0.92, still_at),
-    "cut": ("truncation", "info", 0.23, 0.27, cut),
-    "much cut": ("truncation", "warning", 0.47, 0.53, cut),
-    "all cut": ("truncation", "critical", 0.87, 0.92, cut),
-    "at the limit": ("truncation", "critical", 0.93, 0.96, lambda x: flat(
-        60, completions__mean_length=lambda i, r: 500 * x, completions__max_length=lambda i, r: 500,
-        completions__clipped_ratio=lambda i, r: None)),
-    "repeats": ("collapse", "warning", 0.45, 0.55, lambda x: flat(30, completions__duplicates=lambda i, r: x)),
-    "one text": ("collapse", "critical", 0.75, 0.85, lambda x: flat(30, completions__same_answer=lambda i, r: x)),
-    "entropy": ("collapse", "warning", 0.25, 0.18, lambda x: late(x, "entropy")),
-    "KL": ("kl_drift", "info", 0.45, 0.55, lambda x: late(x / 0.01, "kl", 0.01)),
-    "much KL": ("kl_drift", "warning", 1.9, 2.2, lambda x: late(x / 0.01, "kl", 0.01)),
-    "KL gone while the reward falls": ("kl_drift", "critical", 9, 12, lambda x: flat(
-        120, kl=lambda i, r: x * i / 110, reward=lambda i, r: r["reward"] - 0.03 * i)),
-    "gradient grown": ("gradient", "warning", 9, 11, lambda x: late(x, "grad_norm")),
-    "no gradient": ("gradient", "critical", 1e-6, 0.0, lambda x: flat(60, grad_norm=lambda i, r: x)),
-    "no learning rate": ("gradient", "critical", 1e-9, 0.0, lambda x: flat(60, learning_rate=lambda i, r: x)),
-    "gradient NaN": ("not_finite", "critical", 2, 3, lambda x: flat(60, grad_norm=lambda i, r: NAN if i < x else 1.0)),
-    "a reward NaN": ("not_finite", "warning", 9, 10, lambda x: flat(60, rewards__a__mean=lambda i, r: NAN if i < x else 1.0)),
-    "another metric infinite": ("not_finite", "warning", 1.0, INFINITE, lambda x: flat(9, tools__calls=lambda i, r: x)),
-    "longer": ("length", "warning", 1.9, 2.1, lambda x: late(x, "completions__mean_length", 100, steps=240)),
-    "shorter": ("length", "warning", 0.4, 0.3, lambda x: late(x, "completions__mean_length", 100)),
-    "flat": ("reward_flat", "info", 99, 101, lambda x: flat(int(x))),
-    "flat by half": ("reward_flat", "info", 29, 31, lambda x: flat(int(x), max_steps=lambda i, r: 60)),
-    "flat for long": ("reward_flat", "warning", 299, 301, lambda x: flat(int(x))),
-    "some lost": ("reward_falling", "warning", 0.7, 0.3, fallen_to),
-    "all lost": ("reward_falling", "critical", 0.3, 0.02, fallen_to),
-    "never paid": ("constant_reward", "warning", 29, 31, never_paid),
-    "form alone": ("form_only", "warning", 0.3, 0.0, form_at),
-    "held-out lost": ("holdout", "warning", 0.1, 0.35, lambda x: held_out(
-        lambda i: min(0.7, 0.3 + 0.005 * i) - x * (i >= 139))),
-    "held-out stays": ("holdout", "warning", 0.03, 0.015, lambda x: held_out(lambda i: 0.4 + x * (i >= 39))),
-}  # fmt: skip
+def held_out_drop(drop: float) -> Rows:
+    return held_out(lambda i: min(0.7, 0.3 + 0.005 * i) - drop * (i >= 139))
 
 
-@pytest.mark.parametrize("case", SIDES)
-def test_a_threshold_is_where_the_page_says(case: str) -> None:
-    rule, severity, silent, speaks, make = SIDES[case]
-    reached = [
-        severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule)
-        for value in (silent, speaks)
-    ]
-    assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
+def held_out_gain(gain: float) -> Rows:
+    return held_out(lambda i: 0.4 + gain * (i >= 59))
 
 
-@pytest.mark.parametrize("case", SIDES)
-def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None:
+SIDES = {
+    "no spread": Side(
+        rule="no_spread", severity="warning", silent=0.45, speaks=0.55, make=without_spread
+    ),
+    "no spread at all": Side(
+        rule="no_spread", severity="critical", silent=0.87, speaks=0.92, make=without_spread
+    ),
+    "truncated": Side(rule="truncation", severity="info", silent=0.23, speaks=0.27, make=cut),
+    "half truncated": Side(
+        rule="truncation", severity="warning", silent=0.47, speaks=0.53, make=cut
+    ),
+    "all truncated": Side(
+        rule="truncation", severity="critical", silent=0.87, speaks=0.92, make=cut
+    ),
+    "at the length limit": Side(
+        rule="truncation", severity="critical", silent=0.93, speaks=0.96, make=at_length_limit
+    ),
+    "repeats": Side(
+        rule="collapse",
+        severity="warning",
+        silent=0.45,
+        speaks=0.55,
+        make=lambda x: flat(30, completions__duplicates=constant(x)),
+    ),
+    "one text": Side(
+        rule="collapse",
+        severity="critical",
+        silent=0.75,
+        speaks=0.85,
+        make=lambda x: flat(30, completions__same_answer=constant(x)),
+    ),
+    "entropy": Side(
+        rule="collapse",
+        severity="warning",
+        silent=0.25,
+        speaks=0.18,
+        make=lambda x: growing_late(x, "entropy"),
+    ),
+    "KL": Side(
+        rule="kl_drift",
+        severity="info",
+        silent=0.45,
+        speaks=0.55,
+        make=lambda x: growing_late(x / 0.01, "kl", 0.01),
+    ),
+    "large KL": Side(
+        rule="kl_drift",
+        severity="warning",
+        silent=1.9,
+        speaks=2.2,
+        make=lambda x: growing_late(x / 0.01, "kl", 0.01),
+    ),
+    "KL while the reward falls": Side(
+        rule="kl_drift", severity="critical", silent=9, speaks=12, make=kl_while_falling
+    ),
+    "large gradient": Side(
+        rule="gradient",
+        severity="warning",
+        silent=9,
+        speaks=11,
+        make=lambda x: growing_late(x, "grad_norm"),
+    ),
+    "no gradient": Side(
+        rule="gradient",
+        severity="critical",
+        silent=1e-6,
+        speaks=0.0,
+        make=lambda x: flat(60, grad_norm=constant(x)),
+    ),
+    "no learning rate": Side(
+        rule="gradient",
+        severity="critical",
+        silent=1e-9,
+        speaks=0.0,
+        make=lambda x: flat(60, learning_rate=constant(x)),
+    ),
+    "gradient is NaN": Side(
+        rule="not_finite",
+        severity="critical",
+        silent=2,
+        speaks=3,
+        make=lambda x: flat(60, grad_norm=lambda i, row: NAN if i < x else 1.0),
+    ),
+    "a reward is NaN": Side(
+        rule="not_finite",
+        severity="warning",
+        silent=9,
+        speaks=10,
+        make=lambda x: flat(60, rewards__a__mean=lambda i, row: NAN if i < x else 1.0),
+    ),
+    "another metric is infinite": Side(
+        rule="not_finite",
+        severity="warning",
+        silent=1.0,
+        speaks=INFINITE,
+        make=lambda x: flat(9, tools__calls=constant(x)),
+    ),
+    "longer": Side(
+        rule="length",
+        severity="warning",
+        silent=1.9,
+        speaks=2.1,
+        make=lambda x: growing_late(x, "completions__mean_length", 100, steps=240),
+    ),
+    "tool calls fail": Side(
+        rule="tools",
+        severity="warning",
+        silent=0.45,
+        speaks=0.55,
+        make=lambda x: flat(30, tools__failure_frequency=constant(x)),
+    ),
+    "tool calls are not answered": Side(
+        rule="tools",
+        severity="info",
+        silent=0.2,
+        speaks=0.3,
+        make=lambda x: flat(30, tools__unanswered=constant(x)),
+    ),
+    "flat": Side(
+        rule="reward_flat", severity="info", silent=99, speaks=101, make=lambda x: flat(int(x))
+    ),
+    "flat for half of the run": Side(
+        rule="reward_flat",
+        severity="info",
+        silent=29,
+        speaks=31,
+        make=lambda x: flat(int(x), max_steps=constant(60)),
+    ),
+    "flat for long": Side(
+        rule="reward_flat", severity="warning", silent=299, speaks=301, make=lambda x: flat(int(x))
+    ),
+    "half of the gain is lost": Side(
+        rule="reward_falling", severity="warning", silent=0.7, speaks=0.3, make=falling_to
+    ),
+    "all of the gain is lost": Side(
+        rule="reward_falling", severity="critical", silent=0.3, speaks=0.02, make=falling_to
+    ),
+    "never rewarded": Side(
+        rule="constant_reward", severity="warning", silent=29, speaks=31, make=never_rewarded
+    ),
+    "format alone": Side(
+        rule="form_only", severity="warning", silent=0.3, speaks=0.0, make=format_with_gain
+    ),
+    "held-out falls": Side(
+        rule="holdout", severity="warning", silent=0.1, speaks=0.35, make=held_out_drop
+    ),
+    "held-out stays": Side(
+        rule="holdout", severity="warning", silent=0.03, speaks=0.015, make=held_out_gain
+    ),
+}
+
+
+@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
+def test_threshold_is_where_the_guide_says(side: Side) -> None:
+    below = check_health(side.make(side.silent), weights=WEIGHTS, ranges=RANGES)
+    above = check_health(side.make(side.speaks), weights=WEIGHTS, ranges=RANGES)
+    reached = SEVERITIES.index(severest(below, side.rule))
+    assert reached < SEVERITIES.index(side.severity)
+    assert severest(above, side.rule) == side.severity
+
+
+@pytest.mark.parametrize("side", SIDES.values(), ids=SIDES)
+def test_advice_names_settings_that_can_be_written(side: Side) -> None:
     settings = Settings(max_completion_length=64)
-    *_, value, make = SIDES[case]
-    for alert in check_health(make(value), weights=WEIGHTS, settings=settings).alerts:
-        assert alert.message and alert.advice and alert.step >= 1 and "{" not in alert.advice
+    for alert in check_health(side.make(side.speaks), weights=WEIGHTS, settings=settings).alerts:
+        assert alert.message
+        assert alert.advice
+        assert "{" not in alert.advice
         for line in alert.advice.split("settings.replace(")[1:]:
-            name, new = line.split(")")[0].split("=")
-            settings.replace(**{name: ast.literal_eval(new)})
+            name, value = line.split(")")[0].split("=")
+            settings.replace(**{name: ast.literal_eval(value)})
         json.dumps(alert.to_dict(), allow_nan=False)
 
 
-def test_nan_and_missing_rewards_need_no_ten_rows() -> None:
+def test_guide_lists_exactly_the_rules() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "health.md"
+    rows = [line for line in guide.read_text().splitlines() if line.startswith("| `")]
+    listed = {row.split("`")[1] for row in rows}
+    assert listed == {side.rule for side in SIDES.values()}
+    assert len(listed) == 13
+
+
+def test_not_finite_reports_from_the_first_row() -> None:
     monitor = HealthMonitor()
     rows = [
         {"reward": 1.0, "loss": NAN},
         {"reward": 1.0, "loss": NAN, "kl": NAN},
         {"reward": 1.0, "kl": NAN},
     ]
-    told = [(a.subject, a.severity) for row in rows for a in monitor.update(row)]
-    assert told == [("loss", "critical"), ("kl", "critical")]
-    # TRL's row where every reward was NaN or None: the recorder leaves out what is None.
-    for row in ({"step": 1, "loss": 0.0}, {"step": 1, "reward": INFINITE}):
-        assert not check_health([row]).ok
-    gone = check_health([*healthy_log(30), *({"step": 31 + i, "loss": 0.0} for i in range(22))])
-    assert [(a.severity, a.step) for a in of(gone, "no_reward")] == [("critical", 50)]
-    assert not check_health(unpaid(9)).alerts, "the others speak from ten on"
+    alerts = [alert for row in rows for alert in monitor.update(row)]
+    found = [(alert.subject, alert.severity) for alert in alerts]
+    assert found == [("loss", "critical"), ("kl", "critical")]
 
 
-def test_what_is_learnt_is_no_fault_and_some_rows_need_no_reward() -> None:
-    learnt = changed(160, rewards__right__std=lambda i, r: 0.1, frac_reward_zero_std=lambda i, r: min(0.9, i / 60),
-                     rewards__right__mean=lambda i, r: min(0.96, 0.2 + i / 60))  # fmt: skip
-    reused = [
-        r if i % 12 == 0 else {"step": r["step"], "loss": 0.1}
-        for i, r in enumerate(healthy_log(400))
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param({"step": 1, "loss": 0.0}, id="missing"),
+        pytest.param({"step": 1, "reward": INFINITE}, id="infinite"),
+    ],
+)
+def test_not_finite_reports_a_first_row_without_reward(row: dict) -> None:
+    report = check_health([row])
+    assert of(report, "not_finite")
+    assert not report.ok
+
+
+def test_not_finite_reports_a_reward_missing_for_20_steps() -> None:
+    # TRL leaves a reward out if it is NaN or None for every completion.
+    rows = healthy_log(30)
+    rows += [{"step": 31 + i, "loss": 0.0} for i in range(22)]
+    (alert,) = of(check_health(rows), "not_finite")
+    assert (alert.subject, alert.severity, alert.step) == ("missing reward", "critical", 50)
+
+
+def test_other_rules_are_silent_before_step_10() -> None:
+    assert not check_health(unpaid(9)).alerts
+
+
+HEALTHY = {
+    "learnt": lambda: changed(
+        160,
+        rewards__right__std=constant(0.1),
+        frac_reward_zero_std=lambda i, row: min(0.9, i / 60),
+        rewards__right__mean=lambda i, row: min(0.96, 0.2 + i / 60),
+    ),
+    "completions used twelve times": lambda: [
+        row if i % 12 == 0 else {"step": row["step"], "loss": 0.1}
+        for i, row in enumerate(healthy_log(400))
+    ],
+    "evaluation and summary": lambda: [
+        {"eval_loss": 1.0},
+        *healthy_log(30),
+        {"train_runtime": 3.0},
+    ],
+}
+
+
+@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
+def test_healthy_run_has_no_warning(make: Callable[[], Rows]) -> None:
+    assert check_health(make(), weights=WEIGHTS, ranges=RANGES).ok
+
+
+def without(rows: Rows, ending: str) -> Rows:
+    """Return the rows without the columns whose names have this ending."""
+    return [
+        {name: value for name, value in row.items() if not name.endswith(ending)} for row in rows
     ]
-    evaluated = [{"eval_loss": 1.0}, *healthy_log(30), {"train_runtime": 3.0}]
-    for rows in (learnt, reused, evaluated):
-        assert check_health(rows, weights=WEIGHTS, ranges=RANGES).ok
 
 
-def test_what_was_not_measured_is_not_judged() -> None:
-    rows = [{**row, "grad_norm": 0.0} for row in unpaid()]
-    assert not of(check_health(rows), "gradient"), (
-        "without spread there is nothing that a gradient could be of"
-    )
-    bare = [{k: v for k, v in row.items() if k != "frac_reward_zero_std"} for row in unpaid()]
-    assert severest(check_health(bare), "no_spread") == "critical", "reward_std says it too"
-    assert not of(
-        check_health([{k: v for k, v in row.items() if not k.endswith("std")} for row in bare]),
-        "no_spread",
-    )
-    drifting = late(300, "kl", 0.01)
-    assert not of(check_health(drifting, settings=Settings(beta=0.0)), "kl_drift")
-    assert of(check_health(drifting, settings=Settings(beta=0.1)), "kl_drift")
-    sometimes = changed(rewards__code__mean=lambda i, r: NAN if i % 2 else 0.1 * (i % 7))
-    assert not of(check_health(sometimes), "constant_reward")
+def test_gradient_of_zero_without_spread_is_silent() -> None:
+    rows = [row | {"grad_norm": 0.0} for row in unpaid()]
+    assert not of(check_health(rows), "gradient")
+
+
+def test_no_spread_is_known_from_the_deviation_alone() -> None:
+    rows = without(unpaid(), "frac_reward_zero_std")
+    assert severest(check_health(rows), "no_spread") == "critical"
+
+
+def test_no_spread_without_any_deviation_is_silent() -> None:
+    assert not of(check_health(without(unpaid(), "std")), "no_spread")
+
+
+@pytest.mark.parametrize(
+    ("beta", "is_reported"),
+    [pytest.param(0.0, False, id="off"), pytest.param(0.1, True, id="on")],
+)
+def test_kl_drift_needs_a_kl_penalty(beta: float, is_reported: bool) -> None:
+    rows = growing_late(300, "kl", 0.01)
+    alerts = of(check_health(rows, settings=Settings(beta=beta)), "kl_drift")
+    assert bool(alerts) == is_reported
+
+
+def test_constant_reward_that_is_often_nan_is_silent() -> None:
+    rows = changed(rewards__code__mean=lambda i, row: NAN if i % 2 else 0.1 * (i % 7))
+    assert not of(check_health(rows), "constant_reward")
+
+
+ANYTHING = [
+    None,
+    "",
+    "0.5",
+    True,
+    [],
+    {},
+    NAN,
+    INFINITE,
+    -INFINITE,
+    0,
+    -0.0,
+    1e308,
+    -1e308,
+    1e-320,
+    1e25,
+    3,
+    -2.5,
+]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_row_makes_it_raise(seed: int) -> None:
-    choose = random.Random(seed)
-    anything = [
-        None,
-        "",
-        "0.5",
-        True,
-        [],
-        {},
-        NAN,
-        INFINITE,
-        -INFINITE,
-        0,
-        -0.0,
-        1e308,
-        -1e308,
-        1e-320,
-        1e25,
-        3,
-        -2.5,
-    ]
-    keys = [
-        *healthy_log(1)[0],
-        "clip_ratio",
-        "holdout/accuracy",
-        "max_steps",
-        "rewards/b",
-        "rewards/",
-        "",
-    ]
-    monitor = HealthMonitor(
-        weights=choose.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
-    )
+def test_update_accepts_any_value_in_a_row(seed: int) -> None:
+    chance = random.Random(seed)
+    names = [*healthy_log(1)[0], "holdout/accuracy", "max_steps", "rewards/b", "rewards/", ""]
+    weights = chance.choice([None, {}, WEIGHTS, {"right": 0.0, "form": -1.0}])
+    monitor = HealthMonitor(weights=weights)
     for row in healthy_log(80, seed):
-        row |= {
-            key: choose.choice(anything)
-            for key in choose.sample(keys, choose.randrange(len(keys) // 2))
-        }
-        for alert in monitor.update(row if choose.random() < 0.9 else {}):
-            assert repr(alert) and alert._repr_html_()
+        for name in chance.sample(names, chance.randrange(len(names) // 2)):
+            row[name] = chance.choice(ANYTHING)
+        for alert in monitor.update(row if chance.random() < 0.9 else {}):
+            assert repr(alert)
+            assert alert._repr_html_()
             json.dumps(alert.to_dict(), allow_nan=False)
 
 
-def test_a_log_is_read_from_wherever_it_is(tmp_path: Path) -> None:
-    rows = never_paid(120)
-    expected = check_health(rows).alerts
-    for step in (9, 120):
+def write_checkpoints(folder: Path, rows: Rows) -> None:
+    """Write two checkpoints with the log up to them."""
+    for step in (9, len(rows)):
         state = {"log_history": [*rows[:step], {"train_runtime": 3.0, "step": step}]}
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
-    assert check_health(tmp_path).alerts == expected, "the latest checkpoint's"
-    assert check_health(str(tmp_path / "checkpoint-120" / "trainer_state.json")).alerts == expected
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 121, "rew'
-    )
+        (folder / f"checkpoint-{step}").mkdir()
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
+
+
+def test_folder_is_read_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    rows = never_rewarded(120)
+    expected = check_health(rows).alerts
+    write_checkpoints(tmp_path, rows)
+    state = tmp_path / "checkpoint-120" / "trainer_state.json"
     assert check_health(tmp_path).alerts == expected
+    assert check_health(str(state)).alerts == expected
+
+
+def test_metrics_file_is_read_up_to_a_truncated_line(tmp_path: Path) -> None:
+    rows = never_rewarded(120)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 121, "rew')
+    assert check_health(tmp_path).alerts == check_health(rows).alerts
+
+
+def test_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no log at"):
         check_health(tmp_path / "nowhere.json")
+
+
+def test_file_without_a_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"epoch": 1}')
     with pytest.raises(ValueError, match=r"other.json.*log_history"):
         check_health(tmp_path / "other.json")
 
 
-def test_a_run_brings_its_weights_and_settings(tmp_path: Path) -> None:
+def test_run_brings_its_settings(tmp_path: Path) -> None:
     run = make_run(tmp_path / "cut", cut(0.6), max_completion_length=40)
     report = check_health(run.path)
     assert "max_completion_length=80" in of(report, "truncation")[0].advice
     assert report.alerts == check_health(run).alerts
-    assert of(check_health(make_run(tmp_path / "form", form_at(0.0))), "form_only")
-    assert not of(check_health(form_at(0.0)), "form_only"), (
-        "without weights no reward is the main one"
-    )
-    assert "1 warning" in repr(report) and "truncation" in report._repr_html_() and not report.ok
+
+
+def test_run_brings_its_weights(tmp_path: Path) -> None:
+    rows = format_with_gain(0.0)
+    assert of(check_health(make_run(tmp_path / "form", rows)), "form_only")
+    assert not of(check_health(rows), "form_only")
+
+
+def test_report_shows_counts_and_rules(tmp_path: Path) -> None:
+    report = check_health(cut(0.6))
+    assert not report.ok
+    assert "1 warning" in repr(report)
+    assert "truncation" in report._repr_html_()

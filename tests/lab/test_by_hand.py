@@ -1,4 +1,4 @@
-"""An episode played by hand: what is told and paid is what the model gets, and it can be shown to the model."""
+"""Check an episode played by hand: results and scores are those that the model gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from trl import chat_template_utils
 
 import grpo_nb as gn
 from grpo_nb.lab import ByHand
+from tests.support.lab_controls import text_of
 from tests.support.village import FORM, Village, progress, village_rows, village_task
+
+REWARDS = [gn.rewards.correctness(format=FORM), progress]
 
 
 @pytest.fixture(scope="module")
@@ -19,72 +22,95 @@ def tokenizer(embedded_folder: Path) -> Any:
     return gn.models.give_tool_template(AutoTokenizer.from_pretrained(embedded_folder))
 
 
-def test_it_is_paid_step_by_step_as_the_model_is() -> None:
+@pytest.fixture
+def hand() -> ByHand:
+    """Return an episode with two places to read."""
     task = village_task(gn.preset("cpu"))
     row = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
-    rewards, hand = [gn.rewards.correctness(format=FORM), progress], gn.lab.ByHand(task, row)
+    return ByHand(task, row)
+
+
+def test_episode_is_scored_step_by_step(hand: ByHand) -> None:
     first, second = hand.row["chain"]
-    assert hand.scores(rewards).totals == (0.0,)
-    assert hand.do("read", place=first) == f"Go to the {second}." and hand.scores(
-        rewards
-    ).totals == (0.5,)
-    assert "Tool fly not found" in hand.do("fly", to="moon") and "unexpected keyword" in hand.do(
-        "read", where="x"
-    )
+    assert hand.scores(REWARDS).totals == (0.0,)
+    assert hand.do("read", place=first) == f"Go to the {second}."
+    assert hand.scores(REWARDS).totals == (0.5,)
     assert hand.do("read", place=second) == f"The number is {hand.row['number']}."
-    assert hand.scores(rewards).totals == (1.0,), "what a tool says is no answer"
-    assert hand.say(f"<answer>{hand.row['number']}</answer>").scores(rewards).totals == (3.0,)
+    # A tool's result is no answer of the model.
+    assert hand.scores(REWARDS).totals == (1.0,)
+    hand.say(f"<answer>{hand.row['number']}</answer>")
+    assert hand.scores(REWARDS).totals == (3.0,)
+
+
+def test_episode_shows_calls_and_results(hand: ByHand) -> None:
+    first, second = hand.row["chain"]
+    hand.do("read", place=first)
     assert f"read(place={first})\\n→ Go to the {second}." in repr(hand)
+
+
+def test_error_of_a_tool_is_returned_as_text(hand: ByHand) -> None:
+    assert "Tool fly not found" in hand.do("fly", to="moon")
+    assert "unexpected keyword" in hand.do("read", where="x")
+
+
+def test_task_without_tools_is_refused() -> None:
     with pytest.raises(ValueError, match="the task has no tools"):
         ByHand(gn.load_task(village_rows(), holdout=4))
 
 
-def test_a_played_episode_can_be_the_example(tokenizer: Any) -> None:
+def test_played_episode_can_be_the_example(tokenizer: Any) -> None:
     settings = gn.preset("cpu", max_prompt_length=300)
     task = village_task(settings, tokenizer)
     hand = ByHand(task)
     hand.do("read", place=hand.row["chain"][0])
-    shown = hand.say("<answer>7</answer>").example(tokenizer)
-    assert [turn["role"] for turn in shown] == ["user", "assistant", "tool", "assistant"]
-    assert shown[1]["content"] == f"<call>read(place={hand.row['chain'][0]})</call>"
-    told = village_task(settings, tokenizer, example=shown)
-    assert len(told.train) == len(task.train)
+    example = hand.say("<answer>7</answer>").example(tokenizer)
+    assert [turn["role"] for turn in example] == ["user", "assistant", "tool", "assistant"]
+    assert example[1]["content"] == f"<call>read(place={hand.row['chain'][0]})</call>"
+
+    with_example = village_task(settings, tokenizer, example=example)
+    assert len(with_example.train) == len(task.train)
     rendered = tokenizer.apply_chat_template(
-        told.train[1]["prompt"], tokenize=False, **told.template_kwargs
+        with_example.train[1]["prompt"], tokenize=False, **with_example.template_kwargs
     )
-    called = f"<|im_start|>assistant\n{shown[1]['content']}<|im_end|>\n<|im_start|>tool\n"
-    assert called in rendered and "read(place): Read the note at a place." in rendered
+    call = f"<|im_start|>assistant\n{example[1]['content']}<|im_end|>\n<|im_start|>tool\n"
+    assert call in rendered
+    assert "read(place): Read the note at a place." in rendered
+
+
+def test_example_with_a_held_out_question_is_refused(tokenizer: Any) -> None:
+    settings = gn.preset("cpu", max_prompt_length=300)
+    question = village_task(settings, tokenizer).holdout[0]["question"]
     with pytest.raises(ValueError, match="is held out"):
-        village_task(
-            settings, tokenizer, example=[{"role": "user", "content": task.holdout[0]["question"]}]
-        )
+        village_task(settings, tokenizer, example=[{"role": "user", "content": question}])
 
 
-@pytest.mark.parametrize(
-    ("family", "is_served"), [("qwen2_5", True), ("qwen3", True), ("gemma4", False)]
-)
-def test_an_example_that_a_template_would_show_otherwise_is_refused(
-    family: str, is_served: bool, embedded_folder: Path
-) -> None:
-    """Gemma 4 shows a result only behind calls that are no text, and would leave it out without a word."""
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+def make_example(family: str, folder: Path) -> list[dict[str, str]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = getattr(chat_template_utils, f"{family}_chat_template")
     hand = ByHand(village_task(gn.preset("cpu")))
     hand.do("read", place=hand.row["chain"][0])
-    hand.say("<answer>7</answer>")
-    if is_served:
-        assert "Go to the" in str(hand.example(tokenizer)) or "The number is" in str(
-            hand.example(tokenizer)
-        )
-        return
+    return hand.say("<answer>7</answer>").example(tokenizer)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
+def test_example_for_a_template_with_plain_calls(family: str, embedded_folder: Path) -> None:
+    result = make_example(family, embedded_folder)[2]["content"]
+    assert result.startswith(("Go to the", "The number is"))
+
+
+def test_example_that_a_template_would_drop_is_refused(embedded_folder: Path) -> None:
+    # Gemma 4 shows a result only after calls that are not text, and silently drops it elsewhere.
     with pytest.raises(ValueError, match="leave the example out"):
-        hand.example(tokenizer)
+        make_example("gemma4", embedded_folder)
 
 
-def test_the_reward_lab_scores_a_row_that_has_begun_and_samples_no_episode() -> None:
-    lab = gn.RewardLab([gn.rewards.correctness(), progress], village_task(gn.preset("cpu")))
-    assert lab.scores.values["progress"] == (0.0, 0.0) and isinstance(
-        lab.row["environments"], Village
-    )
-    lab._sample(None)
-    assert "gn.lab.ByHand(task, row) plays one" in lab._errors.value
+def test_lab_scores_an_episode_that_has_begun() -> None:
+    lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
+    assert lab.scores.values["progress"] == (0.0, 0.0)
+    assert isinstance(lab.row["environments"], Village)
+
+
+def test_lab_samples_no_episode() -> None:
+    lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
+    lab.sample()
+    assert "Play one with gn.lab.ByHand(task, row)" in text_of(lab)

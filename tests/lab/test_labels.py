@@ -1,104 +1,94 @@
-"""Scores by hand in the lab: given by key and by click, saved, read again, and shown beside a judge's."""
+"""Check scores by hand: given by key and by click, saved, read again, and compared with a judge."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import ipywidgets
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.lab.labels import HandLabels
 from tests.support.judges import by_length
+from tests.support.lab_controls import click, has_control, page_html, press_key, text_of
 
 ROWS = [{"question": f"Why {i}?", "answer": str(i)} for i in range(3)]
+TEXTS = ["one", 'one, "two"\nthree', "<b>"]
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> gn.RewardLab:
-    judge = gn.rewards.judge(by_length, "Long is good.", cache=None)
-    lab = gn.RewardLab([judge, gn.rewards.xml_tags()], ROWS, labels=tmp_path / "labels.csv")
-    lab.completions = ["one", 'one, "two"\nthree', "<b>"]
+def make_lab(folder: Path, *scale: float) -> gn.RewardLab:
+    options = {"scale": scale} if scale else {}
+    judge = gn.rewards.judge(by_length, "Long is good.", cache=None, **options)
+    lab = gn.RewardLab([judge, gn.rewards.xml_tags()], ROWS, labels=folder / "labels.csv")
+    lab.completions = TEXTS
     return lab
 
 
-def everything(widget: ipywidgets.Widget) -> list[ipywidgets.Widget]:
-    return [
-        widget,
-        *(one for child in getattr(widget, "children", ()) for one in everything(child)),
-    ]
+def scores_of(lab: gn.RewardLab) -> list[float]:
+    return [float(row["score"]) for row in lab.labels]
 
 
-def click(lab: gn.RewardLab, words: str) -> None:
-    (found,) = [
-        one
-        for one in everything(lab)
-        if isinstance(one, ipywidgets.Button) and one.description == words
-    ]
-    found.click()
-
-
-def press(lab: gn.RewardLab, key: str) -> None:
-    (box,) = [
-        one
-        for one in everything(lab)
-        if isinstance(one, ipywidgets.Text) and "key" in one.description
-    ]
-    box.value = key
-    assert box.value == "", "ready for the next key"
-
-
-def test_keys_and_clicks_give_scores_that_are_saved_and_read_again(lab: gn.RewardLab) -> None:
-    press(lab, "4")
+def test_keys_and_clicks_give_scores_in_order(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    press_key(lab, "4")
     click(lab, "2")
-    press(lab, "x")
-    assert [(row["completion"], row["score"]) for row in lab.labels] == [
-        ("one", 4),
-        ('one, "two"\nthree', 2),
-    ]
-    assert "Completion 3 of 3" in lab._snapshot() and "&lt;b&gt;" in lab._label_view.value
+    press_key(lab, "x")
+    given = [(row["completion"], row["score"]) for row in lab.labels]
+    assert given == [(TEXTS[0], 4), (TEXTS[1], 2)]
+    assert "Completion 3 of 3: your score?" in text_of(lab)
+    assert "&lt;b&gt;" in page_html(lab)
+
+
+def test_last_score_is_taken_back(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    press_key(lab, "4")
+    press_key(lab, "2")
     click(lab, "Take the last one back")
     click(lab, "5")
+    assert scores_of(lab) == [4, 5]
+
+
+def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    press_key(lab, "9")
+    assert "score = 9 must be between 1 and 5" in text_of(lab)
+    assert lab.labels == []
+    press_key(lab, "1")
+    assert scores_of(lab) == [1]
+
+
+def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
+    press_key(lab, "4")
+    press_key(lab, "5")
     lab.row_number = 1
-    press(lab, "9")
-    assert "score = 9 must be between 1 and 5" in lab._errors.value
-    press(lab, "1")
+    press_key(lab, "1")
     again = gn.RewardLab(lab.rewards, ROWS, labels=lab.labels_file)
-    scores = [(row["question"], row["completion"], float(row["score"])) for row in again.labels]
-    assert scores == [
-        ("Why 0?", "one", 4),
-        ("Why 0?", 'one, "two"\nthree', 5),
-        ("Why 1?", "one", 1),
-    ]
-    again.completions = lab.completions
-    assert again._given == [4, 5, None]
+    again.completions = TEXTS
+    given = [(row["question"], row["completion"]) for row in again.labels]
+    assert given == [("Why 0?", TEXTS[0]), ("Why 0?", TEXTS[1]), ("Why 1?", TEXTS[0])]
+    assert scores_of(again) == [4, 5, 1]
+    assert "1: 4, 2: 5, 3: none yet" in text_of(again)
 
 
-def lab_of_scale(tmp_path: Path, *scale: float) -> gn.RewardLab:
-    judge = gn.rewards.judge(by_length, "Long is good.", scale=scale, cache=None)
-    lab = gn.RewardLab([judge], ROWS, labels=tmp_path / "labels.csv")
-    lab.completions = ["one", "two", "three"]
-    return lab
-
-
-def test_labels_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
-    lab = lab_of_scale(tmp_path, 0, 0.5)
+def test_scores_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path, 0, 0.5)
     click(lab, "0.25")
     click(lab, "0.5")
     lab.label(0.3)
-    assert [row["score"] for row in lab.labels] == [0.25, 0.5, 0.3]
+    assert scores_of(lab) == [0.25, 0.5, 0.3]
 
 
-def test_labels_on_fractional_scale_are_given_by_key(tmp_path: Path) -> None:
-    lab = lab_of_scale(tmp_path, 0, 0.5)
-    press(lab, "1")
-    press(lab, "4")
-    press(lab, "6")
-    assert [row["score"] for row in lab.labels] == [0, 0.375]
+def test_scores_on_fractional_scale_are_given_by_key(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path, 0, 0.5)
+    press_key(lab, "1")
+    press_key(lab, "4")
+    press_key(lab, "6")
+    assert scores_of(lab) == [0, 0.375]
 
 
-def test_labels_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
+def test_scores_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"score = 0.6 must be between 0 and 0.5"):
-        lab_of_scale(tmp_path, 0, 0.5).label(0.6)
+        make_lab(tmp_path, 0, 0.5).label(0.6)
 
 
 @pytest.mark.parametrize(
@@ -110,52 +100,52 @@ def test_labels_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
         ((-1, 1), [-1, 0, 1]),
         ((0, 100), [0, 25, 50, 75, 100]),
     ],
+    ids=str,
 )
-def test_lab_offers_a_button_for_each_choice(tmp_path: Path, scale: tuple, choices: list) -> None:
-    lab = lab_of_scale(tmp_path, *scale)
-    words = [
-        one.description for one in everything(lab._buttons) if isinstance(one, ipywidgets.Button)
-    ]
-    assert words[: len(choices)] == [f"{choice:g}" for choice in choices]
-    assert len(words) == len(choices) + 2
+def test_lab_has_a_button_for_each_choice(tmp_path: Path, scale: tuple, choices: list) -> None:
+    lab = make_lab(tmp_path, *scale)
+    assert HandLabels(tmp_path / "none.csv", scale).choices == choices
+    assert all(has_control(lab, f"{choice:g}") for choice in choices)
 
 
-def test_update_with_other_judge_offers_its_scale(lab: gn.RewardLab) -> None:
+def test_update_with_another_judge_shows_its_scale(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
     lab.update([gn.rewards.judge(by_length, "Long is good.", scale=(0, 0.5), cache=None)])
     click(lab, "0.125")
-    assert lab.labels[-1]["score"] == 0.125
+    assert scores_of(lab) == [0.125]
 
 
-def test_a_table_of_ones_own_keeps_its_columns_and_rows_without_a_score(tmp_path: Path) -> None:
+def test_table_of_the_user_keeps_columns_and_open_rows(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')
     lab = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
     lab.completions = [" one", "two"]
-    press(lab, "45")  # two keys before the box was emptied: the last
+    press_key(lab, "45")  # two keys before the box was emptied: the last counts
     again = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
-    again.completions = lab.completions
-    assert again._given == [5, 3] and [row.get("who") for row in again.labels] == ["Ada", "Bo", ""]
+    again.completions = [" one", "two"]
+    assert "1: 5, 2: 3;" in text_of(again)
+    assert [row.get("who") for row in again.labels] == ["Ada", "Bo", ""]
 
 
-def test_person_and_judge_stand_side_by_side(lab: gn.RewardLab) -> None:
+def test_person_and_judge_are_shown_side_by_side(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
     for score in (2, 2, 5):
         lab.label(score)
     click(lab, "Person and judge side by side")
-    shown = lab._labels_view.value
-    assert (
-        "too few labels to tell; on 3 answers" in shown
-        and shown.count("<tr>") == 4
-        and "It has words." in shown
-    )
+    assert "too few labels to tell; on 3 answers" in text_of(lab)
+    assert text_of(lab).count("It has words.") >= 1
+
+
+def test_side_by_side_without_a_judge_says_so(tmp_path: Path) -> None:
+    lab = make_lab(tmp_path)
     lab.update([gn.rewards.xml_tags()])
     click(lab, "Person and judge side by side")
-    assert "No reward here is a judge" in lab._labels_view.value
+    assert "None of these rewards is a judge" in text_of(lab)
 
 
-def test_the_file_is_named_after_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_file_is_named_after_the_task(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mail.csv").write_text(
-        "question,answer\n" + "".join(f"Why {i}?,{i}\n" for i in range(5))
-    )
+    rows = "".join(f"Why {i}?,{i}\n" for i in range(5))
+    (tmp_path / "mail.csv").write_text(f"question,answer\n{rows}")
     gn.RewardLab(gn.rewards.xml_tags(), gn.load_task("mail.csv")).label(3)
     assert "Why" in (tmp_path / "mail.labels.csv").read_text()

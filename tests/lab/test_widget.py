@@ -1,13 +1,11 @@
-"""The reward lab without a browser, driven as a front end drives it: values set, buttons clicked.
+"""Drive the reward lab as a front end does: set values, click buttons, read what is shown.
 
-Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with the ipywidgets and IPython that Colab has.
+Runs without torch too: `test_old_widgets.py` runs it with the ipywidgets and IPython of Colab.
 """
 
 from __future__ import annotations
 
-import html
 import pydoc
-import re
 import threading
 import time
 from typing import Any
@@ -17,25 +15,35 @@ from IPython.core.formatters import DisplayFormatter
 
 import grpo_nb as gn
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.length import length
-from grpo_nb.rewards.xml_format import xml_format
+from grpo_nb.rewards.format_and_length import length, xml_format
 from grpo_nb.scoring.scores import group_advantages, score
 from grpo_nb.tasks.formats import xml
 from grpo_nb.tasks.task import Task
+from tests.support.lab_controls import (
+    click,
+    control,
+    html_views,
+    page_html,
+    remove_completion,
+    shown_scores,
+    text_of,
+)
 
-RIGHT, WRONG = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>", "<answer>99</answer>"
+RIGHT = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>"
+WRONG = "<answer>99</answer>"
 
 
 def make_rows(count: int = 5, **more: Any) -> list[dict[str, Any]]:
-    rows = [
-        {"question": f"What is {n} + 3?", "answer": str(n + 3), **more}
-        for n in range(20, 20 + count)
-    ]
-    return [{"prompt": [{"role": "user", "content": row["question"]}], **row} for row in rows]
+    rows = []
+    for n in range(20, 20 + count):
+        question = f"What is {n} + 3?"
+        prompt = [{"role": "user", "content": question}]
+        rows.append({"prompt": prompt, "question": question, "answer": str(n + 3), **more})
+    return rows
 
 
 class Brevity:
-    """A reward of the user's that counts its calls and fails on empty text."""
+    """A reward of the user that counts its calls and fails on an empty text."""
 
     __name__ = "brevity"
 
@@ -47,8 +55,8 @@ class Brevity:
         return [1 / len(c[0]["content"]) for c in completions]
 
 
-def paying(value: float) -> Any:
-    """Another reward of that name."""
+def constant_brevity(value: float) -> Any:
+    """Return another reward of the same name."""
 
     def brevity(completions: list, **columns: Any) -> list[float]:
         return [value for _ in completions]
@@ -66,231 +74,137 @@ def lab(task: Task) -> gn.RewardLab:
     return gn.RewardLab([correctness(), xml_format(), Brevity()], task)
 
 
-def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
-    """The numbers in the table of scores, line by line."""
-    lines = re.findall(r"<tr data-completion=.*?</tr>", lab._table.value, re.DOTALL)
-    return [
-        [html.unescape(c) for c in re.findall(r'<td class="gn-number[^>]*>(.*?)</td>', line)]
-        for line in lines
-    ]
+# ---- Scores ----
 
 
-def html_views(widget: Any) -> list[str]:
-    """What stands in every view of the lab, however deep."""
-    own = [widget.value] if type(widget).__name__ == "HTML" else []
-    return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
+def test_lab_starts_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> None:
+    assert "23" in lab.completions[0]
+    assert "23" not in lab.completions[1]
+    assert lab.scores.values["correctness"] == (1.0, 0.0)
 
 
-def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -> None:
-    assert "23" in lab.completions[0] and "23" not in lab.completions[1] and lab._errors.value == ""
-    assert lab.scores.values["correctness"] == (1.0, 0.0), (
-        "it begins with a right and a wrong completion"
+def test_lab_without_a_model_says_what_sampling_needs(lab: gn.RewardLab) -> None:
+    assert control(lab, "Sample a group").disabled
+    assert control(lab, "Group size").disabled
+    assert "Sampling needs gn.RewardLab(rewards, task, model, tokenizer)" in " ".join(
+        text_of(lab).split()
     )
-    assert lab._sample_button.disabled and lab._size.disabled
-    assert any(
-        "Sampling needs <code>gn.RewardLab(rewards, task, model, tokenizer)" in view
-        for view in html_views(lab)
-    )
+
+
+def test_lab_shows_the_numbers_of_score(lab: gn.RewardLab, task: Task) -> None:
     texts = [RIGHT, WRONG, "no tags at all"]
     lab.completions = texts
     scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
     advantages = group_advantages(scores.totals, 3)
-    assert shown_scores(lab) == [
-        [*(f"{v:.4g}" for v in (*values, total)), f"{advantage:+.3f}"]
-        for *values, total, advantage in zip(
-            *scores.values.values(), scores.totals, advantages, strict=True
-        )
-    ]
-    assert lab.advantages == advantages and lab.scores.totals == scores.totals
+    expected = []
+    for i in range(3):
+        numbers = [values[i] for values in scores.values.values()]
+        line = [f"{number:.4g}" for number in (*numbers, scores.totals[i])]
+        expected.append([*line, f"{advantages[i]:+.3f}"])
+    assert shown_scores(lab) == expected
+    assert lab.advantages == advantages
+    assert lab.scores.totals == scores.totals
+
+
+def test_lab_says_that_equal_totals_teach_nothing(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, RIGHT]
-    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [
-        0.0,
-        0.0,
-    ]
+    assert "GRPO learns nothing from this group" in text_of(lab)
+    assert lab.advantages == [0.0, 0.0]
 
 
-def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
-    lab._entries.children[0].box.value = WRONG
+def test_lab_marks_what_rewards_looked_at(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, WRONG]
+    html = page_html(lab)
+    assert 'title="correctness: answer slot, +2">23</mark>' in html
+    assert 'title="correctness: answer slot, +0">99</mark>' in html
+
+
+# ---- Completions and rows ----
+
+
+def test_written_completion_is_scored(lab: gn.RewardLab) -> None:
+    control(lab, "Completion 1").value = WRONG
     assert lab.scores.values["correctness"] == (0.0, 0.0)
-    before = lab._entries.children
-    lab._add_button.click()
-    assert lab._entries.children[:2] == before, "boxes that are there stay as they are on the page"
-    lab._entries.children[2].box.value = RIGHT
-    assert lab.completions[0] == WRONG and lab.scores.values["correctness"] == (0.0, 0.0, 1.0)
-    lab._entries.children[0].remove.click()
-    assert len(shown_scores(lab)) == 2 and lab.completions[1] == RIGHT
-    lab._entries.children[0].remove.click()
-    assert lab.completions == [RIGHT] and "nothing to be compared with" in lab._table.value
-    assert lab._entries.children[0].remove.disabled, "the last completion must stay"
 
 
-def test_another_row(lab: gn.RewardLab, task: Task) -> None:
-    lab._row.value = 3
-    assert lab.row == task.train[3] and "26" in lab.completions[0], (
-        "untouched examples follow the row"
-    )
-    assert "What is 23 + 3?" in lab._row_view.value
-    lab._entries.children[0].box.value = "<answer>24</answer>"
-    lab._row.value = 1
-    assert (
-        lab.completions[0] == "<answer>24</answer>" and lab.scores.values["correctness"][0] == 1.0
-    )
-    assert "your completions stayed" in lab._status.value
-    lab._example_button.click()
-    assert "24" in lab.completions[0] and len(lab.completions) == 2
+def test_added_completion_keeps_the_other_boxes(lab: gn.RewardLab) -> None:
+    boxes = [control(lab, "Completion 1"), control(lab, "Completion 2")]
+    control(lab, "Completion 1").value = WRONG
+    click(lab, "Add a completion")
+    assert [control(lab, "Completion 1"), control(lab, "Completion 2")] == boxes
+    control(lab, "Completion 3").value = RIGHT
+    assert lab.completions[0] == WRONG
+    assert lab.scores.values["correctness"] == (0.0, 0.0, 1.0)
 
 
-def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
+def test_removed_completion_is_gone_and_the_last_one_stays(lab: gn.RewardLab) -> None:
+    lab.completions = [WRONG, RIGHT]
+    remove_completion(lab, 1).click()
+    assert lab.completions == [RIGHT]
+    assert len(shown_scores(lab)) == 1
+    assert "With one completion there is nothing to compare" in text_of(lab)
+    assert remove_completion(lab, 1).disabled
+
+
+def test_untouched_examples_follow_the_row(lab: gn.RewardLab, task: Task) -> None:
+    control(lab, "Row, 0 to 4").value = 3
+    assert lab.row == task.train[3]
+    assert "26" in lab.completions[0]
+    assert "What is 23 + 3?" in text_of(lab)
+
+
+def test_own_completions_stay_on_another_row(lab: gn.RewardLab) -> None:
+    control(lab, "Completion 1").value = "<answer>24</answer>"
+    lab.row_number = 1
+    assert lab.completions[0] == "<answer>24</answer>"
+    assert lab.scores.values["correctness"][0] == 1.0
+    assert "your completions stayed" in text_of(lab)
+    click(lab, "Right and wrong example")
+    assert len(lab.completions) == 2
+    assert "24" in lab.completions[0]
+
+
+def test_row_number_out_of_range_is_refused(lab: gn.RewardLab) -> None:
+    with pytest.raises(ValueError, match=r"row_number = 5 must be between 0 and 4"):
+        lab.row_number = 5
+
+
+# ---- Weights and rewards ----
+
+
+def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
     brevity = Brevity()
     lab = gn.RewardLab([correctness(), brevity], task)
     lab.completions = ["a" * 10, RIGHT]
-    calls, before = brevity.calls, lab.advantages
-    lab._boxes["correctness"].value = 0.0
-    lab._boxes["brevity"].value = 4.0
-    assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
-    assert (
-        lab.advantages == group_advantages(lab.scores.totals, 2)
-        and lab.advantages[0] > 0 > before[0]
-    )
-    assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
-    lab._reset_button.click()
-    assert lab.weights == {"correctness": 2.0, "brevity": 1.0} and lab.advantages == before
+    calls = brevity.calls
+    before = lab.advantages
+    control(lab, "correctness").value = 0.0
+    control(lab, "brevity").value = 4.0
     assert brevity.calls == calls
-    lab._score_button.click()
-    assert brevity.calls > calls
+    assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
+    assert lab.advantages == group_advantages(lab.scores.totals, 2)
+    assert lab.advantages[0] > 0 > before[0]
+    assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
 
 
-def test_everything_written_by_others_is_escaped() -> None:
-    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-
-    def raises(completions: list, **columns: Any) -> list[float]:
-        raise RuntimeError(evil)
-
-    raises.__name__ = evil
-    rows = make_rows(note=evil)
-    rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
-    lab = gn.RewardLab([correctness(), raises], rows)
-    lab.completions = [f"<answer>{evil}</answer>", evil]
-    lab._check_button.click()
-    views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
-    assert sum("alert(1)" in view for view in views) >= 6
-    for view in views:
-        assert "<script" not in view and "<img" not in view
-        assert "alert(1)" not in view or "&lt;script&gt;" in view
+def test_weight_of_an_unknown_reward_is_refused(lab: gn.RewardLab) -> None:
+    with pytest.raises(ValueError, match=r"no reward is named 'brevty'.*brevity"):
+        lab.weights = {"brevty": 1.0}
 
 
-def test_a_reward_that_raises_or_never_returns_is_shown_and_the_lab_goes_on(
-    lab: gn.RewardLab, task: Task
-) -> None:
-    lab.completions = [RIGHT, "", WRONG]
-    panel = html.unescape(lab._errors.value)
-    assert "The reward brevity failed" in panel and "on completion 2: <code>''</code>" in panel
-    assert (
-        "ZeroDivisionError: division by zero" in panel
-        and 'return [1 / len(c[0]["content"])' in panel
-    )
-    table = shown_scores(lab)
-    assert table[1][2:] == ["failed", "none", "none"] and table[0][0] == "1" and table[2][0] == "0"
-    assert "a trainer would stop there" in lab._table.value
-    lab._entries.children[1].box.value = "something"
-    assert lab._errors.value == "" and "failed" not in lab._table.value
-
-    lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
-    assert "missing 1 required" in html.unescape(lab._errors.value)
-
-    start = time.monotonic()
-    lab = gn.RewardLab(
-        [correctness(), lambda **columns: threading.Event().wait(60)], task, seconds_per_call=0.3
-    )
-    assert time.monotonic() - start < 20
-    assert (
-        "TimeoutError" in lab._errors.value
-        and "Not scored" in lab._table.value
-        and lab.scores is None
-    )
-    lab._row.value = 1
-    assert "scored" not in lab._status.value and "TimeoutError" in lab._errors.value
-    lab.update(correctness())
-    assert lab._errors.value == "" and lab.scores.totals == (2.0, 0.0)
-
-
-def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None:
+def test_update_scores_the_same_completions_and_keeps_weights(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT, WRONG]
-    lab._boxes["correctness"].value = 5.0
-    brevity = paying(-1.0)
-    lab.update([correctness(), brevity])
+    control(lab, "correctness").value = 5.0
+    lab.update([correctness(), constant_brevity(-1.0)])
     assert lab.completions == [RIGHT, WRONG]
     assert lab.scores.values == {"correctness": (1.0, 0.0), "brevity": (-1.0, -1.0)}
-    assert lab.weights == {"correctness": 5.0, "brevity": 1.0}, "a weight that was moved stays"
-    lab.update([correctness(weight=3.0), brevity])
-    assert lab.weights["correctness"] == 3.0, "unless the code now says another"
-    with pytest.raises(ValueError, match="brevity"):
-        lab.update([brevity, brevity])
-    assert len(lab.rewards) == 2 and lab.scores.totals == (2.0, -1.0), (
-        "refused rewards change nothing"
-    )
+    assert lab.weights == {"correctness": 5.0, "brevity": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("said", "given"),
-    [
-        ("no rows", {"task": []}), ("empty", {"rewards": []}), ("tokenizer", {"model": object()}),
-        ("row 0 is", {"task": [1, 2]}), ("no reward function", {"rewards": correctness}),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused(task: Task, said: str, given: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
-        gn.RewardLab(**{"rewards": correctness(), "task": task, **given})
-
-
-def test_rows_with_a_question_alone_are_enough() -> None:
-    lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
-    assert lab._errors.value == "" and lab.completions == [""]
-    lab.completions = ["Once upon a time"]
-    assert lab._errors.value == "" and lab.scores.values == {"length": (0.4,)}
-    lab._check_button.click()
-    assert "no column" in lab._errors.value and lab.report is None, (
-        "scored, but not checked without a gold answer"
-    )
-
-
-def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
-    lab.update([correctness(), xml_format()])
-    lab._check_button.click()
-    assert lab.report.ok, repr(lab.report)
-    assert "Nothing found." in lab._report_view.value
-    lab._row.value = 1
-    assert lab.report is None and lab._report_view.value == "", (
-        "what was said of another row must go"
-    )
-
-    def contains(completions: list, answer: list, **columns: Any) -> list[float]:
-        return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
-
-    lab.update(contains)
-    lab._check_button.click()
-    assert {f.kind for f in lab.report.of("contains")} >= {
-        "several answers",
-        "answer outside the slot",
-    }
-    assert "several answers" in lab._report_view.value
-
-
-def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
-    lab.completions = [RIGHT, "", WRONG]
-    shown = DisplayFormatter().format(lab)[0]
-    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id
-    assert shown["text/plain"] == repr(lab)
-    assert all(
-        part in shown["text/html"]
-        for part in ("What is 20 + 3?", "ZeroDivisionError", lab._table.value)
-    )
-    lab._row.value = 1
-    lab._check_button.click()
-    page = DisplayFormatter().format(lab)[0]["text/html"]
-    assert "What is 21 + 3?" in page and lab._report_view.value in page, "as it stands now"
-    lab.close()
-    assert "text/plain" in DisplayFormatter().format(lab)[0]
+def test_update_takes_a_weight_that_the_code_changed(lab: gn.RewardLab) -> None:
+    control(lab, "correctness").value = 5.0
+    lab.update([correctness(weight=3.0), constant_brevity(-1.0)])
+    assert lab.weights["correctness"] == 3.0
 
 
 def test_update_takes_weight_changed_on_the_same_function(task: Task) -> None:
@@ -308,19 +222,157 @@ def test_update_takes_weight_changed_on_the_same_function(task: Task) -> None:
     assert lab.weights == {"shorter": 5.0}
 
 
+def test_update_with_invalid_rewards_changes_nothing(lab: gn.RewardLab) -> None:
+    brevity = constant_brevity(-1.0)
+    totals = lab.scores.totals
+    with pytest.raises(ValueError, match="brevity"):
+        lab.update([brevity, brevity])
+    assert len(lab.rewards) == 3
+    assert lab.scores.totals == totals
+
+
+# ---- Errors ----
+
+
+def test_failing_reward_is_shown_with_its_completion(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, "", WRONG]
+    shown = " ".join(text_of(lab).split())
+    assert "The reward brevity failed on completion 2: ''" in shown
+    assert "ZeroDivisionError: division by zero" in shown
+    assert 'return [1 / len(c[0]["content"])' in shown
+    assert "a trainer would stop here" in shown
+    table = shown_scores(lab)
+    assert table[1][2:] == ["failed", "none", "none"]
+    assert [table[0][0], table[2][0]] == ["1", "0"]
+
+
+def test_error_is_gone_when_its_cause_is(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, "", WRONG]
+    control(lab, "Completion 2").value = "something"
+    assert "failed" not in text_of(lab)
+
+
+def test_reward_with_a_missing_column_is_shown(lab: gn.RewardLab) -> None:
+    lab.update(lambda completions, colour, **columns: [1.0 for _ in completions])
+    assert "missing 1 required" in text_of(lab)
+
+
+def test_reward_that_never_returns_is_stopped_and_shown(task: Task) -> None:
+    start = time.monotonic()
+    asleep = lambda **columns: threading.Event().wait(60)  # noqa: E731
+    lab = gn.RewardLab([correctness(), asleep], task, seconds_per_call=0.3)
+    assert time.monotonic() - start < 20
+    assert "TimeoutError" in text_of(lab)
+    assert "Not scored" in text_of(lab)
+    assert lab.scores is None
+    lab.row_number = 1
+    assert "TimeoutError" in text_of(lab)
+    assert "are now scored" not in text_of(lab)
+    lab.update(correctness())
+    assert "TimeoutError" not in text_of(lab)
+    assert lab.scores.totals == (2.0, 0.0)
+
+
+def test_everything_written_by_others_is_escaped() -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+    def raises(completions: list, **columns: Any) -> list[float]:
+        raise RuntimeError(evil)
+
+    raises.__name__ = evil
+    rows = make_rows(note=evil)
+    rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
+    lab = gn.RewardLab([correctness(), raises], rows)
+    lab.completions = [f"<answer>{evil}</answer>", evil]
+    lab.check()
+    views = [*html_views(lab), page_html(lab)]
+    assert sum("alert(1)" in view for view in views) >= 6
+    for view in views:
+        assert "<script" not in view
+        assert "<img" not in view
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        pytest.param("no rows", {"task": []}, id="no rows"),
+        pytest.param("empty", {"rewards": []}, id="no rewards"),
+        pytest.param("tokenizer", {"model": object()}, id="model alone"),
+        pytest.param("row 0 is", {"task": [1, 2]}, id="rows of numbers"),
+        pytest.param("no reward function", {"rewards": correctness}, id="a class"),
+    ],
+)
+def test_lab_refuses_invalid_arguments(task: Task, message: str, change: dict) -> None:
+    arguments = {"rewards": correctness(), "task": task, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        gn.RewardLab(**arguments)
+
+
+# ---- The check ----
+
+
+def test_rows_without_answer_are_scored_and_not_checked() -> None:
+    lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
+    assert lab.completions == [""]
+    lab.completions = ["Once upon a time"]
+    assert lab.scores.values == {"length": (0.4,)}
+    click(lab, "Check the rewards on this row")
+    assert "no column" in text_of(lab)
+    assert lab.report is None
+
+
+def test_check_shows_the_report_until_the_row_changes(lab: gn.RewardLab) -> None:
+    lab.update([correctness(), xml_format()])
+    click(lab, "Check the rewards on this row")
+    assert lab.report.ok, repr(lab.report)
+    assert "Nothing found." in text_of(lab)
+    lab.row_number = 1
+    assert lab.report is None
+    assert "Nothing found." not in text_of(lab)
+
+
+def test_check_shows_what_a_reward_rewards_wrongly(lab: gn.RewardLab) -> None:
+    def contains(completions: list, answer: list, **columns: Any) -> list[float]:
+        pairs = zip(completions, answer, strict=True)
+        return [float(gold in completion[0]["content"]) for completion, gold in pairs]
+
+    lab.update(contains)
+    lab.check()
+    kinds = {finding.kind for finding in lab.report.of("contains")}
+    assert kinds >= {"several answers", "answer outside the slot"}
+    assert "several answers" in text_of(lab)
+
+
+# ---- Display ----
+
+
+def test_lab_shows_itself_as_widget_text_and_page(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, "", WRONG]
+    shown = DisplayFormatter().format(lab)[0]
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id
+    assert shown["text/plain"] == repr(lab)
+    assert "What is 20 + 3?" in shown["text/html"]
+    assert "ZeroDivisionError" in shown["text/html"]
+    assert '<td class="gn-number gn-strong gn-total">' in shown["text/html"]
+
+
+def test_page_of_the_lab_follows_its_state(lab: gn.RewardLab) -> None:
+    lab.row_number = 1
+    lab.check()
+    page = DisplayFormatter().format(lab)[0]["text/html"]
+    assert "What is 21 + 3?" in page
+    assert lab.report.summary in page
+
+
+def test_closed_lab_still_shows_its_text(lab: gn.RewardLab) -> None:
+    lab.close()
+    assert "text/plain" in DisplayFormatter().format(lab)[0]
+
+
 def test_help_shows_own_methods_of_lab_first() -> None:
     text = pydoc.plain(pydoc.render_doc(gn.RewardLab))
     own, _, inherited = text.partition("inherited from")
-    for name in (
-        "update(self",
-        "label(self",
-        "row_number",
-        "completions",
-        "weights",
-        "advantages",
-        "scores",
-    ):
-        assert name in own, name
-    assert "add_class" not in own and "add_class" in inherited
-    intro = text.partition("Args:")[0]
-    assert "lab.update(rewards)" in intro and "lab.label(score)" in intro
+    for name in ("update(self", "label(self", "row_number", "completions", "weights", "scores"):
+        assert name in own
+    assert "add_class" not in own
+    assert "add_class" in inherited

@@ -28,7 +28,7 @@ def test_it_ends_with_a_number_before_and_after_on_the_test_part(gsm8k: Path) ->
     assert "12 questions" in text_of(cell_with(notebook, "gn.compare(run, test)"))
     said = printed(cell_with(notebook, "run.outcome("))
     assert said.startswith("test, 12 questions of the test part.\n")
-    assert "Correct: " in said
+    assert "Correct, which needs both: " in said
     assert text_of(cell_with(notebook, "report = gn.check_rewards(")).startswith("Nothing found.")
 
 

@@ -65,9 +65,9 @@ def test_the_easiest_level_was_taken_after_one_measurement(
     quickstart: tuple[Path, gn.runs.Run], size: str
 ) -> None:
     shown = text_of(cell_with(nbformat.read(quickstart[0], as_version=4), "choose_level("))
-    assert shown.startswith("Level 0 is taken")
+    assert shown.startswith("Level 0: ")
     assert (
-        "No level gives a signal." if size == "small" else "There is something to learn."
+        "No level gives a learning signal." if size == "small" else "There is something to learn."
     ) in shown
     assert shown.count("not measured") == len(gn.tasks.ARITHMETIC_LEVELS) - 1
     assert (

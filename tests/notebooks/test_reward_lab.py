@@ -28,8 +28,8 @@ def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
     assert printed(holed) == "[1.0, 1.0, 1.0]\n"
     assert "critical: gold_somewhere: answer outside the slot" in text_of(holed)
     mended = cell_with(notebook, "def gold_in_its_slot")
-    assert printed(mended) == "[1.0, 0.0, 0.0]\n" and text_of(mended).startswith("Found: 1 note.")
-    assert "form outweighs being right" in text_of(cell_with(notebook, "formal = {"))
+    assert printed(mended) == "[1.0, 0.0, 0.0]\n" and text_of(mended).startswith("Nothing found.")
+    assert "format outweighs the answer" in text_of(cell_with(notebook, "formal = {"))
 
 
 def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
@@ -56,16 +56,16 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
         text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after")
     )
     # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
-    assert re.match(rf"no signal: in none of {groups}|weak signal: in 1 of {groups}", without)
+    assert re.match(rf"No signal: in 0 of {groups}|Weak signal: in 1 of {groups}", without)
     assert f"answer can be read in none of {each * groups} completions" in without
     assert (
         re.findall(r"advice: (.+?):", without)[0] == "example turn"
         and "example turn" not in with_example
     )
-    weak = "(weak )?" if size == "small" else ""
+    weak = "|Weak signal" if size == "small" else ""
     differing = "[1234]" if size == "small" else "[678]"
     assert re.match(
-        rf"({weak}signal|form only): in {differing} of {groups} groups of {each} the totals differ",
+        rf"(Signal|Format only{weak}): in {differing} of {groups} groups of {each} completions",
         with_example,
     )
     assert int(re.search(rf"read +(\d+) of {each * groups}", with_example)[1]) > 3 * (

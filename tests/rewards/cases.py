@@ -1,7 +1,9 @@
-"""What each reward must pay for completions labelled by hand: tests/data/reward_cases.json, and a reward of each kind.
+"""Completions labelled by hand, from tests/data/reward_cases.json, and one reward of each kind.
 
-An entry names rewards, their options and the row's columns; under each score stand the texts that must get it, as the content
-of an answer slot (`slots`) or whole (`texts`). A list instead of a text holds parts and how often each is repeated.
+An entry of the file names rewards, their options and the columns of the row. Under each score it
+lists the texts that must get it, either as the content of an answer slot (`slots`) or as whole
+completions (`texts`). Instead of a text there may be a list of parts, each with the number of its
+repetitions.
 """
 
 from __future__ import annotations
@@ -36,39 +38,40 @@ class Case:
     def __str__(self) -> str:
         return f"{type(self.reward).__name__} {self.why} {self.completions[0][:40]!a}"
 
-    def paid(self, *, is_chat: bool = False) -> list[float | None]:
-        """The scores of all completions, called together as the trainer calls a reward."""
-        chats = [[{"role": "assistant", "content": text}] for text in self.completions]
-        columns = {name: [value] * len(chats) for name, value in self.columns.items()}
-        return self.reward(completions=chats if is_chat else self.completions, **columns)
+    def scores_given(self, *, is_chat: bool = False) -> list[float | None]:
+        """Return the scores of all completions, in one call as the trainer makes it."""
+        completions: list[Any] = list(self.completions)
+        if is_chat:
+            completions = [[{"role": "assistant", "content": text}] for text in completions]
+        columns = {name: [value] * len(completions) for name, value in self.columns.items()}
+        return self.reward(completions=completions, **columns)
 
 
 def slot(content: str) -> str:
-    """An answer slot with this content, and nothing else."""
+    """Return an answer slot with this content, and nothing else."""
     return f"<answer>{content}</answer>"
 
 
-def _spelled(text: str | list[list[Any]]) -> str:
-    return text if isinstance(text, str) else "".join(part * times for part, times in text)
+def _text_of(text: str | list[list[Any]]) -> str:
+    if isinstance(text, str):
+        return text
+    return "".join(part * times for part, times in text)
 
 
 def _cases(entry: dict[str, Any]) -> Iterator[Case]:
-    labelled = [
-        (slot(_spelled(text)), score)
-        for score, texts in entry.get("slots", {}).items()
-        for text in texts
-    ]
-    labelled += [
-        (_spelled(text), score) for score, texts in entry.get("texts", {}).items() for text in texts
-    ]
-    completions, scores = (
-        [text for text, _ in labelled],
-        [json.loads(score) for _, score in labelled],
-    )
+    completions = []
+    scores = []
+    for score, texts in entry.get("slots", {}).items():
+        completions += [slot(_text_of(text)) for text in texts]
+        scores += [json.loads(score)] * len(texts)
+    for score, texts in entry.get("texts", {}).items():
+        completions += [_text_of(text) for text in texts]
+        scores += [json.loads(score)] * len(texts)
     options = dict(entry.get("options", {}))
     if "format" in options:
         options["format"] = _FORMATS[options["format"]]
-    for name in [entry["reward"]] if isinstance(entry["reward"], str) else entry["reward"]:
+    names = [entry["reward"]] if isinstance(entry["reward"], str) else entry["reward"]
+    for name in names:
         limits = {"limits": QUICK} if name == "code_tests" else {}
         reward = getattr(rewards, name)(**options, **limits)
         yield Case(reward, completions, scores, entry.get("columns", {}), entry.get("why", ""))
@@ -76,5 +79,5 @@ def _cases(entry: dict[str, Any]) -> Iterator[Case]:
 
 _FILE = Path(__file__).parents[1] / "data" / "reward_cases.json"
 CASES = [case for entry in json.loads(_FILE.read_text()) for case in _cases(entry)]
-# By the name of its class: the reward of that kind's first case.
+# The reward of the first case of each class, by the name of the class.
 KINDS = {type(case.reward).__name__: case.reward for case in reversed(CASES)}

@@ -1,4 +1,4 @@
-"""Rewards for answers: a strict person's labels, every format, and what cannot be judged; single forms are in `cases`."""
+"""Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
 import json
 import threading
@@ -22,82 +22,95 @@ from tests.rewards.cases import CASES, slot
 TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 
 
+def is_for(case: dict, name: str) -> bool:
+    """Return True if a labelled answer was labelled for this reward."""
+    if name in case["rewards"]:
+        return True
+    # Labels for plain numbers hold for correctness too, unless they are about units that convert.
+    is_of_numbers = case["rewards"] == ["number"] and name == "correctness"
+    return is_of_numbers and case.get("options", {}).keys() <= {"tolerance"}
+
+
 @pytest.mark.parametrize(("name", "most_refused"), [("correctness", 0.02), ("maths", 0.05)])
-def test_the_answers_labelled_by_hand(name: str, most_refused: float) -> None:
-    """What a strict and fair person would pay for, labelled before any run; those of other rewards than these are not asked."""
-    wrongly_paid, wrongly_refused, right = [], [], 0
+def test_labelled_answers_get_the_score_of_their_label(name: str, most_refused: float) -> None:
+    wrongly_scored = []
+    wrongly_refused = []
+    right = 0
     for case in map(json.loads, TABLE.read_text().splitlines()):
-        options = case.get("options", {})
-        is_of_numbers = (
-            name == "correctness"
-            and case["rewards"] == ["number"]
-            and options.keys() <= {"tolerance"}
-        )
-        if name not in case["rewards"] and not is_of_numbers:
+        if not is_for(case, name):
             continue
-        reward = getattr(rewards, name)(**options)
-        (paid,) = reward(
-            completions=[slot(case["slot"])], answer=[case["gold"]]
-        )  # alone: no batch runs out of time
+        reward = getattr(rewards, name)(**case.get("options", {}))
+        # One answer per call, so that no batch runs out of time.
+        (score,) = reward(completions=[slot(case["slot"])], answer=[case["gold"]])
         right += case["pay"]
-        if bool(paid) != case["pay"]:
-            (wrongly_paid if paid else wrongly_refused).append(case)
-    assert not wrongly_paid
-    assert right > 300 and len(wrongly_refused) <= most_refused * right, wrongly_refused
+        if score and not case["pay"]:
+            wrongly_scored.append(case)
+        if case["pay"] and not score:
+            wrongly_refused.append(case)
+    assert wrongly_scored == []
+    assert right > 300
+    assert len(wrongly_refused) <= most_refused * right, wrongly_refused
 
 
-ASKED = [
+WITH_QUESTION = [
     case for case in CASES if isinstance(case.reward, correctness) and "prompts" in case.columns
 ]
 
 
-@pytest.mark.parametrize("case", ASKED, ids=str)
-def test_a_copy_of_the_question_is_seen_in_a_chat_and_with_a_tolerance(case) -> None:
+@pytest.mark.parametrize("case", WITH_QUESTION, ids=str)
+def test_copied_question_is_seen_with_a_tolerance(case) -> None:
+    tolerant = replace(case, reward=replace(case.reward, tolerance=0.001))
+    assert tolerant.scores_given() == case.scores
+
+
+@pytest.mark.parametrize("case", WITH_QUESTION, ids=str)
+def test_copied_question_is_seen_in_the_last_chat_turn(case) -> None:
     chat = [
         {"role": "user", "content": "Example: 1/8."},
         {"role": "user", "content": case.columns["prompts"]},
     ]
-    for reward, prompts in (
-        (replace(case.reward, tolerance=0.001), case.columns["prompts"]),
-        (case.reward, chat),
-    ):
-        assert (
-            replace(case, reward=reward, columns=case.columns | {"prompts": prompts}).paid()
-            == case.scores
-        )
+    assert replace(case, columns=case.columns | {"prompts": chat}).scores_given() == case.scores
 
 
-@pytest.mark.parametrize(
-    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()]
+FORMATS = pytest.mark.parametrize(
+    "format",
+    [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()],
+    ids=lambda format: format.name,
 )
-def test_every_format(format: formats.AnswerFormat) -> None:
-    text = format.render("many\nlines", r"\frac{1}{2}")
-    texts = [text, text + "\nNo, it is 41.", format.render(r"\frac12", "41"), "0.5"]
+
+
+@FORMATS
+def test_correctness_reads_the_last_word_of_any_format(format: formats.AnswerFormat) -> None:
+    right = format.render("many\nlines", r"\frac{1}{2}")
+    wrong = format.render(r"\frac12", "41")
+    texts = [right, right + "\nNo, it is 41.", wrong, "0.5"]
     assert correctness(format=format)(completions=texts, answer=["1/2"] * 4) == [1.0, 0.0, 0.0, 0.0]
-    for reward in (rewards.xml_format(format=format), rewards.incremental_format(format=format)):
-        exact, longer, _, bare = reward(completions=texts)
-        has_no_end = reward.__name__ == "incremental_format" and not format.answer_close
-        assert exact == 1.0 and bare == 0.0 and (has_no_end or longer < 1.0)
+
+
+@FORMATS
+def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
+    text = format.render("many\nlines", r"\frac{1}{2}")
+    reward = rewards.xml_format(format=format)
+    assert reward(completions=[text, text + "\nNo, it is 41.", "0.5"]) == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    "make", [correctness, exact_text, multiple_choice, json_answer, regex_answer, rewards.maths]
+    "make", [correctness, exact_text, multiple_choice, json_answer, rewards.maths]
 )
-def test_a_missing_column_says_what_to_write(make) -> None:
+def test_missing_column_error_shows_what_to_write(make) -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
         make(column="solution")(completions=["7"], answer=["7"])
 
 
-def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
-    hostile = [
-        slot("ab" * n + "cd") for n in range(1000, 1008)
-    ]  # without a c, one look would be enough
-    texts, found = [*hostile, slot("abc"), slot("abc d")], []
+def test_pattern_that_backtracks_is_stopped_in_any_thread() -> None:
+    # Without the c at the end one look would show that nothing matches.
+    hostile = [slot("ab" * length + "cd") for length in range(1000, 1008)]
+    texts = [*hostile, slot("abc"), slot("abc d")]
     reward = regex_answer(r"(?:(?:a|b|ab)*)*c")
-    thread, start = (
-        threading.Thread(target=lambda: found.append(reward(completions=texts))),
-        time.monotonic(),
-    )
+    scores = []
+    thread = threading.Thread(target=lambda: scores.extend(reward(completions=texts)))
+    start = time.monotonic()
     thread.start()
     thread.join(30)
-    assert found == [[0.0] * 8 + [1.0, 0.0]] and time.monotonic() - start < 15
+    assert scores == [0.0] * 8 + [1.0, 0.0]
+    assert time.monotonic() - start < 15

@@ -1,4 +1,4 @@
-"""Every reward pays for what it says and for nothing else, on strings and on chat messages; none raises on any text."""
+"""Every reward gives the labelled scores, on strings and chat messages, and none ever raises."""
 
 import functools
 import math
@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import datasets
 import numpy
@@ -21,90 +21,87 @@ from grpo_nb.rewards import base, correctness, xml_tags
 from tests.rewards.cases import CASES, KINDS, Case, slot
 
 # Code needs a sandbox: tests/rewards/test_code.py.
-PLAIN = [KINDS[kind] for kind in KINDS if kind != "code_tests"]
-every = pytest.mark.parametrize("reward", PLAIN, ids=lambda reward: reward.__name__)
+WITHOUT_CODE = [KINDS[kind] for kind in KINDS if kind != "code_tests"]
+every_reward = pytest.mark.parametrize("reward", WITHOUT_CODE, ids=lambda reward: reward.__name__)
 
 
+@pytest.mark.parametrize("is_chat", [False, True], ids=["texts", "chats"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_was_labelled_by_hand(case: Case) -> None:
+def test_reward_gives_the_score_labelled_by_hand(case: Case, is_chat: bool) -> None:
     expected = [score if score is None else pytest.approx(score) for score in case.scores]
-    assert case.paid() == case.paid(is_chat=True) == expected, case.completions
+    assert case.scores_given(is_chat=is_chat) == expected, case.completions
 
 
 def test_every_kind_has_labelled_cases() -> None:
-    made = [
-        kind
-        for kind in vars(gn.rewards).values()
-        if isinstance(kind, type) and issubclass(kind, base.Reward)
-    ]
-    assert {kind.__name__ for kind in made} - {"Reward", "SlotReward", "judge"} == KINDS.keys()
+    classes = [value for value in vars(gn.rewards).values() if isinstance(value, type)]
+    names = {kind.__name__ for kind in classes if issubclass(kind, base.Reward)}
+    assert names - {"Reward", "SlotReward", "judge"} == KINDS.keys()
 
 
-ODD = [
-    "\x00", "\ud800", "\u202e", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "\\boxed{", "}", "{", '"', "[", "42",
-    "x", "=", " or ", "\\frac", "^", "9", ",", "\n", "1. ", "```", "\u0664", "B", "a|a",
-]  # fmt: skip
+PARTS = '\x00 \ud800 \u202e <answer> </answer> <reasoning> </reasoning> \\boxed{ } { " [ 42 x = '
+PARTS = [*PARTS.split(), " or ", "\\frac", "^", "9", ",", "\n", "1. ", "```", "\u0664", "B", "a|a"]
 TEXT = st.one_of(
     st.text(max_size=200),
     st.text(alphabet=st.characters(categories=["Cs", "Cc", "L", "N", "S"]), max_size=50),
-    st.lists(st.sampled_from(ODD), max_size=30).map("".join),
-    st.lists(st.sampled_from(ODD), max_size=12).map(
-        lambda parts: f"<answer>{''.join(parts)}</answer>"
-    ),
+    st.lists(st.sampled_from(PARTS), max_size=30).map("".join),
+    st.lists(st.sampled_from(PARTS), max_size=12).map(lambda parts: slot("".join(parts))),
 )
 
 
 def call(reward: base.Reward, texts: list, prompt: str = "?") -> list[float | None]:
-    ids = [list(range(len(base.completion_text(text)))) for text in texts]
+    token_ids = [list(range(len(base.completion_text(text)))) for text in texts]
     return reward(
         completions=texts,
-        completion_ids=ids,
+        completion_ids=token_ids,
         answer=["42"] * len(texts),
         prompts=[prompt] * len(texts),
     )
 
 
-@every
+@every_reward
 @settings(deadline=None, max_examples=60)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4))
 def test_no_text_makes_a_reward_raise_or_leave_its_range(
     reward: base.Reward, texts: list[str]
 ) -> None:
-    scores, (low, high) = call(reward, texts), reward.range
+    scores = call(reward, texts)
+    low, high = reward.range
     assert len(scores) == len(texts)
-    assert all(
-        score is None or (isinstance(score, float) and low <= score <= high) for score in scores
-    ), scores
+    for score in scores:
+        assert score is None or isinstance(score, float)
+        assert score is None or low <= score <= high
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     assert call(reward, chats) == scores, "chat messages score differently"
     assert call(reward, texts[::-1]) == scores[::-1], "the order of the batch matters"
     assert [call(reward, [text])[0] for text in texts] == scores, "neighbours matter"
 
 
-INSIDE = [text * 40_000 for text in ("999999", "{[{[", "\\frac", "1,1,1,", "      ")]
-NESTED = "\\text{" * 30_000 + "}" * 30_000
-LONG = [text * 200_000 for text in "(\ud800$"] + [
-    "<answer>" * 25_000,
-    *(slot(text + "x") for text in (*INSIDE, NESTED)),
-]
+LONG_SLOTS = [text * 40_000 for text in ("999999", "{[{[", "\\frac", "1,1,1,", "      ")]
+LONG_SLOTS.append("\\text{" * 30_000 + "}" * 30_000)
+LONG = [text * 200_000 for text in "(\ud800$"]
+LONG.append("<answer>" * 25_000)
+LONG += [slot(text + "x") for text in LONG_SLOTS]
 
 
-@every
+@every_reward
 @pytest.mark.parametrize("text", LONG, ids=lambda text: repr(text[:12]))
-def test_200_kb_take_no_more_than_a_moment(reward: base.Reward, text: str) -> None:
+def test_reward_is_fast_on_200_kb_of_text(reward: base.Reward, text: str) -> None:
     start = time.process_time()
     call(reward, [text], prompt="A) x\n" * 1000)
     # Linear time is some tens of milliseconds; what is quadratic takes minutes.
     assert time.process_time() - start < 5
 
 
-@every
-def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None:
+@every_reward
+def test_pickled_reward_is_the_same_reward(reward: base.Reward) -> None:
     copy = pickle.loads(pickle.dumps(reward))
-    assert copy == reward == replace(reward) and (copy.__name__, repr(copy)) == (
-        reward.__name__,
-        repr(reward),
-    )
+    assert copy == reward
+    assert copy.__name__ == reward.__name__
+    assert repr(copy) == repr(reward)
+
+
+@every_reward
+def test_reward_called_as_trl_does_leaves_its_columns_alone(reward: base.Reward) -> None:
     columns = {
         "prompts": [[{"role": "user", "content": "?"}]] * 2,
         "completions": [[{"role": "assistant", "content": "<answer>42</answer>"}]] * 2,
@@ -115,42 +112,66 @@ def test_a_reward_is_kept_and_called_as_trl_does_it(reward: base.Reward) -> None
     scores = reward(
         **columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None
     )
-    assert len(scores) == 2 and scores[0] == scores[1] and pickle.dumps(columns) == before
+    assert len(scores) == 2
+    assert scores[0] == scores[1]
+    assert pickle.dumps(columns) == before
+
+
+@every_reward
+def test_reward_takes_another_name_and_a_finite_weight(reward: base.Reward) -> None:
     assert replace(reward, weight=3.0, name="other").__name__ == "other"
     with pytest.raises(ValueError, match="finite"):
         replace(reward, weight=math.nan)
 
 
-def test_importing_rewards_is_light() -> None:
-    code = "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); print(*sys.modules)"
+def test_repr_of_a_subclass_is_its_own() -> None:
+    @dataclass(frozen=True, repr=False)
+    class Shown(base.Reward):
+        def __repr__(self) -> str:
+            return "shown"
+
+    assert repr(Shown()) == "shown"
+
+
+def test_importing_rewards_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, grpo_nb as gn\n"
+        "gn.rewards.maths()\n"
+        "gn.rewards.correctness()\n"
+        "print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {
-        "torch",
-        "transformers",
-        "trl",
-        "unsloth",
-        "numpy",
-        "pandas",
-        "sympy",
-        "math_verify",
-        "jsonschema",
-    }
-    assert not set(done.stdout.split()) & heavy
+    heavy = "torch transformers trl unsloth numpy pandas sympy math_verify jsonschema"
+    assert set(done.stdout.split()) & set(heavy.split()) == set()
 
 
 def graded(completions: list, **columns: object) -> list[float]:
-    return [float(len(c)) for c in completions]
+    return [float(len(completion)) for completion in completions]
 
 
-def test_names_are_trls() -> None:
+def test_name_of_a_partial_is_the_one_trl_gives_it() -> None:
     reward = functools.partial(functools.partial(graded, level=[1]), other=2)
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
-    assert base.weights_by_name([reward, xml_tags(weight=0.5)]) == {"graded": 1.0, "xml_tags": 0.5}
 
 
-def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
-    held = datasets.Dataset.from_dict({"a": ["7", "7"]})["a"]
-    for column in (numpy.array(["7", "7"]), pandas.Series([7, 7], index=[5, 6]), held):
-        assert correctness()(
-            completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column
-        ) == [1.0, 0.0]
+def test_weights_are_one_where_a_reward_has_none() -> None:
+    rewards = [graded, xml_tags(weight=0.5)]
+    assert base.weights_by_name(rewards) == {"graded": 1.0, "xml_tags": 0.5}
+
+
+def test_class_in_place_of_a_reward_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"contains the class correctness.*correctness\(\)"):
+        base.reward_list([correctness])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(numpy.array(["7", "7"]), id="numpy"),
+        pytest.param(pandas.Series([7, 7], index=[5, 6]), id="pandas"),
+        pytest.param(datasets.Dataset.from_dict({"a": ["7", "7"]})["a"], id="datasets"),
+    ],
+)
+def test_column_may_be_of_another_library(column) -> None:
+    texts = ["<answer>7</answer>", "<answer>8</answer>"]
+    assert correctness()(completions=texts, answer=column) == [1.0, 0.0]

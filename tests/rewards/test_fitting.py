@@ -4,54 +4,65 @@ import pytest
 
 import grpo_nb as gn
 
+KINDS = [
+    pytest.param(["12", "7", "1,200"], "1,200", "1200", "13", "correctness", id="numbers"),
+    pytest.param(
+        ["negative", "positive", "neutral"],
+        "positive",
+        "Positive",
+        "positive or negative",
+        "exact_text",
+        id="labels",
+    ),
+    pytest.param(["A", "B", "C"], "B", "(B)", "A or B", "multiple_choice", id="letters"),
+    pytest.param(
+        [r"\frac{x}{2}", "x^2", "2x"], "x^2", r"x \cdot x", "x^3", "maths", id="expressions"
+    ),
+    pytest.param(
+        ['{"a": 1}', '{"a": 2}', '{"a": 3}'],
+        '{"a": 2}',
+        '{"a": 2.0}',
+        '{"a": 1}',
+        "json_answer",
+        id="json",
+    ),
+    pytest.param(
+        ["Paris", "Oslo is cold", "Lima"], "Lima", "lima.", "Paris", "correctness", id="text"
+    ),
+]
 
-@pytest.mark.parametrize(
-    ("golds", "gold", "right", "wrong", "kind"),
-    [
-        (["12", "7", "1,200"], "1,200", "1200", "13", "correctness"),
-        (
-            ["negative", "positive", "neutral"],
-            "positive",
-            "Positive",
-            "positive or negative",
-            "exact_text",
-        ),
-        (["A", "B", "C"], "B", "(B)", "A or B", "multiple_choice"),
-        ([r"\frac{x}{2}", "x^2", "2x"], "x^2", r"x \cdot x", "x^3", "maths"),
-        (['{"a": 1}', '{"a": 2}', '{"a": 3}'], '{"a": 2}', '{"a": 2.0}', '{"a": 1}', "json_answer"),
-        (["Paris", "Oslo is cold", "Lima"], "Lima", "lima.", "Paris", "correctness"),
-    ],
-)
-def test_being_right_pays_more_than_looking_right(
-    golds: list, gold: str, right: str, wrong: str, kind: str
+
+@pytest.mark.parametrize("format", [gn.tasks.xml(), gn.tasks.boxed()], ids=lambda one: one.name)
+@pytest.mark.parametrize(("golds", "gold", "right", "wrong", "kind"), KINDS)
+def test_fitting_rewards_score_right_above_the_format(
+    golds: list, gold: str, right: str, wrong: str, kind: str, format: gn.tasks.AnswerFormat
 ) -> None:
+    # Labels and letters are told from text by their repetition.
     copies = 4 if kind in ("exact_text", "multiple_choice") else 1
-    rows = [
-        {"question": f"question {i} {j}", "answer": gold}
-        for j in range(copies)
-        for i, gold in enumerate(golds)
-    ]
-    for format in (gn.tasks.xml(), gn.tasks.boxed()):
-        task = gn.load_task(rows, holdout=1, format=format)
-        rewards = gn.rewards.rewards_for(task)
-        assert type(rewards[0]).__name__ == kind and [reward.weight for reward in rewards] == [
-            2.0,
-            1.0,
-            0.5,
-        ]
-        texts = [task.format.render("so", answer) for answer in (right, wrong)] + [right]
-        assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
-        assert [reward.weight for reward in gn.rewards.rewards_for(task, weight=4.0)] == [
-            4.0,
-            2.0,
-            1.0,
-        ]
+    rows = []
+    for copy in range(copies):
+        rows += [{"question": f"question {i} {copy}", "answer": a} for i, a in enumerate(golds)]
+    task = gn.load_task(rows, holdout=1, format=format)
+    rewards = gn.rewards.rewards_for(task)
+    assert type(rewards[0]).__name__ == kind
+    texts = [task.format.render("so", right), task.format.render("so", wrong), right]
+    assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
 
 
-def test_a_row_that_cannot_be_read_is_named() -> None:
+@pytest.mark.parametrize(("weight", "expected"), [(2.0, [2.0, 1.0, 0.5]), (4.0, [4.0, 2.0, 1.0])])
+def test_fitting_format_rewards_weigh_less_together(weight: float, expected: list[float]) -> None:
+    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
+    rewards = gn.rewards.rewards_for(gn.load_task(rows, holdout=1), weight=weight)
+    assert [reward.weight for reward in rewards] == expected
+
+
+def test_check_rows_accepts_readable_rows() -> None:
+    rewards = [gn.rewards.code_tests(), gn.rewards.xml_tags()]
+    gn.rewards.check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
+
+
+def test_check_rows_names_the_row_it_cannot_read() -> None:
     rows = [{"tests": ["assert f(1) == 2"]}, {"tests": ["assert f(1) < 2"]}]
-    gn.rewards.check_rows([gn.rewards.code_tests(), gn.rewards.xml_tags()], rows[:1])
-    with pytest.raises(
-        ValueError, match="the reward 'code_tests' cannot read the data: row 1: the test"
-    ):
+    message = "the reward 'code_tests' cannot read the data: row 1: the test"
+    with pytest.raises(ValueError, match=message):
         gn.rewards.check_rows([gn.rewards.code_tests()], rows)

@@ -1,4 +1,7 @@
-"""The code of tests/data/candidates.toml: what honest code needs, and attacks by name, with two that no such file can hold."""
+"""Honest code and attacks by name, from tests/data/candidates.toml.
+
+Two attacks are here, because such a file cannot hold them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,16 @@ _MACHINE = os.uname().machine
 
 
 def _of_expression(expression: str) -> str:
-    return f"{_PRELUDE}def f():\n    got = {expression}\n    return None if got is None else 'GAINED %r' % (got,)"
+    return (
+        f"{_PRELUDE}def f():\n"
+        f"    got = {expression}\n"
+        "    return None if got is None else 'GAINED %r' % (got,)"
+    )
 
 
 def _of_system_call(call: dict) -> str:
-    return f"{_PRELUDE}def f(): return 'GAINED %d' % forked(syscall({call[_MACHINE]}, {call['arguments']}))"
+    system_call = f"syscall({call[_MACHINE]}, {call['arguments']})"
+    return f"{_PRELUDE}def f(): return 'GAINED %d' % forked({system_call})"
 
 
 ATTACKS: dict[str, str] = {

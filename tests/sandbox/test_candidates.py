@@ -1,6 +1,7 @@
-"""Model-written code can neither harm the machine nor fool its reward, for root, for a user, and on another Python.
+"""Generated code can neither harm the machine nor choose its reward.
 
-An attack is judged from outside: the expected value, the secret and the sockets are here, in the parent.
+This holds for root, for a user, and on another Python. An attack is judged from outside: the
+expected value, the secret and the sockets are here, in the parent process.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ from tests.sandbox.attacks import ATTACKS, HONEST, ON_LIMITS
 pytestmark = pytest.mark.begins(20)
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPECTED = (
-    91827364  # what every attack on the score would have to answer; it exists in this process only
-)
+# The value that an attack on the score would have to answer. It exists in this process only.
+EXPECTED = 91827364
 SHORT = Limits(cpu_seconds=0.25, wall_seconds=20.0, memory_mib=384, output_kib=64)
 SLEEPY = Limits(wall_seconds=1.0, memory_mib=384)
 WAYS = ("as it is", "as a user", "on the system's Python")
@@ -53,15 +53,14 @@ HAS_HUGE_PAGES = _HUGE_PAGES.exists() and "[never]" not in _HUGE_PAGES.read_text
 
 
 def alone(candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
-    """What came of candidates that share nothing, all at once."""
-    return [
-        outcome for (outcome,) in run_untrusted_batch([[one] for one in candidates], limits=limits)
-    ]
+    """Return the outcomes of candidates that share nothing, all run at once."""
+    groups = run_untrusted_batch([[candidate] for candidate in candidates], limits=limits)
+    return [outcome for (outcome,) in groups]
 
 
 @contextmanager
 def started(way: str) -> Iterator[None]:
-    """Within the block, candidates start as an ordinary user, or on the Python that Debian and Ubuntu ship."""
+    """Start candidates as an ordinary user, or on the Python that Debian and Ubuntu ship."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         if way != "as it is":
             if not Path(f"/usr/lib/python3.{sys.version_info.minor}").is_dir():
@@ -92,12 +91,9 @@ class World:
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
         tcp, udp = (stack.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds)
         local = [stack.enter_context(socket.socket(socket.AF_UNIX, kind)) for kind in kinds * 2]
-        names = (
-            "\0" + abstract,
-            "\0" + abstract,
-            str(self.folder / "stream"),
-            str(self.folder / "datagram"),
-        )
+        stream = str(self.folder / "stream")
+        datagram = str(self.folder / "datagram")
+        names = ("\0" + abstract, "\0" + abstract, stream, datagram)
         for end, name in zip([tcp, udp, *local], [("127.0.0.1", 0)] * 2 + [*names], strict=True):
             end.bind(name)
             if end.type == socket.SOCK_STREAM:
@@ -106,34 +102,32 @@ class World:
             (self.folder / name).chmod(0o777)
         self.sockets = [tcp, udp, *local]
         self.names = {
-            "CANARY": str(canary), "TCP": tcp.getsockname()[1], "UDP": udp.getsockname()[1], "UNIX": names[2],
-            "DATAGRAM": names[3], "ABSTRACT": abstract, "PARENT": os.getpid(),
-        }  # fmt: skip
+            "CANARY": str(canary),
+            "TCP": tcp.getsockname()[1],
+            "UDP": udp.getsockname()[1],
+            "UNIX": stream,
+            "DATAGRAM": datagram,
+            "ABSTRACT": abstract,
+            "PARENT": os.getpid(),
+        }
 
     def damage(self) -> list[str]:
-        """What reached the outside."""
-        left = [
-            str(path)
-            for folder in ("/tmp", "/dev/shm")
-            for path in Path(folder).glob("grpo_nb-left-behind")
-        ]
+        """Return a description of everything that reached the outside."""
+        damage = []
+        for folder in ("/tmp", "/dev/shm"):
+            damage += map(str, Path(folder).glob("grpo_nb-left-behind"))
         files = sorted(path.name for path in self.folder.iterdir())
-        is_changed = (self.folder / "canary").read_text() != self.secret or files != [
-            "canary",
-            "datagram",
-            "stream",
-        ]
-        arrived = select.select(self.sockets, [], [], 0)[0]
-        return (
-            left
-            + ["the files have changed"] * is_changed
-            + [f"something arrived at {end}" for end in arrived]
-        )
+        is_same_secret = (self.folder / "canary").read_text() == self.secret
+        if not is_same_secret or files != ["canary", "datagram", "stream"]:
+            damage.append("the files have changed")
+        for end in select.select(self.sockets, [], [], 0)[0]:
+            damage.append(f"something arrived at {end}")
+        return damage
 
 
 @functools.cache
 def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
-    """What came of every attack, the secret that none may show, and the damage."""
+    """Return the outcome of every attack, the secret that none may show, and the damage."""
     with ExitStack() as stack:
         world = World(stack)
         stack.enter_context(started(way))
@@ -141,80 +135,86 @@ def attacked(way: str) -> tuple[dict[str, Outcome], str, list[str]]:
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
 
         def run(codes: dict[str, str], limits: Limits) -> dict[str, Outcome]:
-            asked = [Candidate(code=names + code, calls=[Call("f")]) for code in codes.values()]
-            return dict(zip(codes, alone(asked, limits), strict=True))
+            attacks = [Candidate(code=names + code, calls=[Call("f")]) for code in codes.values()]
+            return dict(zip(codes, alone(attacks, limits), strict=True))
 
-        sleepers = {"sleep": ON_LIMITS["sleep"]}
-        outcomes = (
-            run(ATTACKS, SHORT) | run(ON_LIMITS | {"sleep": ""}, SHORT) | run(sleepers, SLEEPY)
-        )
+        outcomes = run(ATTACKS, SHORT) | run(ON_LIMITS | {"sleep": ""}, SHORT)
+        outcomes |= run({"sleep": ON_LIMITS["sleep"]}, SLEEPY)
         return outcomes, world.secret, world.damage()
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [*ATTACKS, *ON_LIMITS])
-def test_an_attack_gains_no_point(name: str, way: str) -> None:
+def test_attack_gains_no_point(name: str, way: str) -> None:
     outcomes, secret, _ = attacked(way)
     outcome = outcomes[name]
     (answer,) = outcome.answers
-    for exact in (True, False):
-        assert not (answer.is_value and is_same_value(answer.value, EXPECTED, exact_types=exact))
-    assert "GAINED" not in repr(outcome) and secret not in repr(outcome), outcome
-    assert outcome.status in (
-        ("ok", "error", "exit") if name in ATTACKS else ("ok", "error", "exit", "limit")
-    ), outcome
+    if answer.is_value:
+        assert not is_same_value(answer.value, EXPECTED, exact_types=True)
+        assert not is_same_value(answer.value, EXPECTED, exact_types=False)
+    assert "GAINED" not in repr(outcome)
+    assert secret not in repr(outcome)
+    allowed = {"ok", "error", "exit"} if name in ATTACKS else {"ok", "error", "exit", "limit"}
+    assert outcome.status in allowed, outcome
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_attacks_together_do_no_damage(way: str) -> None:
+def test_attacks_together_do_no_damage(way: str) -> None:
     outcomes, _, damage = attacked(way)
-    assert damage == [] and len(outcomes) > 80
+    assert damage == []
+    assert len(outcomes) > 80
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_endless_attacks_end_at_a_limit(way: str) -> None:
+    outcomes, _, _ = attacked(way)
     endless = {"loop", "loop_in_c", "slow_pattern", "ignores_signals", "sleep", "output_flood"}
     assert {outcomes[name].status for name in endless} == {"limit"}
 
 
-def test_each_rule_on_arguments_stands_against_an_attack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# The rule against each attack in child.py, and the same place without the rule.
+RULES = {
+    "clone_without_thread": ('("clone", (0, _THREAD | _NAMESPACES, _THREAD))', '("clone",)'),
+    "datagram_pair": ('("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1))', '("socketpair",)'),
+    "limits_of_others": ('("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0))', '("prlimit64",)'),
+    "interfaces": ('*[("ioctl", (1, _ALL_BITS, number)) for', '*[("ioctl",) for'),
+    "signal_by_pipe": ('*[("fcntl", (1, _ALL_BITS, number)) for', '*[("fcntl",) for'),
+    "be_root": ("        os.setresuid(user, user, user)\n", ""),
+    "own_environment": ("    os.environ.clear()\n", ""),
+    "open_descriptors": ("    os.closerange(_REPORT + 1, 256)\n", ""),
+    "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
+    "own_descriptors": ("_THREAD, _NAMESPACES = 0x00010500", "_THREAD, _NAMESPACES = 0x00010100"),
+    "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+    "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
+    "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
+}
+if not HAS_HUGE_PAGES:
+    del RULES["huge_pages"]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_attack_succeeds_without_the_rule_against_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it the attack gets out: so the attacks can fail."""
-    rules = {
-        "clone_without_thread": ('("clone", (0, _THREAD | _NAMESPACES, _THREAD))', '("clone",)'),
-        "datagram_pair": ('("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1))', '("socketpair",)'),
-        "limits_of_others": ('("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0))', '("prlimit64",)'),
-        "interfaces": ('*[("ioctl", (1, _ALL_BITS, number)) for', '*[("ioctl",) for'),
-        "signal_by_pipe": ('*[("fcntl", (1, _ALL_BITS, number)) for', '*[("fcntl",) for'),
-        "be_root": ("        os.setresuid(user, user, user)\n", ""),
-        "own_environment": ("    os.environ.clear()\n", ""),
-        "open_descriptors": ("    os.closerange(_REPORT + 1, 256)\n", ""),
-        "shared_memory": ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)'),
-        "own_descriptors": ("_THREAD, _NAMESPACES = 0x00010500", "_THREAD, _NAMESPACES = 0x00010100"),
-        "sockets_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
-        "pipes_filled": (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", ""),
-        "huge_pages": ("    libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)\n", ""),
-    }  # fmt: skip
     monkeypatch.setattr(candidates, "holes", lambda: ())
     with ExitStack() as stack:
         world = World(stack)
         names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
-        if not HAS_HUGE_PAGES:
-            del rules["huge_pages"]
-        for name, edit in rules.items():
-            edited_child(tmp_path / name, monkeypatch, edit)
-            code = names + ATTACKS[name]
-            if name in ("limits_of_others", "signal_by_pipe"):  # at a target that the kernel allows
-                code = code.replace("PARENT,", "os.getpid(),").replace(
-                    "os.getppid()", "os.getpid()"
-                )
-            outcome = run_untrusted(code, [Call("f")], limits=SHORT)
-            is_ended = name == "signal_by_pipe" and outcome.status == "limit"
-            assert "GAINED" in repr(outcome) or is_ended or world.damage(), (name, outcome)
+        edited_child(tmp_path / name, monkeypatch, RULES[name])
+        code = names + ATTACKS[name]
+        if name in ("limits_of_others", "signal_by_pipe"):
+            # At a target that the kernel allows.
+            code = code.replace("PARENT,", "os.getpid(),")
+            code = code.replace("os.getppid()", "os.getpid()")
+        outcome = run_untrusted(code, [Call("f")], limits=SHORT)
+        is_ended = name == "signal_by_pipe" and outcome.status == "limit"
+        assert "GAINED" in repr(outcome) or is_ended or world.damage(), outcome
 
 
 def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[str, str]) -> None:
-    """Make candidates start from a copy of the child with some lines of it changed."""
-    shutil.copytree(
-        candidates._CHILD.parent if not folder.exists() else folder, folder, dirs_exist_ok=True
-    )
+    """Make candidates start from a copy of the child with some lines changed."""
+    if not folder.exists():
+        shutil.copytree(candidates._CHILD.parent, folder)
     source = (ROOT / "grpo_nb" / "sandbox" / "child.py").read_text()
     for old, new in edits:
         assert old in source, old
@@ -228,56 +228,74 @@ def edited_child(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[st
     [
         ("    if lib.seccomp_load(context):", "    if False:", "reading a file"),
         ("getrandom\n", "getrandom stat newfstatat\n", "looking at a file"),
-        ("getrandom\n", "getrandom socket\n", "a socket"), ("getrandom\n", "getrandom execve\n", "another program"),
+        ("getrandom\n", "getrandom socket\n", "a socket"),
+        ("getrandom\n", "getrandom execve\n", "another program"),
         ("_NAMESPACES, _THREAD))", "_NAMESPACES, 0))", "another process"),
         ("os.environ.clear()", "os.environ['TOKEN'] = 'x'", "the environment"),
         ('resource.RLIMIT_AS: job["memory_mib"] << 20,', "", "more memory than its limit"),
-        ('("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))', '("mmap",)', "memory that its limit does not count"),
+        (
+            '("mmap", (3, _MAP_TYPE, _MAP_PRIVATE))',
+            '("mmap",)',
+            "memory that its limit does not count",
+        ),
         (" resource.RLIMIT_NOFILE: _DESCRIPTORS,", "", "more descriptors than its limit"),
         ("marshal.load(file)", "{**marshal.load(file), 'calls': []}", "honest code fails"),
     ],
-)  # fmt: skip
-def test_the_self_test_finds_a_missing_protection(
+)
+def test_self_test_finds_a_missing_protection(
     old: str, new: str, hole: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, (old, new))
-    assert any(hole in found for found in holes.__wrapped__()), holes.__wrapped__()
+    assert hole in "; ".join(holes.__wrapped__())
 
 
-def test_where_the_wall_does_not_hold_nothing_runs(
+def test_code_does_not_run_without_libseccomp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
     monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
+
+
+def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
 
 
-def test_a_machines_fault_is_no_verdict_and_no_code_can_claim_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_can_blame_its_end_on_the_machine() -> None:
     endings = [Candidate(code=f"import os; os._exit({n})", calls=[Call("f")]) for n in (0, 1, 97)]
     claims = Candidate(code=ATTACKS["claims_a_lost_machine"], stdin="")
-    assert [o.status for o in alone([*endings, claims])] == ["exit"] * 4
-    edited_child(
-        tmp_path / "copy",
-        monkeypatch,
-        ("    _allow_only_these_calls()\n", "    raise OSError('no')\n"),
-    )
+    assert [outcome.status for outcome in alone([*endings, claims])] == ["exit"] * 4
+
+
+def test_failed_isolation_is_no_verdict_on_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert holes() == ()
+    failing = ("    _allow_only_these_calls()\n", "    raise OSError('no')\n")
+    edited_child(tmp_path / "copy", monkeypatch, failing)
     outcome = run_untrusted("def f(): return 1", [Call("f")])
-    assert outcome.status == "lost" and not outcome.answers[0].is_value and "no" in outcome.error
+    assert outcome.status == "lost"
+    assert not outcome.answers[0].is_value
+    assert "no" in outcome.error
     assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
+
+
+def test_process_that_does_not_start_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert holes() == ()
     monkeypatch.setattr(candidates, "_CHILD", tmp_path / "missing.py")
     assert run_untrusted("", stdin="").status == "lost"
 
 
-PLAIN = [
-    None, True, 0, -1, 10**4000, 1.5, math.inf, math.nan, -0.0, "", "\ud800 \0 é 🎈", b"\0\xff", [], [1, [2, (3,)]], (),
-    {1, "a"}, frozenset({(1, 2)}), {"a": 1, 2: [None], (1,): {}}, 1j, "x" * 1000,
-]  # fmt: skip
+NUMBERS = [0, -1, 10**4000, 1.5, math.inf, math.nan, -0.0, 1j]
+TEXTS = ["", "\ud800 \0 é 🎈", "x" * 1000, b"\0\xff"]
+CONTAINERS = [[], [1, [2, (3,)]], (), {1, "a"}, frozenset({(1, 2)}), {"a": 1, 2: [None], (1,): {}}]
+PLAIN = [None, True, *NUMBERS, *TEXTS, *CONTAINERS]
 
 
 def test_values_come_back_with_their_types() -> None:
@@ -290,11 +308,19 @@ def test_values_come_back_with_their_types() -> None:
 @pytest.mark.parametrize(
     ("given", "expected", "exact", "equal"),
     [
-        (1, 1, True, True), (1, True, False, True), (1, 1.0, False, True), ([1], (1,), False, False),
-        ({1: [True]}, {1: [1]}, False, True), ({1}, {1.0}, False, True), (math.nan, math.nan, True, False),
-        ("1", 1, False, False), ([1, 2], [2, 1], False, False), ({1, 2}, {2, 1}, True, True), (b"a", "a", False, False),
+        (1, 1, True, True),
+        (1, True, False, True),
+        (1, 1.0, False, True),
+        ([1], (1,), False, False),
+        ({1: [True]}, {1: [1]}, False, True),
+        ({1}, {1.0}, False, True),
+        (math.nan, math.nan, True, False),
+        ("1", 1, False, False),
+        ([1, 2], [2, 1], False, False),
+        ({1, 2}, {2, 1}, True, True),
+        (b"a", "a", False, False),
     ],
-)  # fmt: skip
+)
 def test_type_and_value_are_compared(given: Any, expected: Any, exact: bool, equal: bool) -> None:
     assert is_same_value(given, expected) is exact
     assert is_same_value(given, expected, exact_types=False) is equal
@@ -313,8 +339,13 @@ def test_programs_read_and_print() -> None:
     outcomes = alone([Candidate(code=code, stdin=text) for code, text in expected], SHORT)
     assert [(o.status, o.stdout) for o in outcomes] == [*expected.values()]
     assert outcomes[4].error == "ZeroDivisionError: division by zero"
+
+
+def test_program_that_floods_its_output_is_ended() -> None:
     flood = run_untrusted("while 1: print('x' * 999)", stdin="", limits=SHORT)
-    assert flood.status == "limit" and "output" in flood.error and len(flood.stdout) < 2 * 65536
+    assert flood.status == "limit"
+    assert "output" in flood.error
+    assert len(flood.stdout) < 2 * 65536
 
 
 def test_what_honest_code_needs_works() -> None:
@@ -324,21 +355,27 @@ def test_what_honest_code_needs_works() -> None:
     assert [a.value for a in outcome.answers] == [7, [50_000], late, 2, None, None, 3], outcome
 
 
-def test_the_solutions_of_150_exercises_run_right_and_broken_ones_do_not() -> None:
-    rows = [
-        json.loads(line)
-        for line in (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()
-    ]
-    assert len(rows) == 150 and all(len(row["tests"]) == 3 for row in rows)
-    broken = [
-        row | {"code": row["code"].replace("return ", "return 7 and None and ")}
-        for row in rows[::15]
-    ]
+LINES = (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()
+SOLUTIONS = [json.loads(line) for line in LINES]
+
+
+def scores_of_code(codes: list[str], rows: list[dict]) -> list[float | None]:
+    texts = [f"```python\n{code}\n```" for code in codes]
     reward = code_tests(limits=Limits(wall_seconds=100.0))
-    texts = [f"```python\n{row['code']}\n```" for row in [*rows, *broken]]
-    scores = reward(completions=texts, tests=[row["tests"] for row in [*rows, *broken]])
-    assert [row["code"] for row, score in zip(rows, scores, strict=False) if score != 1.0] == []
-    assert scores[150:] == [0.0] * 10
+    return reward(completions=texts, tests=[row["tests"] for row in rows])
+
+
+def test_solutions_of_150_exercises_pass_their_tests() -> None:
+    assert len(SOLUTIONS) == 150
+    assert {len(row["tests"]) for row in SOLUTIONS} == {3}
+    scores = scores_of_code([row["code"] for row in SOLUTIONS], SOLUTIONS)
+    assert scores == [1.0] * 150
+
+
+def test_broken_solutions_pass_no_test() -> None:
+    rows = SOLUTIONS[::15]
+    broken = [row["code"].replace("return ", "return 7 and None and ") for row in rows]
+    assert scores_of_code(broken, rows) == [0.0] * 10
 
 
 def test_page_tables_beyond_their_share_end_the_code() -> None:
@@ -348,7 +385,12 @@ def test_page_tables_beyond_their_share_end_the_code() -> None:
 
 
 def test_code_that_fills_its_memory_honestly_may_go_on() -> None:
-    code = "import time\ndata = bytearray(b'x') * (300 << 20)\ntime.sleep(0.3)\ndef f(): return len(data) >> 20"
+    code = (
+        "import time\n"
+        "data = bytearray(b'x') * (300 << 20)\n"
+        "time.sleep(0.3)\n"
+        "def f(): return len(data) >> 20"
+    )
     assert run_untrusted(code, [Call("f")]).answers[0].value == 300
 
 
@@ -391,7 +433,10 @@ def test_output_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.Monke
 
 
 def test_sleepers_end_by_the_clock_without_processor_time() -> None:
-    code = "import threading, time\nfor _ in range(4): threading.Thread(target=time.sleep, args=(99,)).start()"
+    code = (
+        "import threading, time\n"
+        "for _ in range(4): threading.Thread(target=time.sleep, args=(99,)).start()"
+    )
     outcome = run_untrusted(code, stdin="", limits=Limits(cpu_seconds=9.0, wall_seconds=1.0))
     assert outcome.error == "ended by its limit of time on the clock"
 
@@ -407,10 +452,9 @@ def _seconds_of_cpu(work: Any) -> float:
 
 
 # One and a half million characters at the larger size: a quadratic pattern would take minutes.
-REPEATED = [
-    "__import__", "__import__(", "import ", "import(", "importlib.import_module", "from ", "from os ", "from os import (",
-    "from os import a,", "os.", "import os.a,", " ", "(", "\t", "```", "```\n", "```python\n", "\n ```", "<answer>", "{",
-]  # fmt: skip
+REPEATED = ["__import__", "__import__(", "import ", "import(", "importlib.import_module", "from "]
+REPEATED += ["from os ", "from os import (", "from os import a,", "os.", "import os.a,", " ", "("]
+REPEATED += ["\t", "```", "```\n", "```python\n", "\n ```", "<answer>", "{"]
 
 
 @pytest.mark.parametrize("part", REPEATED)
@@ -447,33 +491,34 @@ def test_reading_a_report_takes_time_for_its_calls_only(
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
     outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
-    assert (
-        outcome.status == "limit"
-        and "processor time" in outcome.error
-        and 0.2 <= outcome.cpu_seconds < 0.75
-    )
+    assert outcome.status == "limit"
+    assert "processor time" in outcome.error
+    assert 0.2 <= outcome.cpu_seconds < 0.75
     assert [a.value for a in outcome.answers] == [0, 1, None, None]
     assert [a.is_value for a in outcome.answers] == [True, True, False, False]
 
 
-def test_the_tests_of_a_completion_share_its_time() -> None:
+def statuses(groups: list[list[Outcome]]) -> list[list[str]]:
+    return [[outcome.status for outcome in group] for group in groups]
+
+
+def test_sleeping_candidates_of_a_group_share_its_time() -> None:
     sleeper = Candidate(code="import time\ntime.sleep(999)", stdin="")
-    begun = time.monotonic()
-    *slept, ((last),) = run_untrusted_batch(
-        [[sleeper] * 4] * 4 + [[Candidate(code="")]], limits=Limits(wall_seconds=1.5)
-    )
-    assert time.monotonic() - begun < 5, (
-        "each group costs its limit once, and groups sleep side by side"
-    )
-    assert [[o.status for o in group] for group in slept] == [
-        ["limit"] * 4
-    ] * 4 and last.status == "ok"
+    groups = [[sleeper] * 4] * 4 + [[Candidate(code="")]]
+    start = time.monotonic()
+    outcomes = run_untrusted_batch(groups, limits=Limits(wall_seconds=1.5))
+    # Each group costs its limit once, and groups sleep side by side.
+    assert time.monotonic() - start < 5
+    assert statuses(outcomes) == [["limit"] * 4] * 4 + [["ok"]]
+
+
+def test_busy_candidates_of_a_group_share_its_time() -> None:
     code = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     busy = Candidate(code=code, stdin="")
     outcomes = run_untrusted_batch(
         [[busy] * 3, [busy]], limits=Limits(cpu_seconds=0.5, wall_seconds=60)
     )
-    assert [[o.status for o in group] for group in outcomes] == [["ok", "limit", "limit"], ["ok"]]
+    assert statuses(outcomes) == [["ok", "limit", "limit"], ["ok"]]
 
 
 def test_candidates_share_nothing_and_repeat_themselves() -> None:
@@ -508,7 +553,8 @@ def children(pid: int) -> set[int]:
 
 
 def test_an_interrupted_batch_leaves_no_candidate() -> None:
-    run_untrusted("x = 1")  # the self-test, if it was not yet
+    # The first run includes the self-test.
+    run_untrusted("x = 1")
     before = children(os.getpid())
     threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
@@ -530,11 +576,11 @@ sys.stdin.readline()
 """
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes, text=True) as parent:
-        assert (
-            parent.stdout.readline() == "()\n"
-        )  # after the self-test, which has children of its own
+        # After the self-test, which has children of its own.
+        assert parent.stdout.readline() == "()\n"
         assert wait_until(lambda: len(children(parent.pid)) == 2, 30)
-        time.sleep(0.5)  # both behind the wall, whichever way they came there
+        # Time for both to isolate themselves.
+        time.sleep(0.5)
         inside = children(parent.pid)
         parent.communicate("\n", timeout=30)
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), 10)
@@ -543,25 +589,57 @@ sys.stdin.readline()
 @pytest.mark.parametrize(
     "line",
     [
-        *('"x"', '"eval","1"', '["list"]', '["float","x"]', '["int",5]', f'["int","{"9" * 5000}"]', '["set",[["list",[]]]]'),
-        *('["dict",[[1]]]', '["complex",1]', '["bytes","zz"]', "{}", "1.5", "NaN", "9" * 5000, "[" * 99_999, "\xff", ""),
+        '"x"',
+        '"eval","1"',
+        '["list"]',
+        '["float","x"]',
+        '["int",5]',
+        f'["int","{"9" * 5000}"]',
+        '["set",[["list",[]]]]',
+        '["dict",[[1]]]',
+        '["complex",1]',
+        '["bytes","zz"]',
+        "{}",
+        "1.5",
+        "NaN",
+        "9" * 5000,
+        "[" * 99_999,
+        "\xff",
+        "",
         json.dumps(["set", [["int", str(n * (2**61 - 1))] for n in range(1000)]]),
     ],
-)  # fmt: skip
-def test_decoding_believes_nothing(line: str) -> None:
+    ids=lambda line: repr(line[:20]),
+)
+def test_report_with_a_forged_value_is_refused(line: str) -> None:
     report = f'["wall",["float","0"]]\n["end",null]\n["value",{line}]\n'.encode("latin-1")
     outcome = outcome_of(Candidate(code="", calls=[Call("f")]), b"", report, "", 0, 1.0)
+    # The first line is the only honest one.
     is_value = line == '"x"'
-    assert (outcome.status, outcome.answers[0].is_value) == ("ok" if is_value else "exit", is_value)
+    assert outcome.status == ("ok" if is_value else "exit")
+    assert outcome.answers[0].is_value == is_value
 
 
-def test_an_outcome_is_short_and_has_an_answer_for_each_call_whatever_happens() -> None:
-    lines = ('["end","%s"]', '["end",null]\n["error","%s"]')
-    forged = [
-        f"import os\nos.write(3, {line % ('x' * 120_000)!r}.encode() + b'\\n'); os._exit(0)"
-        for line in lines
-    ]
-    for code in ("", "import os; os._exit(3)", "raise SystemExit", "1/0", "def f(: x", *forged):
-        outcome = run_untrusted(code, [Call("f"), Call("g")])
-        assert len(outcome.answers) == 2 and not any(answer.is_value for answer in outcome.answers)
-        assert len(repr(outcome)) < 1000
+def forged_report(line: str) -> str:
+    """Return code that writes this line of the protocol and ends."""
+    return f"import os\nos.write(3, {line!r}.encode() + b'\\n'); os._exit(0)"
+
+
+LONG = "x" * 120_000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("import os; os._exit(3)", id="ended early"),
+        pytest.param("raise SystemExit", id="exit"),
+        pytest.param("1/0", id="error"),
+        pytest.param("def f(: x", id="no python"),
+        pytest.param(forged_report(f'["end","{LONG}"]'), id="forged end"),
+        pytest.param(forged_report(f'["end",null]\n["error","{LONG}"]'), id="forged error"),
+    ],
+)
+def test_failed_outcome_is_short_and_has_all_answers(code: str) -> None:
+    outcome = run_untrusted(code, [Call("f"), Call("g")])
+    assert [answer.is_value for answer in outcome.answers] == [False, False]
+    assert len(repr(outcome)) < 1000

@@ -1,4 +1,4 @@
-"""The last candidate decides if an answer is right anywhere in a completion, and the question is no answer to itself."""
+"""The last candidate decides if an answer is right anywhere in a completion."""
 
 import time
 from typing import Any

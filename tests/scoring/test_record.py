@@ -1,4 +1,4 @@
-"""A run can tell whether its rewards are still the same, and make the kit's again from its record."""
+"""A run knows if its rewards are the same, and rebuilds rewards of the kit from its record."""
 
 import array
 import collections
@@ -44,10 +44,15 @@ def make(tolerance: object) -> Callable:
     return closed
 
 
-def written_class(text: str) -> Callable:
-    """As in a notebook, whose classes have no file and whose functions have."""
-    source = f"class Written:\n    def __call__(self, completions, **columns):\n        return [{text}]\n"
-    name, names = f"<ipython-input-{text}>", {"__name__": "__main__"}
+def notebook_class(text: str) -> Callable:
+    """Return an object of a class as in a notebook, which has no file, but its methods have one."""
+    source = (
+        "class Written:\n"
+        "    def __call__(self, completions, **columns):\n"
+        f"        return [{text}]\n"
+    )
+    name = f"<ipython-input-{text}>"
+    names = {"__name__": "__main__"}
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     exec(compile(source, name, "exec"), names)
     return names["Written"]()
@@ -108,7 +113,9 @@ def circle() -> Callable:
 
 
 KIT = gn.rewards.correctness
-# Values of the standard library and of the usual packages, each with another one of its type.
+OTHER_VALUES = "it holds other values now"
+OTHER_SOURCE = "its source or its arguments"
+# Values of the standard library and of the usual packages, each with another value of its type.
 VALUES = [
     (decimal.Decimal("0.1"), decimal.Decimal("0.2")),
     (fractions.Fraction(1, 2), fractions.Fraction(1, 3)),
@@ -122,50 +129,84 @@ VALUES = [
     (pandas.DataFrame({"a": [1]}), pandas.DataFrame({"a": [2]})),
     (pandas.Series([1]), pandas.Series([2])),
 ]
-PAIRS = {
-    "a parameter": (KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", True),
-    "the format": (KIT(), KIT(format=gn.tasks.boxed()), "format was", True),
-    "another kind": (KIT(), gn.rewards.maths(), "kind was 'correctness', is 'maths'", True),
-    "a function": (KIT(), graded, "kind was 'correctness', is 'a function'", True),
-    "the source": (graded, helper, "its source or its arguments", True),
-    "a class of a notebook": (written_class("1.0"), written_class("2.0"), "its source or its arguments", True),
-    "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "or its arguments", True),
-    "a field": (Own(), Own(least=2), "or its arguments", True),
-    "a closure": (make(0.1), make(0.2), "it holds other values now", True),
-    "an attribute": (Judge(1.0), Judge(2.0), "it holds other values now", True),
-    "a slot": (Slotted(1), Slotted(2), "it holds other values now", True),
-    "an object in a closure": (make(Slotted(1)), make(Slotted(2)), "it holds other values now", True),
-    "a default": (with_default(1), with_default(2), "it holds other values now", True),
-    "a method": (Judge(1.0).__call__, Judge(2.0).__call__, "it holds other values now", True),
-    "a function in a partial": (
-        functools.partial(graded, key=make(1)), functools.partial(graded, key=make(2)), "it holds other values now", True,
+DIFFERENT = [
+    pytest.param(
+        KIT(tolerance=0.1), KIT(tolerance=0.5), "tolerance was 0.1, is 0.5", id="parameter"
     ),
-    "trl's own": (
-        get_soft_overlong_punishment(512, 128), get_soft_overlong_punishment(64, 8), "it holds other values now", True,
+    pytest.param(KIT(), KIT(format=gn.tasks.boxed()), "format was", id="format"),
+    pytest.param(KIT(), gn.rewards.maths(), "kind was 'correctness', is 'maths'", id="kind"),
+    pytest.param(KIT(), graded, "kind was 'correctness', is 'a function'", id="function"),
+    pytest.param(graded, helper, OTHER_SOURCE, id="source"),
+    pytest.param(notebook_class("1.0"), notebook_class("2.0"), OTHER_SOURCE, id="notebook class"),
+    pytest.param(
+        functools.partial(graded, low=0.5),
+        functools.partial(graded, low=1.0),
+        "or its arguments",
+        id="argument of a partial",
     ),
-    **{
-        f"a {type(one).__name__}": (make(one), make(other), "it holds other values now", True)
+    pytest.param(Own(), Own(least=2), "or its arguments", id="field"),
+    pytest.param(make(0.1), make(0.2), OTHER_VALUES, id="closure"),
+    pytest.param(Judge(1.0), Judge(2.0), OTHER_VALUES, id="attribute"),
+    pytest.param(Slotted(1), Slotted(2), OTHER_VALUES, id="slot"),
+    pytest.param(make(Slotted(1)), make(Slotted(2)), OTHER_VALUES, id="object in a closure"),
+    pytest.param(with_default(1), with_default(2), OTHER_VALUES, id="default"),
+    pytest.param(Judge(1.0).__call__, Judge(2.0).__call__, OTHER_VALUES, id="method"),
+    pytest.param(
+        functools.partial(graded, key=make(1)),
+        functools.partial(graded, key=make(2)),
+        OTHER_VALUES,
+        id="function in a partial",
+    ),
+    pytest.param(
+        get_soft_overlong_punishment(512, 128),
+        get_soft_overlong_punishment(64, 8),
+        OTHER_VALUES,
+        id="reward of trl",
+    ),
+    *[
+        pytest.param(make(one), make(other), OTHER_VALUES, id=type(one).__name__)
         for one, other in VALUES
-    },
-    # A lock, a client or a model is not the same in two processes, and counts by its type.
-    "no data": (make(threading.Lock()), make(threading.Lock()), "", False),
-    "what state_dict holds": (Counting(0), Counting(7), "", False),
-    "a circle": (circle(), circle(), "", False),
-}  # fmt: skip
+    ],
+]
+SAME = [
+    # A lock, a client or a model differs between two processes, and counts by its type.
+    pytest.param(make(threading.Lock()), make(threading.Lock()), id="no data"),
+    pytest.param(Counting(0), Counting(7), id="saved by state_dict"),
+    pytest.param(circle(), circle(), id="cycle"),
+]
 
 
-@pytest.mark.parametrize("case", PAIRS)
-def test_how_two_rewards_differ(case: str) -> None:
-    one, other, told, is_another = PAIRS[case]
-    before, now = record_of(one), record_of(other)
-    assert differences(before, record_of(one)) == "", "the same reward"
-    assert told in differences(before, now) and bool(told) == bool(differences(before, now))
-    identities = [(record["hash"], record["state"]) for record in (before, now)]
-    assert (identities[0] != identities[1]) == is_another
-    kept = json.loads(json.dumps(before))
-    assert kept == before and differences(kept, now) == differences(before, now), (
-        "as run.json has it"
-    )
+def identity(record: dict) -> tuple[str, str]:
+    return record["hash"], record["state"]
+
+
+@pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
+def test_different_rewards_have_different_records(one, other, message: str) -> None:
+    before = record_of(one)
+    now = record_of(other)
+    assert message in differences(before, now)
+    assert identity(before) != identity(now)
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_equal_rewards_have_equal_records(one, other) -> None:
+    before = record_of(one)
+    now = record_of(other)
+    assert differences(before, now) == ""
+    assert identity(before) == identity(now)
+
+
+@pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
+def test_record_of_a_reward_does_not_change(one, other, message: str) -> None:
+    assert differences(record_of(one), record_of(one)) == ""
+
+
+@pytest.mark.parametrize(("one", "other", "message"), DIFFERENT)
+def test_record_in_a_file_is_compared_as_in_memory(one, other, message: str) -> None:
+    before = record_of(one)
+    read = json.loads(json.dumps(before))
+    assert read == before
+    assert differences(read, record_of(other)) == differences(before, record_of(other))
 
 
 def test_state_is_the_same_in_every_process() -> None:
@@ -179,46 +220,68 @@ def test_state_is_the_same_in_every_process() -> None:
     states = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        states.add(done.stdout.strip())
+        command = [sys.executable, "-c", program]
+        states.add(subprocess.check_output(command, env=environment, text=True).strip())
     (state,) = states
     assert re.fullmatch(r"2:[0-9a-f]{16}", state)
 
 
+# From runs of earlier versions, whose files had the names of these rewards.
+EARLIER_STATES = {
+    "length": "2:ad1b5931c4df8079",
+    "maths": "2:112acf3079a1556e",
+    "xml_tags": "2:645783ab78622d47",
+}
+
+
+@pytest.mark.parametrize("name", EARLIER_STATES)
+def test_state_of_a_moved_reward_is_that_of_earlier_runs(name: str) -> None:
+    rewards = {
+        "length": gn.rewards.length(3, 9),
+        "maths": gn.rewards.maths(),
+        "xml_tags": gn.rewards.xml_tags(),
+    }
+    assert record_of(rewards[name])["state"] == EARLIER_STATES[name]
+
+
 @pytest.mark.parametrize("state", [None, "0:0123456789abcdef"])
-def test_records_of_earlier_versions_have_not_changed(state: str | None) -> None:
+def test_state_of_another_scheme_is_not_compared(state: str | None) -> None:
     before = {**record_of(make(1)), "state": state}
     assert differences(before, record_of(make(2))) == ""
 
 
-def test_texts_of_the_users_own_code_are_not_written_down() -> None:
-    for reward in (
-        make("sk-secret"),
-        functools.partial(graded, key="sk-secret"),
-        Judge(1.0),
-        Own(name="sk-secret"),
-    ):
-        held = {key: value for key, value in record_of(reward).items() if key != "source"}
-        assert "secret" not in json.dumps(held)
+@pytest.mark.parametrize(
+    "reward",
+    [
+        pytest.param(make("sk-secret"), id="closure"),
+        pytest.param(functools.partial(graded, key="sk-secret"), id="partial"),
+        pytest.param(Judge(1.0), id="attribute"),
+        pytest.param(Own(name="sk-secret"), id="field"),
+    ],
+)
+def test_texts_of_a_users_own_reward_are_not_recorded(reward) -> None:
+    record = record_of(reward)
+    del record["source"]
+    assert "secret" not in json.dumps(record)
 
 
 @pytest.mark.parametrize("reward", KINDS.values(), ids=KINDS)
-def test_a_reward_of_the_kit_is_made_again_from_its_record(reward: gn.rewards.Reward) -> None:
+def test_kit_reward_is_rebuilt_from_its_record(reward: gn.rewards.Reward) -> None:
     assert rebuilt(json.loads(json.dumps(record_of(reward)))) == reward
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": ""}, {"kind": "Own"}, {"kind": "open"}, {"parameters": {"format": "__import__('os').getcwd()"}},
-        {"parameters": {"nothing": 1}}, {"parameters": {"format": {"nothing": 7}}}, {"parameters": []},
+        {"kind": ""},
+        {"kind": "Own"},
+        {"kind": "open"},
+        {"parameters": {"format": "__import__('os').getcwd()"}},
+        {"parameters": {"nothing": 1}},
+        {"parameters": {"format": {"nothing": 7}}},
+        {"parameters": []},
     ],
-)  # fmt: skip
-def test_a_record_made_up_by_somebody_runs_nothing(changes: dict) -> None:
+    ids=str,
+)
+def test_forged_record_is_not_rebuilt(changes: dict) -> None:
     assert rebuilt({**record_of(KIT()), **changes}) is None

@@ -165,7 +165,8 @@ def test_each_question_has_the_full_score_of_its_gold_answer() -> None:
     judge = function_judge(by_points, rows, xml())
     assert right_by(judge, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
     assert judge_in_words(judge, rows) == (
-        "what by_points() scores as high as the gold answer of the same question in the format (1 to 3)"
+        "what by_points() scores as high as the gold answer of the same question "
+        "in the format (1 to 3)"
     )
 
 

@@ -196,8 +196,8 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         learning_rate=lambda at, row: 1e-6 if at < 0.5 else 0.0)),
     "gradient zero": ("gradient", lambda c: risen(c).put(c.uniform(0, 0.5), grad_norm=lambda at, row: 0.0)),
     "gradient NaN": ("not_finite", lambda c: risen(c).put(c.uniform(0, 0.7), grad_norm=lambda at, row: float("nan"))),
-    "no reward at all": ("no_reward", lambda c: missing_reward(run(c), 0.0)),
-    "no reward from some step on": ("no_reward", lambda c: missing_reward(run(c), c.uniform(0.3, 0.7))),
+    "no reward at all": ("not_finite", lambda c: missing_reward(run(c), 0.0)),
+    "no reward from some step on": ("not_finite", lambda c: missing_reward(run(c), c.uniform(0.3, 0.7))),
     "never paid": ("constant_reward", lambda c: risen(c).put(
         rewards__rare__mean=lambda at, row: 0.0, rewards__rare__std=lambda at, row: 0.0)),
     "eval_reward falls": ("holdout", lambda c: evaluated(

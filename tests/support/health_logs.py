@@ -76,24 +76,6 @@ def healthy_log(
     return rows
 
 
-def with_old_names(rows: Rows) -> Rows:
-    """The same log as the generation of TRL before wrote it, without spreads."""
-    old = []
-    for row in rows:
-        kept = {
-            key.removesuffix("/mean"): value
-            for key, value in row.items()
-            if not key.endswith("/std")
-        }
-        length = (
-            {"completion_length": kept.pop("completions/mean_length")}
-            if "completions/mean_length" in kept
-            else {}
-        )
-        old.append(kept | length)
-    return old
-
-
 WEIGHTS = {"right": 2.0, "form": 1.0}
 RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
 NAN, INFINITE = math.nan, math.inf

@@ -1,4 +1,4 @@
-"""Numbers, JSON and the five kinds of answers; what people write stands in tests/data/written_by_people.json."""
+"""Numbers, JSON and the five kinds of answers, on tests/data/written_by_people.json."""
 
 import json
 import time
@@ -19,25 +19,25 @@ KINDS = WRITTEN[
 
 
 @pytest.mark.parametrize(("value", "forms"), WRITTEN["numbers"].items())
-def test_numbers_as_people_write_them(value: str, forms: list[str]) -> None:
+def test_read_number_reads_what_people_write(value: str, forms: list[str]) -> None:
     assert {form: read_number(form).value for form in forms} == dict.fromkeys(
         forms, Fraction(value)
     )
 
 
 @pytest.mark.parametrize("text", WRITTEN["no numbers"])
-def test_what_is_no_number(text: str) -> None:
+def test_read_number_other_text_is_none(text: str) -> None:
     assert read_number(text) is None
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_one_answer_or_two(is_same: bool) -> None:
+def test_is_same_answer_agrees_with_people(is_same: bool) -> None:
     pairs = WRITTEN["one answer" if is_same else "two answers"]
     assert [pair for pair in pairs if is_same_answer(*pair) is not is_same] == []
 
 
 @given(st.integers(-(10**15), 10**15))
-def test_every_integer_reads_back_in_every_form(value: int) -> None:
+def test_read_number_reads_each_spelling_of_an_integer(value: int) -> None:
     for text in (
         str(value),
         f"{value:,}",
@@ -51,31 +51,31 @@ def test_every_integer_reads_back_in_every_form(value: int) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_read_number_any_text_does_not_raise(text: str) -> None:
     number = read_number(text)
     assert number is None or is_same_answer(text, text)
     assert plain(plain(text)) == plain(plain(plain(text))), "what is plain stays as it is"
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
-def test_kinds(golds: list[str], kind: str, hint: str) -> None:
+def test_answers_of_finds_kind_and_hint(golds: list[str], kind: str, hint: str) -> None:
     answers = answers_of(golds)
     assert (answers.kind, answers.hint, answers.odd) == (kind, hint, ())
 
 
-def test_what_is_of_another_kind_is_kept_beside_it() -> None:
+def test_answers_of_another_kind_are_kept_as_odd() -> None:
     golds = [str(n) for n in range(18)] + ["n/a", "unknown"]
-    assert answers_of(golds).kind == "number" and answers_of(golds).odd == ("n/a", "unknown")
-    assert answers_of(golds, "text").kind == "text" and answers_of(["7"], "expression").odd == ()
-    assert (
-        answers_of(["1", "2", "2"] * 4).floor == ("2", 2 / 3)
-        and answers_of(["1", "2", "3"] * 4).floor is None
-    )
+    assert answers_of(golds).kind == "number"
+    assert answers_of(golds).odd == ("n/a", "unknown")
+    assert answers_of(golds, "text").kind == "text"
+    assert answers_of(["7"], "expression").odd == ()
+    assert answers_of(["1", "2", "2"] * 4).floor == ("2", 2 / 3)
+    assert answers_of(["1", "2", "3"] * 4).floor is None
     assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"
     assert answers_of([]).kind == "text"
 
 
-def test_strict_json() -> None:
+def test_read_json_refuses_what_json_does_not_have() -> None:
     for text in (
         "NaN",
         "1e999",
@@ -87,7 +87,8 @@ def test_strict_json() -> None:
         '"' + "a" * 20_001 + '"',
     ):
         assert read_json(text) == (None, False), text[:20]
-    assert read_json("```json\n[1]\n```") == ([1], True) and is_same_answer('{"a": 1}.', '{"a": 1}')
+    assert read_json("```json\n[1]\n```") == ([1], True)
+    assert is_same_answer('{"a": 1}.', '{"a": 1}')
     assert read_json("null") == (None, True)
     start = time.process_time()
     assert read_json("```json\n" + " \n" * 9_000) == (None, False)

@@ -1,4 +1,4 @@
-"""Which columns play the parts, which rows are left out, and that nothing is left out, changed or guessed without a line."""
+"""Columns are found, and nothing is left out, changed or guessed without a message."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import grpo_nb as gn
 from grpo_nb.rewards.hidden_tests import read_tests
+from tests.conftest import ROOT
 from tests.tasks.test_answers import WRITTEN
 
 Rows = list[dict[str, Any]]
@@ -29,7 +30,7 @@ def of_answers(golds: list[Any]) -> Rows:
     return [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
 
 
-def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
+def test_columns_are_mapped_and_others_kept() -> None:
     rows = [
         {"problem": f"{n} + 1?", "final": n + 1, "answer": "see there", "extra": [n, 2.5]}
         for n in range(6)
@@ -38,9 +39,8 @@ def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
     task = gn.load_task(rows, columns={"question": "problem", "answer": "final"})
     assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
     assert set(task.train.column_names) == {"prompt", "question", "answer", "extra", "mixed"}
-    assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(
-        task
-    )
+    assert task.train[0]["extra"] == [0, 2.5]
+    assert "the data's own 'answer' is not used" in repr(task)
     assert {row["mixed"] for row in both(task)} == {1, "a", None}
     assert "the column 'mixed'" not in repr(task)
 
@@ -48,52 +48,65 @@ def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("found", "columns", "proposed"), WRITTEN["columns: found, given, proposed"]
 )
-def test_a_missing_column_is_told_with_a_map(
+def test_missing_column_error_has_a_map_to_copy(
     found: list[str], columns: dict, proposed: dict
 ) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
     with pytest.raises(ValueError, match="the data has no column") as told:
         gn.load_task(rows, columns=columns)
     mapped = json.loads(str(told.value).partition("columns=")[2])
-    assert mapped == proposed and str(found) in str(told.value)
+    assert mapped == proposed
+    assert str(found) in str(told.value)
     assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
 
 
-def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
-    asked = [("1 + 1?", "2"), ("2 + 2?", "4"), ("", "1"), (None, "1"), (float("nan"), "1"), ("3?", ""), ({"a": 1}, "6"),
-             ("1 +  1?", "2.0"), ("Total", "9")]  # fmt: skip
+def test_rows_left_out_are_counted_with_an_example() -> None:
+    asked = [
+        ("1 + 1?", "2"),
+        ("2 + 2?", "4"),
+        ("", "1"),
+        (None, "1"),
+        (float("nan"), "1"),
+        ("3?", ""),
+        ({"a": 1}, "6"),
+        ("1 +  1?", "2.0"),
+        ("Total", "9"),
+    ]
     rows = [{"question": question, "answer": answer} for question, answer in asked]
     task = gn.load_task(rows, holdout=1, filter=lambda row: row["question"] != "Total")
     assert task.dropped == {
-        "with an empty question": 3, "with an empty answer": 1, "whose question is no text": 1, "repeated": 1,
+        "with an empty question": 3,
+        "with an empty answer": 1,
+        "whose question is no text": 1,
+        "repeated": 1,
         "that filter= leaves out": 1,
-    }  # fmt: skip
+    }
     shown = repr(task)
-    assert (
-        all(reason in shown for reason in task.dropped)
-        and "row 2: question='', answer='1'" in shown
-    )
+    assert all(reason in shown for reason in task.dropped)
+    assert "row 2: question='', answer='1'" in shown
     assert len(both(task)) == 2
 
 
-def test_contradictions_are_asked_about() -> None:
+def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. contradictory=.drop"
+    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
     with pytest.raises(ValueError, match=told):
         gn.load_task(rows)
     dropped, first = (
-        gn.load_task(rows, contradictory=policy, holdout=1) for policy in ("drop", "first")
+        gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
     )
-    assert "Is 7 prime?" not in answers(dropped) and dropped.dropped == {"contradictory": 3}
-    assert answers(first)["Is 7 prime?"] == "yes" and first.dropped == {
+    assert "Is 7 prime?" not in answers(dropped)
+    assert dropped.dropped == {"contradictory": 3}
+    assert answers(first)["Is 7 prime?"] == "yes"
+    assert first.dropped == {
         "repeated": 1,
         "contradictory": 1,
     }
 
 
-def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
-    """Counting letters, casing, regular expressions: rows were lost, or a contradiction. The two stay on one side."""
+def test_capitals_separate_questions_but_not_labels() -> None:
+    """Questions about letters and capitals were once lost or contradictory."""
     asked = [f"How many capitals has {word}{n}?" for n in range(10) for word in ("aB", "ab")]
     task = gn.load_task(
         [{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4
@@ -101,19 +114,19 @@ def test_questions_that_differ_in_capitals_are_two_and_labels_are_one() -> None:
     assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
     assert len({question.lower() for question in task.holdout["question"]}) == 2
     labelled = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
-    assert labelled.answers.floor == ("Yes", 2 / 3) and labelled.answers.hint == "one of: Yes, no"
+    assert labelled.answers.floor == ("Yes", 2 / 3)
+    assert labelled.answers.hint == "one of: Yes, no"
     assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
 
 
-def test_answers_after_hashes_are_split_from_their_solution() -> None:
+def test_answer_after_hashes_is_split_from_its_solution() -> None:
     task = gn.load_task(
         of_answers([f"{n}+1={n + 1}\n#### {n + 1:,}" for n in range(1000, 1004)]), holdout=1
     )
-    assert (
-        set(answers(task).values()) == {"1,001", "1,002", "1,003", "1,004"}
-        and task.answers.kind == "number"
-    )
-    assert task.train[0]["solution"] == "1000+1=1001" and "after ####" in repr(task)
+    assert set(answers(task).values()) == {"1,001", "1,002", "1,003", "1,004"}
+    assert task.answers.kind == "number"
+    assert task.train[0]["solution"] == "1000+1=1001"
+    assert "after ####" in repr(task)
     assert (
         "solution" not in gn.load_task(of_answers(["1 #### 1", "2"]), holdout=1).train.column_names
     )
@@ -122,8 +135,8 @@ def test_answers_after_hashes_are_split_from_their_solution() -> None:
 @pytest.mark.parametrize(
     "values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}], [[{"a": None}], [{"a": 1}]]]
 )
-def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
-    """Arrow gives each dict the keys of all, with None, and makes 3 to 3.0 beside 2.5: every right function failed."""
+def test_hidden_tests_reach_the_reward_unchanged(values: list) -> None:
+    """Arrow gives each dict the keys of all and makes 3 to 3.0: every right function failed."""
     tests = [[{"call": "f", "args": [value], "expected": [value]}] for value in values * 2]
     rows = [{**row, "tests": cell} for row, cell in zip(of_answers("ffff"), tests, strict=True)]
     task = gn.load_task(rows, holdout=1)
@@ -138,9 +151,7 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
     assert isinstance(task.train[0]["tests"], str) == has_none
 
 
-def test_a_question_of_several_columns_stands_one_below_the_other_options_behind_their_letters() -> (
-    None
-):
+def test_question_of_several_columns_is_joined() -> None:
     rows = [
         {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None, "kind": "ab"[n % 2]}
         for n in range(8)
@@ -175,7 +186,7 @@ TEXTS = [[f"x{n}", str(n), "y", "z"] for n in range(16)]
     ],
     ids=["MMLU", "letter", "text", "ARC"],
 )
-def test_a_list_of_options_is_shown_and_the_answer_becomes_its_letter(cells: list) -> None:
+def test_list_of_options_is_shown_and_answer_is_a_letter(cells: list) -> None:
     cells = [*cells, (["x", "y"], -1), (["x", "y"], None)]
     rows = [
         {"question": f"What is {n}?", "choices": options, "answer": gold}
@@ -199,13 +210,13 @@ def _chat(first: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
+def test_chats_are_kept_and_compared_by_all_messages() -> None:
     rows = [
-        {"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)
+        {"prompt": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)
     ]
     rows += [
-        {"messages": _chat("case 0")[:3], "team": "billing"},
-        {"messages": [{"role": "robot"}], "team": "billing"},
+        {"prompt": _chat("case 0")[:3], "team": "billing"},
+        {"prompt": [{"role": "robot"}], "team": "billing"},
     ]
     task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
     assert (len(task.train), len(task.holdout)) == (30, 10)
@@ -219,12 +230,12 @@ def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
     )
     with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
         gn.load_task(
-            [*rows, {"messages": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
+            [*rows, {"prompt": _chat("case 1"), "team": "billing"}], columns={"answer": "team"}
         )
 
 
-def test_what_is_asked_for_is_put_into_chats() -> None:
-    rows = [{"messages": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
+def test_system_and_example_are_put_into_chats() -> None:
+    rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
     for row in gn.load_task(rows, **asked).train:
         said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
@@ -236,8 +247,11 @@ def test_what_is_asked_for_is_put_into_chats() -> None:
             "assistant",
             "user",
         ]
-        assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
-        assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
+        assert said[0][1] == asked["system"]
+        assert said[1][1] == "case x"
+        assert "<answer>" in said[2][1]
+        assert said[3][1].startswith("case ")
+        assert said[5][1] == "ok thanks"
     first = {
         row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train
     }
@@ -245,43 +259,52 @@ def test_what_is_asked_for_is_put_into_chats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "keys", "roles"),
+    ("column", "role", "content", "user", "assistant"),
     [
-        ("conversations", ("from", "value"), ("human", "gpt")),
-        ("messages", ("role", "content"), ("user", "assistant")),
+        pytest.param("messages", "role", "content", "user", "assistant", id="messages"),
+        pytest.param("conversations", "from", "value", "human", "gpt", id="ShareGPT"),
     ],
 )
-def test_the_answer_of_a_chat_is_what_the_assistant_says_last(
-    column: str, keys: tuple, roles: tuple
+def test_recipe_for_chats_takes_the_last_reply_as_answer(
+    column: str, role: str, content: str, user: str, assistant: str
 ) -> None:
-    rows = [
-        {
-            column: [
-                dict(zip(keys, turn, strict=True))
-                for turn in zip(roles, (f"{n}?", str(n)), strict=True)
-            ]
-        }
+    data = [
+        {column: [{role: user, content: f"{n}?"}, {role: assistant, content: str(n)}]}
         for n in range(4)
     ]
-    task = gn.load_task(rows, holdout=1)
+    guide = (ROOT / "docs/guide/data.md").read_text()
+    recipe = guide.partition("## Chats")[2].partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"data": data, "gn": gn}
+    exec(recipe, names)
+    task = names["task"]
     assert answers(task) == {f"{n}?": str(n) for n in range(4)}
-    assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
+    assert task.train[0]["prompt"][-1] == {"role": "user", "content": task.train[0]["question"]}
 
 
-def test_dicts_are_answers_in_json() -> None:
+def test_chat_column_is_proposed_as_the_prompt() -> None:
+    rows = [{"messages": _chat(f"case {n}"), "team": "a"} for n in range(4)]
+    with pytest.raises(ValueError, match=r'columns=\{"prompt": "messages", "answer": "team"\}'):
+        gn.load_task(rows)
+
+
+def test_answers_that_are_dicts_are_json() -> None:
     golds = [{"vendor": f"V{n}", "total": n / 2, "paid": True} for n in range(10)]
     task = gn.load_task(of_answers(golds))
-    assert (
-        task.answers.kind == "json"
-        and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
-    )
+    assert task.answers.kind == "json"
+    assert 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
     assert answers(gn.load_task(of_answers([*map(json.dumps, golds)]))) == answers(task)
 
 
 CELLS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(st.text(max_size=3), max_size=3)
-    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2) | st.sampled_from(["1+1?", "yes", "\ud800", "#### 4"])
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.lists(st.text(max_size=3), max_size=3)
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+    | st.sampled_from(["1+1?", "yes", "\ud800", "#### 4"])
+)
 NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "note"])
 
 
@@ -295,12 +318,15 @@ NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "note"])
 @example(
     [{"question": f"{n}?", "answer": "1", "nested": {"a": [1] if n else "x"}} for n in range(4)]
 )
-def test_rows_of_any_kind_are_taken_or_refused(rows: Rows) -> None:
+def test_any_rows_are_taken_or_refused_with_a_message(rows: Rows) -> None:
     try:
         task = gn.load_task(rows)
     except (ValueError, TypeError) as error:
         assert str(error)
         return
-    assert isinstance(task.train, Dataset) and len(task.train) and len(task.holdout) and repr(task)
+    assert isinstance(task.train, Dataset)
+    assert len(task.train)
+    assert len(task.holdout)
+    assert repr(task)
     assert all(row["question"].strip() and row["answer"] for row in both(task))
     assert len(both(task)) + sum(task.dropped.values()) == len(rows)

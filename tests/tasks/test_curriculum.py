@@ -11,7 +11,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.load import with_prompts
-from tests.checks.test_baseline import RIGHT, WRONG, made
+from tests.checks.test_learning_signal import RIGHT, WRONG, make
 from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.tiny import load_tiny
@@ -30,17 +30,23 @@ def task() -> gn.tasks.Task:
 
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]]) -> Run:
-    """A run's folder with a group for each question (by its row) and step: these are the scores of `correctness`."""
+    """Write a run's folder; `steps` has the scores of `correctness` by row of the question."""
     run = write_run_folder(folder, info_of({"correctness": 1.0}))
     (folder / "completions").mkdir()
     for number, groups in enumerate(steps, 1):
         rows = [
             {
-                "step": number, "group": at, "prompt": json.dumps(task.train[row]["prompt"]),
-                "completion": f"{number} {at} {i}", "correctness": score, "total": 2.0 * score, "advantage": 0.0,
+                "step": number,
+                "group": at,
+                "prompt": json.dumps(task.train[row]["prompt"]),
+                "completion": f"{number} {at} {i}",
+                "correctness": score,
+                "total": 2.0 * score,
+                "advantage": 0.0,
             }
-            for at, (row, scores) in enumerate(groups.items()) for i, score in enumerate(scores)
-        ]  # fmt: skip
+            for at, (row, scores) in enumerate(groups.items())
+            for i, score in enumerate(scores)
+        ]
         pandas.DataFrame(rows).to_parquet(
             folder / "completions" / f"step_{number:06d}.parquet", index=False
         )
@@ -64,49 +70,53 @@ def later(task: gn.tasks.Task, tmp_path: Path) -> Run:
     return make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
 
 
-def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, later: Run) -> None:
+def test_pass_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run, later: Run) -> None:
     measured = task.with_pass_rates(run)
     assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
     assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
-    assert (
-        "measured for 5 of 10 questions" in repr(measured)
-        and measured.train["question"] == task.train["question"]
-    )
+    assert "measured for 5 of 10 questions" in repr(measured)
+    assert measured.train["question"] == task.train["question"]
     rates = measured.with_pass_rates(later).train["pass_rate"]
-    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5, (
-        "a later measurement replaces only what it measured"
-    )
+    # A later measurement replaces only what it measured.
+    assert rates[:3] == [0.5, 0.75, 1.0]
+    assert rates[7] == 0.5
     together = task.with_pass_rates([run, later]).train["pass_rate"]
-    assert together[0] == pytest.approx(1 / 6) and together[7] == 0.5
-    gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
+    assert together[0] == pytest.approx(1 / 6)
+    assert together[7] == 0.5
+    gate = make([[RIGHT, WRONG], [WRONG, WRONG]])
     of_baseline = task.with_pass_rates(
         dataclasses.replace(gate, rows=(task.train[0], task.train[1]))
     )
     assert of_baseline.train["pass_rate"][:3] == [0.5, 0.0, None]
 
 
-def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, run: Run) -> None:
+def test_curriculum_keeps_the_middle_and_counts_others(task: gn.tasks.Task, run: Run) -> None:
     kept = task.with_pass_rates(run).curriculum()
     assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
     assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
-    assert not kept.is_ordered and kept.holdout["question"] == task.holdout["question"]
+    assert not kept.is_ordered
+    assert kept.holdout["question"] == task.holdout["question"]
     both_ends = task.with_pass_rates(run).curriculum(0.75, 1)
     assert both_ends.dropped == {"with a pass rate below 0.75": 1}, "both bounds are included"
 
 
-def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, later: Run) -> None:
+def test_after_puts_least_sampled_questions_first(
+    task: gn.tasks.Task, run: Run, later: Run
+) -> None:
     order = [QUESTIONS.index(question) for question in task.after([run, later]).train["question"]]
-    assert order[-1] == 0 and {*order[-3:-1]} == {1, 2} and {*order[-6:-3]} == {3, 4, 7}
-    assert (
-        order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
-    )
+    assert order[-1] == 0
+    assert {*order[-3:-1]} == {1, 2}
+    assert {*order[-6:-3]} == {3, 4, 7}
+    assert order[:4] != sorted(order[:4])
+    assert task.after([]) is task
+    assert task.after([run]).is_ordered
     ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
     assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], (
         "a task with an order keeps it"
     )
 
 
-def test_a_real_run(tiny_run: gn.runs.Run) -> None:
+def test_pass_rates_of_a_real_run(tiny_run: gn.runs.Run) -> None:
     task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
     measured = task.with_pass_rates(tiny_run, reward="brevity")
     table = tiny_run.completions()
@@ -116,7 +126,7 @@ def test_a_real_run(tiny_run: gn.runs.Run) -> None:
     assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
 
 
-def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
+def test_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
     sizes = {
         "max_steps": 3,
         "max_completion_length": 4,

@@ -11,10 +11,11 @@ ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(),
 
 
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
-def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -> None:
+def test_render_gives_exact_text_that_is_extracted(format: formats.AnswerFormat) -> None:
     text = format.render("because\nof this", "7")
     assert format.extract(text) == "7" == format.extract_last(text)
-    assert format.is_exact(text) and format.completeness(text) == 1
+    assert format.is_exact(text)
+    assert format.completeness(text) == 1
     assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
@@ -39,14 +40,15 @@ def test_nothing_may_take_an_answer_back(
     assert (format.extract(text), format.extract_last(text)) == (answer, last)
 
 
-def test_a_template_that_opens_the_tag() -> None:
+def test_format_of_template_that_opens_the_tag() -> None:
     class Opens:
         def apply_chat_template(self, *args: object, **kwargs: object) -> str:
             return "<|im_start|>assistant\n<think>\n"
 
     opened = formats.think_answer().for_template(Opens())
     rest = "short</think><answer>7</answer>"
-    assert opened.is_exact(rest) and opened.completeness(rest) == 1
+    assert opened.is_exact(rest)
+    assert opened.completeness(rest) == 1
     assert not formats.think_answer().is_exact(rest)
     assert not formats.xml().for_template(Opens()).is_opened_by_template
 
@@ -61,4 +63,5 @@ def test_never_raises_and_exact_implies_the_rest(text: str) -> None:
     for format in ALL:
         assert 0 <= format.completeness(text) <= 1
         if format.is_exact(text):
-            assert format.completeness(text) == 1 and format.extract(text)
+            assert format.completeness(text) == 1
+            assert format.extract(text)

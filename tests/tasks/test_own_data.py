@@ -1,4 +1,4 @@
-"""Data that used to be misread without a word: each is read right now, or refused with a sentence."""
+"""Data that was once misread silently: it is read correctly, or refused with a message."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from grpo_nb.evaluation.heldout import load_holdout
 from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import alike_labels, answers_of, is_same_answer
-from grpo_nb.tasks.chat_template import prompt_lengths
-from grpo_nb.tasks.cleaning import as_dataset
+from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
+from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
-from grpo_nb.tasks.system_role import fit_to_template
 
 ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, Any]]
 # The template of google/gemma-2-2b-it.
 GEMMA_2 = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
-    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}"
+    "{% endif %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
 )
-SILENT = "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
+SILENT = (
+    "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] }}"
+    "{% endfor %}"
+)
 
 
 def tokenizer_with(template: str) -> PreTrainedTokenizerFast:
@@ -294,7 +297,7 @@ def test_field_inside_of_a_dict_is_a_column() -> None:
     assert both(task)[0]["ticket"]["meta"]["team"] in "ab"
 
 
-def test_missing_field_is_told_with_the_fields_there_are() -> None:
+def test_missing_field_error_lists_the_fields() -> None:
     with pytest.raises(
         ValueError,
         match=r"no column 'ticket.bdy' for the question; it has \['ticket', .*'ticket.body'\]",
@@ -350,7 +353,8 @@ TAKEN = [
 @pytest.mark.parametrize("name", TAKEN)
 def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
     task = gn.load_task(rows_of(["p", "q", "r"], **{name: [None, "x", "x"]}), holdout=1)
-    assert name not in task.train.column_names and f"source_{name}" in task.train.column_names
+    assert name not in task.train.column_names
+    assert f"source_{name}" in task.train.column_names
     assert (
         f"the column {name!r} is now 'source_{name}': the trainer uses the name {name!r} itself"
         in task.notes
@@ -359,13 +363,13 @@ def test_column_with_a_name_of_the_trainer_is_renamed(name: str) -> None:
 
 
 def test_names_the_trainer_takes_are_known() -> None:
-    """Each name that trl 1.15 reads from a row, or passes to rewards, is one that load_task renames."""
+    """load_task renames each name that trl 1.15 reads from a row or passes to rewards."""
     import inspect
     import re
 
     from trl import GRPOTrainer
 
-    from grpo_nb.tasks.cleaning import _TAKEN
+    from grpo_nb.tasks.cleaning import TAKEN_NAMES
 
     source = inspect.getsource(GRPOTrainer._calculate_rewards) + inspect.getsource(
         GRPOTrainer._generate_and_score_completions
@@ -375,22 +379,21 @@ def test_names_the_trainer_takes_are_known() -> None:
         *re.findall(r'"(\w+)" in inputs\[0\]', source),
     }
     assert {"images", "image", "trainer_state", "log_extra", "log_metric", "environments"} <= passed
-    assert passed <= _TAKEN | {"prompt"}
+    assert passed <= TAKEN_NAMES | {"prompt"}
 
 
 def test_unknown_part_is_named() -> None:
     with pytest.raises(
         ValueError,
-        match="has the part 'anwser', which is none of question, answer, prompt; did you mean 'answer'",
+        match=r"has the part 'anwser', which is none of question, answer, prompt; "
+        r"did you mean 'answer'",
     ):
         gn.load_task(rows_of(["1", "2"]), columns={"anwser": "answer"})
 
 
-def test_map_written_the_wrong_way_round_is_turned() -> None:
+def test_map_the_wrong_way_round_is_refused() -> None:
     rows = [{"text": "a", "label": "b"}] * 2
-    with pytest.raises(
-        ValueError, match=r'The part comes first: columns=\{"question": "text", "answer": "label"\}'
-    ):
+    with pytest.raises(ValueError, match=r'The part comes first: columns=\{"question": "text"\}'):
         gn.load_task(rows, columns={"text": "question", "label": "answer"})
 
 
@@ -408,7 +411,7 @@ def test_gsm8k_beside_a_folder_of_that_name(
     assert len(gn.load_task("gsm8k", holdout=1).train) == 2
 
 
-def test_other_folder_is_told(tmp_path: Path) -> None:
+def test_folder_as_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a folder here, not a file"):
         read_rows(tmp_path)
 
@@ -422,7 +425,7 @@ def test_other_folder_is_told(tmp_path: Path) -> None:
         ("rows", "rows.csv"),
     ],
 )
-def test_misspelt_name_is_told_at_once(
+def test_misspelled_name_is_refused_at_once(
     name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows.csv").write_text("question,answer\n")
@@ -443,13 +446,13 @@ def test_misspelt_name_is_told_at_once(
         ({"low": 9, "high": 3}, "low = 9 is above high = 3"),
     ],
 )
-def test_arithmetic_option_is_told_in_the_users_words(options: dict, told: str) -> None:
+def test_arithmetic_option_error_names_the_option(options: dict, told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told) as raised:
         gn.load_task("arithmetic", **options)
     assert "_arithmetic" not in str(raised.value)
 
 
-def test_unknown_argument_is_told_with_the_known_one() -> None:
+def test_unknown_argument_error_proposes_the_known_one() -> None:
     with pytest.raises(
         TypeError, match="colunms= means nothing for the data; did you mean 'columns'"
     ):
@@ -460,7 +463,7 @@ def test_unknown_argument_is_told_with_the_known_one() -> None:
 
 
 @pytest.mark.parametrize("template", [GEMMA_2, SILENT], ids=["refused", "left out"])
-def test_system_prompt_is_merged_where_the_template_has_no_system_role(template: str) -> None:
+def test_lost_system_role_merges_the_system_prompt(template: str) -> None:
     tokenizer = tokenizer_with(template)
     task = gn.load_task("arithmetic", tokenizer=tokenizer)
     first = task.train[0]["prompt"]
@@ -470,7 +473,7 @@ def test_system_prompt_is_merged_where_the_template_has_no_system_role(template:
     assert task.format.system_prompt() in tokenizer.apply_chat_template(first, tokenize=False)
 
 
-def test_task_made_without_a_tokenizer_is_merged_when_it_is_fitted() -> None:
+def test_fit_merges_the_system_prompt_later() -> None:
     tokenizer = tokenizer_with(GEMMA_2)
     task = gn.load_task(rows_of(["1", "2", "3"]), holdout=1)
     assert task.train[0]["prompt"][0]["role"] == "system"
@@ -481,7 +484,7 @@ def test_task_made_without_a_tokenizer_is_merged_when_it_is_fitted() -> None:
     ]
 
 
-def test_refused_messages_are_told_with_what_to_write() -> None:
+def test_refused_messages_error_has_the_line_to_write() -> None:
     prompts = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]]
     with pytest.raises(
         ValueError,
@@ -490,7 +493,7 @@ def test_refused_messages_are_told_with_what_to_write() -> None:
         prompt_lengths(prompts, tokenizer_with(GEMMA_2))
 
 
-def test_template_with_a_system_role_keeps_it() -> None:
+def test_template_with_a_system_role_keeps_the_prompt() -> None:
     chatml = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}"
     task = gn.load_task(rows_of(["1", "2"]), holdout=1, tokenizer=tokenizer_with(chatml))
     assert [turn["role"] for turn in task.train[0]["prompt"]] == ["system", "user"]
@@ -576,7 +579,8 @@ def test_training_rows_that_are_held_out_are_left_out() -> None:
     overlap = [{"question": "question  3", "answer": "3"}]
     task = gn.load_task(TRAIN, holdout=[*TEST, *overlap])
     assert task.dropped == {"whose question is held out too": 1}
-    assert "Question 3?" not in task.train["question"] and "Question 3?" in repr(task)
+    assert "Question 3?" not in task.train["question"]
+    assert "Question 3?" in repr(task)
     assert len(task.holdout) == 6
 
 
@@ -599,7 +603,9 @@ def test_holdout_names_a_split() -> None:
         (True, TypeError, "holdout = True must be a share such as 0.2"),
     ],
 )
-def test_holdout_that_is_nothing_is_told(holdout: Any, error: type[Exception], told: str) -> None:
+def test_holdout_that_names_no_rows_is_refused(
+    holdout: Any, error: type[Exception], told: str
+) -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
     with pytest.raises(error, match=told):
         gn.load_task(data, split="train", holdout=holdout)
@@ -618,7 +624,7 @@ def test_holdout_without_a_column_of_the_training_rows_is_noted() -> None:
     assert "the held-out rows have no 'level': None in each of them" in task.notes
 
 
-def test_holdout_without_its_columns_is_told() -> None:
+def test_holdout_without_its_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="holdout has no column 'question'"):
         gn.load_task(TRAIN, holdout=[{"text": "a", "label": "b"}])
 
@@ -659,9 +665,19 @@ def test_unit_in_another_spelling_is_right(gold: str, same: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("gold", "given"),
-    [("5 min", "5 m"), ("5 min", "5 h"), ("5 mW", "5 MW"), ("20 cm", "20 m"), ("42", "42abc"), ("42", "42ish"), ("5", "5h"),
-     (r"\frac{3}{56}", r"\frac{3}{5}6"), ("600", r"\frac{3}{5}k"), ("3/5", r"\frac{3}{5}e0")],
-)  # fmt: skip
+    [
+        ("5 min", "5 m"),
+        ("5 min", "5 h"),
+        ("5 mW", "5 MW"),
+        ("20 cm", "20 m"),
+        ("42", "42abc"),
+        ("42", "42ish"),
+        ("5", "5h"),
+        (r"\frac{3}{56}", r"\frac{3}{5}6"),
+        ("600", r"\frac{3}{5}k"),
+        ("3/5", r"\frac{3}{5}e0"),
+    ],
+)
 def test_other_number_or_unit_is_wrong(gold: str, given: str) -> None:
     for reward in (gn.rewards.correctness(), gn.rewards.maths()):
         assert reward(completions=[f"<answer>{given}</answer>"], answer=[gold]) == [0.0]
@@ -707,15 +723,17 @@ def test_empty_gold_cell_is_none_for_json_answer() -> None:
     [
         (
             ["7"],
-            r"the column 'answer' of the reward 'correctness' has 1 value for 2 completions.*answer=\[...\]",
+            r"the column 'answer' of the reward 'correctness' has 1 value for 2 "
+            r"completions.*answer=\[...\]",
         ),
         (
             "7",
-            r"has one str for 2 completions. Each completion needs its own value: answer=\['7'\] \* 2",
+            r"has one str for 2 completions. Each completion needs its own value: "
+            r"answer=\['7'\] \* 2",
         ),
     ],
 )
-def test_gold_for_another_number_of_completions_is_told(column: Any, told: str) -> None:
+def test_gold_for_other_number_of_completions_is_refused(column: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         gn.rewards.correctness()(
             completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column
@@ -744,28 +762,13 @@ def look_up(table: dict, word: str, limit: int = 3) -> str:
     return str(table.get(word, "nothing"))[:limit]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: functools.partial(look_up, {"a": "12345"}),
-        lambda: functools.partial(look_up, table={"a": "12345"}),
-    ],
-)
-def test_partial_tool_is_a_tool_without_its_set_arguments(make) -> None:
-    played = gn.load_task(TRAIN, holdout=4).with_tools(make())
-    (tool,) = played.tools.of()
-    assert tool.__name__ == "look_up" and tool(word="a") == "123"
-    (schema,) = played.tools.schemas
-    assert [*schema["function"]["parameters"]["properties"]] == ["word", "limit"]
+def test_partial_tool_is_refused_with_what_to_write() -> None:
+    tool = functools.partial(look_up, {"a": "12345"})
+    with pytest.raises(TypeError, match=r"such as a functools.partial.*write a function that"):
+        gn.load_task(TRAIN, holdout=4).with_tools(tool)
 
 
-def test_partial_tool_with_other_arguments_is_another_task() -> None:
-    task = gn.load_task(TRAIN, holdout=4)
-    prints = {task.with_tools(functools.partial(look_up, {"a": n})).fingerprint for n in "12"}
-    assert len(prints) == 2
-
-
-def test_tool_without_a_name_is_told() -> None:
+def test_tool_without_a_name_is_refused() -> None:
     class Lookup:
         def __call__(self, word: str) -> str:
             return word
@@ -831,12 +834,10 @@ CHOICES = ["red", "blue"]
         "['red', 'blue']",
         ("red", "blue"),
         {"A": "red", "B": "blue"},
-        [{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}],
-        [{"key": "A", "value": "red"}, {"key": "B", "value": "blue"}],
-        ["A) red", "B) blue"],
+        {"label": ["A", "B"], "text": ["red", "blue"]},
     ],
 )
-@pytest.mark.parametrize("gold", ["B", "b)", "Option B", "B) blue", "blue", " Blue. ", ["blue"]])
+@pytest.mark.parametrize("gold", ["B", "b", "blue", " Blue. ", ["blue"]])
 def test_options_in_one_cell_give_letters(cell: Any, gold: Any) -> None:
     rows = rows_of([gold] * 4, choices=[cell] * 4)
     task = gn.load_task(rows, columns={"question": ["question", "choices"]}, holdout=1)
@@ -844,10 +845,17 @@ def test_options_in_one_cell_give_letters(cell: Any, gold: Any) -> None:
     assert task.train[0]["question"].endswith("\nA) red\nB) blue")
 
 
-def test_letter_with_the_text_of_another_option_is_left_out() -> None:
+def test_answer_that_is_no_label_text_or_position_is_left_out() -> None:
     rows = rows_of(["A", "B", "B) red"], choices=[CHOICES] * 3)
     task = gn.load_task(rows, columns={"question": ["question", "choices"]}, holdout=1)
     assert task.dropped == {"whose answer is none of its options": 1}
+
+
+def test_options_that_are_dicts_are_refused_with_what_to_write() -> None:
+    cell = [{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}]
+    rows = rows_of(["A", "B"], choices=[cell] * 2)
+    with pytest.raises(ValueError, match=r"'choices' are dicts.*Give a list of their texts"):
+        gn.load_task(rows, columns={"question": ["question", "choices"]}, holdout=1)
 
 
 def test_answer_that_names_an_empty_option_is_left_out() -> None:
@@ -861,25 +869,29 @@ def test_options_in_text_that_no_question_shows_are_noted() -> None:
     assert any("does not show 'options'" in note for note in task.notes)
 
 
-def test_aliases_after_hashes_are_read() -> None:
-    golds = [["so\n#### 5", "so\n#### five"], ["so\n#### 6"], ["so\n#### 7 #### 8"]]
+def test_aliases_with_hashes_are_used_as_written_and_noted() -> None:
+    golds = [["so\n#### 5", "so\n#### five"], ["so\n#### 6"], ["so\n#### 7"]]
     task = gn.load_task(rows_of(golds), holdout=1)
-    accepted = {row["answer"]: row["accepted_answers"] for row in both(task)}
-    assert accepted == {"5": ["5", "five"], "6": ["6"], "8": ["8"]}
+    assert "3 of 3 answers contain ####; they are used as they are written" in task.notes
 
 
-def test_aliases_in_python_text_are_all_right() -> None:
-    task = gn.load_task(rows_of(["['Paris', 'City of Paris']", "Rome", "Bonn"]), holdout=1)
-    row = next(row for row in both(task) if row["answer"] == "Paris")
-    assert row["accepted_answers"] == ["Paris", "City of Paris"]
+@pytest.mark.parametrize(
+    ("golds", "kind"),
+    [
+        pytest.param(["['Paris', 'City of Paris']", "Rome", "Bonn"], "text", id="Python"),
+        pytest.param([f'["a{n}", "b{n}"]' for n in range(3)], "json", id="JSON"),
+    ],
+)
+def test_lists_written_as_text_are_noted(golds: list[str], kind: str) -> None:
+    task = gn.load_task(rows_of(golds), holdout=1)
+    assert task.answers.kind == kind
+    assert answers(task) == sorted(golds)
+    assert any("ast.literal_eval(x)" in note for note in task.notes)
 
 
-def test_json_lists_in_text_are_noted_and_kind_text_splits_them() -> None:
-    rows = rows_of([f'["a{n}", "b{n}"]' for n in range(4)])
-    as_json, as_text = gn.load_task(rows, holdout=1), gn.load_task(rows, holdout=1, kind="text")
-    assert as_json.answers.kind == "json"
-    assert any('write kind="text"' in note for note in as_json.notes)
-    assert answers(as_text) == ["a0", "a1", "a2", "a3"]
+def test_lists_written_as_text_are_not_noted_with_kind_json() -> None:
+    task = gn.load_task(rows_of(['["a"]', '["b"]']), holdout=1, kind="json")
+    assert not any("literal_eval" in note for note in task.notes)
 
 
 def test_lists_of_one_number_are_numbers() -> None:
@@ -923,6 +935,13 @@ def test_holdout_with_hashes_or_aliases_of_its_own_is_read() -> None:
         assert task.answers.kind == "number"
 
 
+def test_holdout_without_hashes_is_read_as_written() -> None:
+    train = rows_of([f"so\n#### {n}" for n in range(4)])
+    task = gn.load_task(train, holdout=[{"question": "Held out?", "answer": "the mill"}])
+    assert task.holdout["answer"] == ["the mill"]
+    assert "the held-out rows have no 'solution': None in each of them" in task.notes
+
+
 @pytest.mark.parametrize("holdout", ["test", "0.2", 1.5, float("nan")])
 def test_holdout_that_names_nothing_is_refused_at_once(
     holdout: Any, monkeypatch: pytest.MonkeyPatch
@@ -955,7 +974,7 @@ def test_empty_cell_of_pandas_is_no_gold(cell: Any) -> None:
 
 @pytest.mark.parametrize("cell", [{"a": float("nan")}, [1, float("inf")], float("inf")])
 def test_value_that_no_json_equals_is_no_gold(cell: Any) -> None:
-    reward = gn.rewards.json_answer(partial=True)
+    reward = gn.rewards.json_answer()
     assert reward(completions=["<answer>[1]</answer>"], answer=[cell]) == [None]
 
 
@@ -969,7 +988,7 @@ def test_micro_sign_is_a_prefix(given: str) -> None:
     assert is_same_answer(given, "5 \u03bcm")
 
 
-def test_messages_a_template_refuses_are_told_without_settings() -> None:
+def test_refused_messages_are_found_without_settings() -> None:
     turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": "And?"}]
     rows = [
         {"prompt": [*turns, {"role": "user", "content": f"{n}?"}], "answer": "1"} for n in range(3)

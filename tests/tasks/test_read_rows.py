@@ -1,4 +1,4 @@
-"""Whatever people have is read as it is; what cannot be read is named with its file, row and line."""
+"""Each source is read unchanged, or refused with its file, row and line."""
 
 from __future__ import annotations
 
@@ -29,34 +29,47 @@ def csv_of(separator: str = ",") -> str:
 
 
 FILES = {
-    "comma.csv": csv_of().encode(), "semicolon.csv": csv_of(";").encode(), "excel.csv": csv_of("\t").encode("utf-16"),
-    "bom.csv": csv_of("|").encode("utf-8-sig"), "windows.CSV": csv_of(";").encode("cp1252"),
-    "tab.tsv": csv_of("\t").encode(), "returns.csv": csv_of().replace("\n", "\r\n").encode(),
-    "lines.jsonl": LINES, "lines.json": LINES, "rows.json": json.dumps(ROWS, indent=1).encode(),
+    "comma.csv": csv_of().encode(),
+    "semicolon.csv": csv_of(";").encode(),
+    "excel.csv": csv_of("\t").encode("utf-16"),
+    "bom.csv": csv_of("|").encode("utf-8-sig"),
+    "windows.CSV": csv_of(";").encode("cp1252"),
+    "tab.tsv": csv_of("\t").encode(),
+    "returns.csv": csv_of().replace("\n", "\r\n").encode(),
+    "lines.jsonl": LINES,
+    "lines.json": LINES,
+    "rows.json": json.dumps(ROWS, indent=1).encode(),
     "columns.json": json.dumps(COLUMNS).encode(),
-}  # fmt: skip
+}
 IN_MEMORY = {
-    "rows": ROWS, "generator": (row for row in ROWS), "columns": COLUMNS, "series": dict(pandas.DataFrame(ROWS)),
-    "frame": pandas.DataFrame(ROWS), "dataset": DATA, "arrow": DATA.data.table, "one split": DatasetDict({"train": DATA}),
+    "rows": ROWS,
+    "generator": (row for row in ROWS),
+    "columns": COLUMNS,
+    "series": dict(pandas.DataFrame(ROWS)),
+    "frame": pandas.DataFrame(ROWS),
+    "dataset": DATA,
+    "arrow": DATA.data.table,
+    "one split": DatasetDict({"train": DATA}),
     "polars": SimpleNamespace(to_dicts=lambda: ROWS, to_dict=None, columns=["question"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_as_it_stands(name: str, tmp_path: Path) -> None:
+def test_file_is_read_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(FILES[name])
     read = read_rows(tmp_path / name)
-    assert read.rows == ROWS and read.name == name.partition(".")[0]
+    assert read.rows == ROWS
+    assert read.name == name.partition(".")[0]
     assert any("read as cp1252" in note for note in read.notes) == ("windows" in name)
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
-def test_what_is_in_memory_is_read_as_it_stands(kind: str) -> None:
+def test_rows_in_memory_are_read_unchanged(kind: str) -> None:
     assert read_rows(IN_MEMORY[kind]).rows == ROWS
 
 
-def test_cells_stay_as_they_are(tmp_path: Path) -> None:
-    """007 became 7, 2024_01 a number of six digits, and a whole number beside an empty cell one with a point."""
+def test_cells_are_read_unchanged(tmp_path: Path) -> None:
+    """pandas reads 007 as 7, 2024_01 as 202401, and 7 beside an empty cell as 7.0."""
     nested = [{"question": "a?", "options": ["x", "y"], "more": {"n": 1}}]
     pandas.DataFrame(nested).to_parquet(tmp_path / "a.parquet")
     assert read_rows(tmp_path / "a.parquet").rows == nested
@@ -78,20 +91,29 @@ def test_cells_stay_as_they_are(tmp_path: Path) -> None:
 
 BROKEN = {
     "empty.csv": (b"", "empty.csv cannot be read: No columns"),
-    "wide.csv": (b"question,answer\na,1\nb,c,2\n", "wide.csv cannot be read.*2 fields in line 3, saw 3"),
-    "all_wide.csv": (b"question,answer\na, b,1\nc, d,2\n", "more cells than the first line has names.*',' needs quotation"),
+    "wide.csv": (
+        b"question,answer\na,1\nb,c,2\n",
+        "wide.csv cannot be read.*2 fields in line 3, saw 3",
+    ),
+    "all_wide.csv": (
+        b"question,answer\na, b,1\nc, d,2\n",
+        "more cells than the first line has names.*',' needs quotation",
+    ),
     "open.csv": (b'question,answer\n"a,1\nb,2\n', "open.csv cannot be read.*EOF inside string"),
-    "cut.jsonl": (b'{"question": "a?", "answer": "1"}\n{"question": "b', "cut.jsonl cannot be read: line 2 is not JSON"),
+    "cut.jsonl": (
+        b'{"question": "a?", "answer": "1"}\n{"question": "b',
+        "cut.jsonl cannot be read: line 2 is not JSON",
+    ),
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
     "one.json": (b'{"question": "a?", "answer": "1"}', "one.json cannot be read.*scalar values"),
     "true.json": (b"true", "true.json: row 0 is True, not a dict"),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
     "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: Path) -> None:
+def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> None:
     data, told = BROKEN[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises((ValueError, TypeError), match=told):
@@ -109,10 +131,11 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
-        ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
+        ("data.txt", ValueError, "'data.txt' is no .csv.*pandas"),
+        ("data.xlsx", FileNotFoundError, "there is no file 'data.xlsx'"),
     ],
-)  # fmt: skip
-def test_what_holds_no_rows_is_told(
+)
+def test_source_without_rows_is_refused(
     source: Any, error: type[Exception], told: str, monkeypatch
 ) -> None:
     monkeypatch.setattr(
@@ -137,7 +160,15 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list:
     return asked
 
 
-def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> None:
+def test_excel_file_is_read_by_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pandas.DataFrame({"question": ["a?", "b?"], "answer": [7, None]}, dtype=object)
+    monkeypatch.setattr(pandas, "read_excel", lambda path, dtype: frame)
+    (tmp_path / "table.xlsx").touch()
+    read = read_rows(tmp_path / "table.xlsx")
+    assert read.rows == [{"question": "a?", "answer": 7}, {"question": "b?", "answer": None}]
+
+
+def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
     assert len(gn.load_task("gsm8k").train) == 6
     gn.load_task("openai/gsm8k", split="test")
     gn.load_task("me/reviews-1.0", config="short")
@@ -152,18 +183,20 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(hub: list) -> Non
 @pytest.mark.parametrize(
     ("source", "name", "value"),
     [
-        ("arithmetic", "split", "train"), (ROWS, "encoding", "utf-8"), ("gsm8k", "encoding", "utf-8"),
-        (DatasetDict({"train": DATA}), "config", "main"), (ROWS, "high", 3), (ROWS, "colunms", {}),
+        ("arithmetic", "split", "train"),
+        (ROWS, "encoding", "utf-8"),
+        ("gsm8k", "encoding", "utf-8"),
+        (DatasetDict({"train": DATA}), "config", "main"),
+        (ROWS, "high", 3),
+        (ROWS, "colunms", {}),
     ],
-)  # fmt: skip
-def test_an_argument_that_means_nothing_for_a_source_is_told(
-    source: Any, name: str, value: Any, hub: list
-) -> None:
+)
+def test_argument_without_meaning_is_refused(source: Any, name: str, value: Any, hub: list) -> None:
     with pytest.raises(TypeError, match=f"{name}= means nothing for"):
         gn.load_task(source, **{name: value})
 
 
-def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_the_tables_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/guide/tables.md, each line on a file or column of the kind that it is for."""
     monkeypatch.chdir(tmp_path)
     Path("titled.csv").write_bytes(
@@ -192,13 +225,10 @@ def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(read_rows(names["frame"]).rows)
     _, titled, unnamed, cut, commas, labels, escaped, nested = made
     assert titled == [{"question": "Co to źdźbło?", "answer": "trawa"}]
-    assert (
-        unnamed[0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(unnamed) == 2
-    )
-    assert cut == [{"question": "who?", "answer": "007"}] and nested == [
-        {"question": "a?", "more.answer": 1}
-    ]
-    assert [row["answer"] for row in commas] == ["1234.50", "3"] and escaped[0][
-        "question"
-    ] == "It's?"
+    assert unnamed[0] == {"question": '"Nice" bag, said mum', "answer": "good"}
+    assert len(unnamed) == 2
+    assert cut == [{"question": "who?", "answer": "007"}]
+    assert nested == [{"question": "a?", "more.answer": 1}]
+    assert [row["answer"] for row in commas] == ["1234.50", "3"]
+    assert escaped[0]["question"] == "It's?"
     assert [row["label"] for row in labels] == ["no", "yes"]

@@ -1,4 +1,4 @@
-"""Generated and own tasks: split without leakage, asked by the kind of their answers, filtered by token count."""
+"""Tasks are split without leakage, asked by kind of answer, and filtered by token count."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ def told(task: gn.tasks.Task) -> str:
     return task.train[0]["prompt"][0]["content"]
 
 
-def test_the_task_of_the_quickstart_is_the_one_that_was_measured() -> None:
+def test_quickstart_task_has_the_measured_fingerprint() -> None:
     """Its seeds were chosen by results: another row, prompt or split would be another run."""
     assert gn.load_task("arithmetic").fingerprint == "68848a0793866c43"
 
@@ -50,8 +50,10 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     for row in [*task.train, *task.holdout]:
         asked = row["question"].removeprefix("What is ").removesuffix("?")
         numbers = [int(number) for number in re.findall(r"\d+", asked)]
-        assert int(row["answer"]) == eval(asked) >= 0 and len(numbers) == options.get("terms", 2)
-        assert options.get("low", 1) <= min(numbers) and max(numbers) <= options.get("high", 20)
+        assert int(row["answer"]) == eval(asked) >= 0
+        assert len(numbers) == options.get("terms", 2)
+        assert options.get("low", 1) <= min(numbers)
+        assert max(numbers) <= options.get("high", 20)
         assert asked.count("(") == asked.count(")") == len(numbers) - 2
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
         assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", (
@@ -67,31 +69,66 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
-        ("arithmetic", {"hihg": 30}, TypeError, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
+        (
+            "arithmetic",
+            {"hihg": 30},
+            TypeError,
+            "hihg= means nothing for 'arithmetic'; did you mean 'high'",
+        ),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "both parts need one"),
         (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
         (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
-        ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
-        (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
-        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "more than their writing"),
-        (ROWS, {"columns": {"level": "question"}}, ValueError, "has the part 'level'.*columns=.\"question\": \"level\""),
-        (ROWS, {"columns": {"answer": ["answer", "x"]}}, ValueError, "Only a question may be of several"),
-        (ROWS, {"filter": lambda row: False}, ValueError, "left of 20: 20 that filter= leaves out .row 0: question="),
-        (ROWS, {"contradictory": "last"}, ValueError, "contradictory = 'last' is not known here"),
+        (
+            [*ROWS[:1], {"question": "", "answer": "1"}],
+            {},
+            ValueError,
+            "Rows left out: 1 with an empty question",
+        ),
+        (
+            ROWS,
+            {"example": ("1 + 1?", "so", "")},
+            ValueError,
+            "cannot be read back in the format 'xml'",
+        ),
+        (
+            [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
+            {"holdout": 1},
+            ValueError,
+            "more than their writing",
+        ),
+        (
+            ROWS,
+            {"columns": {"level": "question"}},
+            ValueError,
+            'has the part \'level\'.*columns=."question": "level"',
+        ),
+        (
+            ROWS,
+            {"columns": {"answer": ["answer", "x"]}},
+            ValueError,
+            "Only a question may be of several",
+        ),
+        (
+            ROWS,
+            {"filter": lambda row: False},
+            ValueError,
+            "left of 20: 20 that filter= leaves out .row 0: question=",
+        ),
+        (ROWS, {"on_conflict": "last"}, ValueError, "on_conflict = 'last' is not known here"),
     ],
-)  # fmt: skip
-def test_what_makes_no_task_is_told(
+)
+def test_impossible_task_is_refused(
     source: object, options: dict, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
         gn.load_task(source, **options)
 
 
-def test_questions_that_are_written_alike_are_on_the_same_side() -> None:
-    """`f(x) + 1` and `f(y) + 1` were one question, for what looks as an option's letter was taken away inside of a line."""
+def test_questions_in_other_writing_are_in_one_part() -> None:
+    """`f(x) + 1` and `f(y) + 1` were once one question: `x)` looked like an option's letter."""
     asked = [
         "C#",
         "C",
@@ -118,27 +155,28 @@ def test_questions_that_are_written_alike_are_on_the_same_side() -> None:
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
-def test_the_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: str) -> None:
+def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: str) -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
     task = gn.load_task(rows)
-    assert task.answers.kind == kind and f"<answer>\n{hint}\n</answer>" in told(task)
+    assert task.answers.kind == kind
+    assert f"<answer>\n{hint}\n</answer>" in told(task)
     assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
     as_text = gn.load_task(rows, kind="text")
-    assert as_text.answers.kind == "text" and "<answer>\nanswer\n</answer>" in told(as_text), (
-        "kind= sets it"
-    )
+    assert as_text.answers.kind == "text"
+    assert "<answer>\nanswer\n</answer>" in told(as_text)
 
 
-def test_answers_of_another_kind_are_counted_and_shown() -> None:
+def test_answers_of_another_kind_are_shown() -> None:
     rows = [{"question": f"{n}?", "answer": "n/a" if n % 20 == 7 else str(n)} for n in range(40)]
     assert "2 of 40 answers are no number, such as 'n/a'" in repr(gn.load_task(rows))
     assert "are no number" not in repr(gn.load_task(ROWS))
     assert "40 of 40 answers are no number" in repr(gn.load_task(LABELS, kind="number"))
 
 
-def test_system_format_and_hint_of_ones_own_stand() -> None:
+def test_own_system_format_and_hint_are_used() -> None:
     own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
-    assert told(own) == "Say <reasoning> and <answer>." and not own.notes
+    assert told(own) == "Say <reasoning> and <answer>."
+    assert not own.notes
     assert "nothing in the prompt names <answer>" in repr(gn.load_task(LABELS, system="Judge it."))
     assert r"\boxed{one of: lost, sent}" in told(gn.load_task(LABELS, format=gn.tasks.boxed()))
     hinted = dataclasses.replace(gn.tasks.xml(), answer_hint="a city")
@@ -146,14 +184,15 @@ def test_system_format_and_hint_of_ones_own_stand() -> None:
     bare = gn.load_task(
         LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost")
     )
-    assert told(bare).endswith("nothing but the answer:\none of: lost, sent") and not bare.notes
+    assert told(bare).endswith("nothing but the answer:\none of: lost, sent")
+    assert not bare.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
     held = bare.holdout[0]
     with pytest.raises(ValueError, match="is held out"):
         gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
 
 
-def test_the_length_filter_counts_what_it_drops(
+def test_fit_counts_prompts_that_are_too_long(
     tokenizer, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
     rows = [
@@ -167,12 +206,14 @@ def test_the_length_filter_counts_what_it_drops(
     assert "indexing errors" not in capfd.readouterr().err, (
         "a warning of transformers that such a prompt was met"
     )
-    assert short.dropped == {"too long": 2} and "too long" in repr(short)
+    assert short.dropped == {"too long": 2}
+    assert "too long" in repr(short)
     keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", short.notes[-1])[1])
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     exactly = task.fit(tokenizer, max(lengths))
-    assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20 and max(lengths) <= 256
+    assert len(exactly.train) + len(exactly.holdout) == len(lengths) == 20
+    assert max(lengths) <= 256
     text = tokenizer.apply_chat_template(
         short.train[0]["prompt"], add_generation_prompt=True, tokenize=False
     )
@@ -186,7 +227,7 @@ def test_the_length_filter_counts_what_it_drops(
         task.fit(tokenizer, 8)
 
 
-def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(tokenizer) -> None:
+def test_too_long_answers_are_noted_with_the_setting(tokenizer) -> None:
     long = " ".join(f"field{n}: {n}," for n in range(12))
     rows = [
         {"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)}
@@ -206,15 +247,13 @@ def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(toke
     assert "is too few for 1 of 41 right completions" in shown
 
 
-def test_a_task_shows_itself_escaped(tokenizer) -> None:
+def test_repr_html_is_escaped(tokenizer) -> None:
     rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
     for options in ({}, {"tokenizer": tokenizer}):
         shown = gn.load_task(rows, holdout=1, **options)._repr_html_()
-        assert (
-            "<script>" not in shown
-            and "&lt;script&gt;" in shown
-            and "<code>&lt;b&gt;</code>" in shown
-        )
+        assert "<script>" not in shown
+        assert "&lt;script&gt;" in shown
+        assert "<code>&lt;b&gt;</code>" in shown
     assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), (
         "as the model sees it"
     )

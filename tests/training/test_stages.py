@@ -119,7 +119,7 @@ def test_outcome_of_a_stage_takes_its_own_comparison_only(tiny, whole: list[gn.r
     first, second = (gn.open_run(run.path) for run in whole)
     own = gn.compare(second, tiny[2])
     assert "the comparison" not in second.outcome(own).sentence.partition(".")[0]
-    from_base = gn.compare("base", second, tiny[2], run=second)
+    from_base = gn.compare(second, tiny[2], against="base")
     assert "does not start with the model that this run started from" in str(
         second.outcome(from_base)
     )

@@ -84,7 +84,7 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "lengths": lambda t, _: t.task.fit(t.tokenizer, 256),
     "plan": lambda t, _: gn.plan(t.settings, t.task, model=t.model, tokenizer=t.tokenizer),
     "task": lambda t, _: repr(t.task),
-    "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer)._sample(),
+    "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer).sample(),
     "export": lambda t, path: exported(t, path / "merged"),
 }  # fmt: skip
 

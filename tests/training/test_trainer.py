@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from datasets import Dataset
+from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 import grpo_nb as gn
@@ -204,3 +205,60 @@ def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_im
     inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -200.0)
     inputs["old_per_token_logps"][inputs["advantages"] != 0] = -10.0
     assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
+
+
+@pytest.mark.parametrize("asked", [{"num_beams": 2}, {"stop_strings": ["."]}, {"max_time": 1.0}])
+def test_engine_does_not_sample_what_it_would_ignore(asked: dict) -> None:
+    assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, **asked)) is not None
+
+
+def test_engine_samples_a_plain_generation_config() -> None:
+    assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, top_k=20)) is None
+
+
+def test_beam_search_is_left_to_trls_own_generation(base, tmp_path) -> None:
+    asked = {"max_steps": 1, "generation_kwargs": {"num_beams": 2}}
+    with pytest.warns(UserWarning, match="generation_kwargs ask for beam_sample"):
+        ours, _, _ = run(base, KitTrainer, tmp_path / "ours", **asked)
+    theirs, _, _ = run(base, GRPOTrainer, tmp_path / "theirs", **asked)
+    assert ours[0]["completions/mean_length"] == theirs[0]["completions/mean_length"]
+    assert ours[0]["reward"] == theirs[0]["reward"]
+
+
+def whole_model_trainer(model: str, folder, max_steps: int) -> KitTrainer:
+    """Return a trainer of all weights, built from TRL's arguments alone."""
+    arguments = GRPOConfig(
+        output_dir=str(folder),
+        max_steps=max_steps,
+        save_steps=1,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=4,
+        learning_rate=1e-3,
+        lr_scheduler_type="constant",
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
+    return KitTrainer(
+        model=model,
+        reward_funcs=letters,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+    )
+
+
+def test_trainer_of_a_whole_model_saves_and_resumes_as_trl(tiny_folder, tmp_path) -> None:
+    uninterrupted = whole_model_trainer(str(tiny_folder), tmp_path / "all", max_steps=2)
+    uninterrupted.train()
+    first = tmp_path / "all" / "checkpoint-1"
+    assert (first / "model.safetensors").is_file()
+
+    resumed = whole_model_trainer(str(tiny_folder), tmp_path / "resumed", max_steps=2)
+    resumed.train(resume_from_checkpoint=str(first))
+    assert resumed.state.global_step == 2
+    expected = dict(uninterrupted.model.named_parameters())
+    for name, parameter in resumed.model.named_parameters():
+        assert torch.equal(parameter, expected[name]), name

@@ -1,32 +1,27 @@
-"""Try reward functions before training: do they work, and what could a model exploit?
+"""Try reward functions before training, and report what fails and what a model could exploit.
 
-The flow, one file per step. `check_rewards` connects the steps for all rewards, `_try_reward` for
-one:
+The flow in five steps:
 
-    rows.py          choose rows of the task, with right and wrong answers    -> CheckRows
-    probes.py        write completions to try, in the layouts of layouts.py   -> Probe
-    calling.py       call the reward with them as TRL does, in time           -> Scores
-    contract.py      does the call work?                                      -> Finding
-    classifying.py   what does the reward follow, by the control scores?      -> Behaviour
-    judging.py       which other scores of a reward are not as expected?      -> Finding
-    total.py         does the weighted total of all rewards teach answers?    -> Finding
-    report.py        show the findings, with the texts of findings.py         -> RewardReport
+1. `rows.py` chooses rows of the task; `probes.py` writes completions to try for them.
+2. `calling.py` calls the reward with these as TRL does; `contract.py` checks that the calls work.
+3. `classifying.py` finds what the reward follows; `judging.py` finds unexpected scores.
+4. `total.py` checks that the weighted total of all rewards teaches right answers.
+5. `report.py` shows the findings, whose texts are in `findings.py`.
 
 No model is needed. Not covered: reward models that fail only on real completions, and rewards that
 execute code.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.checks import classifying, contract, judging, probes, total
-from grpo_nb.checks.agreement import measured
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.classifying import Behaviour
 from grpo_nb.checks.findings import Finding
+from grpo_nb.checks.judge_agreement import find_unmeasured
 from grpo_nb.checks.judging import TriedReward
 from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
@@ -36,7 +31,7 @@ from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
-from grpo_nb.rewards.grouping import is_relative
+from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
@@ -55,22 +50,14 @@ class RewardResult:
     """Result of trying one reward."""
 
     reward: TriedReward
+    caller: Caller
     findings: list[Finding]
-    completions: int
-    """Number of completions with which the reward was called."""
     is_judged: bool
     """False if the reward breaks the contract or always fails, so that its scores mean nothing."""
     is_episode_reward: bool
     """True if the reward scores environments of played episodes, which no probe has."""
     is_stopped: bool
     """True if some probes were not tried, because the reward is slow."""
-    limits: list[str]
-    """Parts of the check that were not possible, with the reason."""
-
-    @property
-    def name(self) -> str:
-        """Name of the reward."""
-        return self.reward.name
 
     @property
     def is_known(self) -> bool:
@@ -82,6 +69,27 @@ class RewardResult:
     def role(self) -> str:
         """The role of the reward, as the report shows it."""
         return self.reward.behaviour.role if self.is_judged else "not judged"
+
+    @property
+    def limits(self) -> list[str]:
+        """Parts of the check that were not possible, with the reason."""
+        name = self.reward.name
+        limits = []
+        if self.is_episode_reward:
+            limits.append("it scores played episodes. Play one with gn.lab.ByHand(task, row)")
+        elif not self.is_judged:
+            limits.append("its scores, because it breaks the contract, fails or is unsteady")
+        elif self.is_stopped:
+            completions = self.caller.completions
+            limits.append(f"some probes, because it is slow; tried with {completions} completions")
+        if self.caller.cost:
+            limits.append(self.caller.cost)
+        if any(finding.kind == "unsteady" for finding in self.findings):
+            limits.append(
+                f"it was called {self.caller.calls} times. If it keeps state, that state is "
+                "different now: make the reward anew before training"
+            )
+        return [f"{name}: {limit}" for limit in limits]
 
 
 def check_rewards(
@@ -131,11 +139,13 @@ def check_rewards(
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
     # 1. Set aside rewards that call a judge: a thousand calls of it would cost time and money.
-    judge_rewards = [reward for reward in rewards if judges_in(reward)]
-    tried_rewards = [reward for reward in rewards if not judges_in(reward)]
+    judges = {base.reward_name(reward): judges_in(reward) for reward in rewards}
+    judge_rewards = [name for name in judges if judges[name]]
+    tried_rewards = [reward for reward in rewards if not judges[base.reward_name(reward)]]
     findings: list[Finding] = []
-    for reward in judge_rewards:
-        findings += _find_unmeasured_judges(reward)
+    for name in judge_rewards:
+        for judge in judges[name]:
+            findings += find_unmeasured(judge, name)
 
     # 2. Try each of the other rewards.
     rows: CheckRows | None = None
@@ -145,40 +155,36 @@ def check_rewards(
         results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
     for result in results:
         findings += result.findings
+    limits = [limit for result in results for limit in result.limits]
 
     # 3. Judge the weighted total, if the scores of all rewards are known. Rewards for episodes do
     # not count: a probe is no episode, so they add nothing to its total.
-    scored_results = [result for result in results if not result.is_episode_reward]
-    is_total_known = not judge_rewards and all(result.is_known for result in scored_results)
-    if scored_results and is_total_known:
-        scored_rewards = [result.reward for result in scored_results]
-        findings += total.judge_total(scored_rewards, weights, rows)
-
-    # 4. What could not be checked?
-    limits = [limit for result in results for limit in result.limits]
+    scored = [result for result in results if not result.is_episode_reward]
     if judge_rewards:
-        names = ", ".join(base.reward_name(reward) for reward in judge_rewards)
         limits.append(
-            f"the scores of {names}, and with them the weighted total: a judge would be asked "
-            "about a thousand times. Measure the judge with gn.checks.agreement"
+            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
+            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
         )
-    elif scored_results and not is_total_known:
+    elif not all(result.is_known for result in scored):
         limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
+    elif scored:
+        findings += total.judge_total([result.reward for result in scored], weights, rows)
+
+    # 4. Report.
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
         limits.append(
             "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
         )
-
-    roles = {result.name: result.role for result in results}
-    for reward in judge_rewards:
-        roles[base.reward_name(reward)] = "calls a judge"
     return RewardReport(
         findings=sort_findings(findings),
-        roles=roles,
-        checked=_describe(results, rows, judge_rewards),
+        roles={
+            **{result.reward.name: result.role for result in results},
+            **dict.fromkeys(judge_rewards, "calls a judge"),
+        },
+        checked=_describe(results, rows, len(judge_rewards)),
         limits=tuple(limits),
         weights=weights,
-        scores={result.name: result.reward.scores for result in results},
+        scores={result.reward.name: result.reward.scores for result in results},
     )
 
 
@@ -189,79 +195,56 @@ def _try_reward(
     name = base.reward_name(reward)
     caller = Caller(reward, name, seconds_per_call)
     runner = ProbeRunner(caller, rows)
-    ranks_group = is_relative(reward)
-    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
-    steady_probes: list[Probe] = []
-    steadiness = contract.Steadiness()
-
-    # 1. Controls: does the call work, and which layout does the reward read?
-    findings = contract.check_signature(caller, rows.rows[0].columns)
-    has_contract = not findings
-    if has_contract:
-        if ranks_group:
-            runner.set_context(layouts[0])
-        _try_controls(runner, layouts)
-        behaviour = classifying.classify_reward(runner.scores, layouts)
-        steady_probes = _choose_steady_probes(runner, behaviour, _detail_rows(runner, behaviour))
-    if steady_probes:
-        steadiness = contract.check_steadiness(runner, steady_probes, is_relative=ranks_group)
-        findings += [steadiness.finding] if steadiness.finding else []
-
-    # 2. Look behind unsteady scores: ask in groups, or one completion per call.
-    if steadiness.finding and steadiness.is_sound_alone:
-        if steadiness.is_group_dependent:
-            runner.set_context(layouts[0])
-        else:
-            caller.calls_alone_only = True
-            runner.forget()
-        _try_controls(runner, layouts)
-        behaviour = classifying.classify_reward(runner.scores, layouts)
-
-    # 3. All other probes, in that layout, unless the scores mean nothing.
     is_episode_reward = "environments" in texts_in(reward)
+    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
+    steadiness = contract.Steadiness(is_sound_alone=False)
+
+    # 1. Does the call work, and what does the reward follow?
+    findings = contract.check_signature(caller, rows.rows[0].columns)
+    if not findings:
+        if is_relative(reward):
+            runner.set_context(layouts[0])
+        behaviour = _try_controls(runner, layouts)
+        steadiness = _check_steadiness(runner, behaviour)
+    if steadiness.finding is not None:
+        findings.append(steadiness.finding)
+        # Look behind unsteady scores: ask in groups, or one completion per call.
+        if steadiness.is_sound_alone:
+            if steadiness.is_group_dependent:
+                runner.set_context(layouts[0])
+            else:
+                caller.calls_alone_only = True
+                runner.forget()
+            behaviour = _try_controls(runner, layouts)
+
+    # 2. All other probes, in the layout that the reward reads, unless the scores mean nothing.
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_judged = has_contract and steadiness.is_sound_alone and has_scores and not is_episode_reward
-    columns = _columns_read(reward, rows.rows[0])
-    reads_gold = _reads_gold(reward, rows.rows[0])
+    is_judged = steadiness.is_sound_alone and has_scores and not is_episode_reward
+    tried = TriedReward(
+        name=name,
+        scores=runner.scores,
+        behaviour=behaviour,
+        columns=_columns_read(reward, rows.rows[0]),
+        reads_gold=_reads_gold(reward, rows.rows[0]),
+        ranks_group=is_relative(reward),
+    )
     if is_judged:
         detail_rows = _detail_rows(runner, behaviour)
         runner.run(_write_probes(reward, rows, behaviour, detail_rows))
         hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
         findings += contract.check_execution(runner, hostile)
         if steadiness.finding is None:
-            state = contract.check_state(runner, steady_probes[:2])
-            findings += [state] if state else []
-        tried = TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group)
+            findings += contract.check_state(runner, steadiness.probes[:2])
         findings += judging.judge_reward(tried, layouts)
     findings += contract.find_failures(runner)
-
-    # 4. What could not be checked?
-    limits = []
-    is_stopped = caller.is_given_up or any(one.is_late for one in runner.failures.values())
-    if is_episode_reward:
-        limits.append(f"{name}: it scores played episodes. Play one with gn.lab.ByHand(task, row)")
-    elif not is_judged:
-        limits.append(f"{name}: its scores, because it breaks the contract, fails or is unsteady")
-    elif is_stopped:
-        completions = caller.completions
-        limits.append(
-            f"{name}: some probes, because it is slow; tried with {completions} completions"
-        )
-    if caller.cost:
-        limits.append(f"{name}: {caller.cost}")
-    if any(finding.kind == "unsteady" for finding in findings):
-        limits.append(
-            f"{name}: it was called {caller.calls} times. If it keeps state, that has changed now: "
-            "make the reward anew before training"
-        )
+    is_late = any(failure.is_late for failure in runner.failures.values())
     return RewardResult(
-        reward=TriedReward(name, runner.scores, behaviour, columns, reads_gold, ranks_group),
+        reward=tried,
+        caller=caller,
         findings=findings,
-        completions=caller.completions,
         is_judged=is_judged,
         is_episode_reward=is_episode_reward,
-        is_stopped=is_stopped,
-        limits=limits,
+        is_stopped=caller.is_given_up or is_late,
     )
 
 
@@ -273,16 +256,16 @@ def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]
 
 
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
-    """Return whether a reward names a data column that holds the gold answer, alone or in a list."""
+    """Return whether a reward names a data column with the gold answer, alone or in a list."""
     names = {*texts_in(reward)}
     return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
 
 
-def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
-    """Try right and wrong answers in all layouts, those of other prompts on a few rows only.
+def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
+    """Try right and wrong answers in all layouts, and return what the reward follows.
 
-    A slow reward is tried in the layout of the prompt first, and in others only if it does not
-    follow the answers there.
+    Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
+    the prompt first, and in others only if it does not follow the answers there.
     """
     first_rows = runner.rows.rows[:ROWS_IN_DETAIL]
     more_rows = runner.rows.rows[ROWS_IN_DETAIL:]
@@ -292,13 +275,14 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> None:
     if runner.caller.is_slow_alone:
         behaviour = classifying.classify_reward(runner.scores, layouts)
         if behaviour.role != classifying.OTHER:
-            return
+            return behaviour
     runner.run(_write_controls(first_rows, own[1:]))
     if FAST_COMPLETIONS * runner.caller.seconds_per_completion < runner.caller.seconds:
         runner.run(_write_controls(more_rows, own))
     scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
     scored_rows = [row for row in runner.rows.rows if row.index in scored][:ROWS_IN_DETAIL]
     runner.run(_write_controls(scored_rows or first_rows, others))
+    return classifying.classify_reward(runner.scores, layouts)
 
 
 def _write_controls(rows: Iterable[CheckRow], layouts: Iterable[Layout]) -> list[Probe]:
@@ -317,18 +301,16 @@ def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
     return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
 
 
-def _choose_steady_probes(
-    runner: ProbeRunner, behaviour: Behaviour, detail_rows: Sequence[CheckRow]
-) -> list[Probe]:
-    """Return one right and one wrong answer per row that got a score, in the layout read."""
-    indexes = [row.index for row in detail_rows]
+def _check_steadiness(runner: ProbeRunner, behaviour: Behaviour) -> contract.Steadiness:
+    """Call the reward again with a right and a wrong answer of a few rows that got a score."""
+    indexes = [row.index for row in _detail_rows(runner, behaviour)]
     chosen: dict[tuple[int, str], Probe] = {}
     for probe in runner.scores:
         if probe.layout == behaviour.layout.name and probe.row in indexes:
             chosen.setdefault((probe.row, probe.kind), probe)
     # Each costs seven calls more.
     count = 2 if runner.caller.is_slow else len(chosen)
-    return list(chosen.values())[:count]
+    return contract.check_steadiness(runner, list(chosen.values())[:count])
 
 
 def _write_probes(
@@ -339,35 +321,23 @@ def _write_probes(
 ) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and growing texts for the first of them."""
     written = []
-    is_format_reward = behaviour.role == classifying.FORM
+    layout = behaviour.layout
     for row in detail_rows:
-        written += probes.write_harmless(row, behaviour.layout, is_format_reward=is_format_reward)
+        written += probes.write_harmless(row, layout)
         written += probes.write_cheats(
-            row, behaviour.layout, rows.all_golds, may_have_others=rows.is_answer_function
+            row, layout, rows.all_golds, may_have_others=rows.is_answer_function
         )
-        if row is detail_rows[0]:
-            written += probes.write_growing(row, behaviour.layout, phrases_in(reward))
+    written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
     return written
 
 
-def _find_unmeasured_judges(reward: base.RewardFunction) -> list[Finding]:
-    """Report judges that were never measured or failed, under the name of the calling reward."""
-    name = base.reward_name(reward)
-    findings = []
-    for judge in judges_in(reward):
-        findings += [dataclasses.replace(finding, reward=name) for finding in measured(judge)]
-    return findings
-
-
-def _describe(
-    results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: Sequence[Any]
-) -> str:
+def _describe(results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: int) -> str:
     """Return what was checked, in one or two sentences with counts."""
     sentences = []
     if rows is not None:
-        completions = sum(result.completions for result in results)
+        completions = sum(result.caller.completions for result in results)
         counts = f"{len(rows.rows)} rows, {completions:,} completions"
         sentences.append(f"Checked {len(results)} reward(s) on {counts}.")
     if judge_rewards:
-        sentences.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
+        sentences.append(f"{judge_rewards} reward(s) that call a judge were not called.")
     return " ".join(sentences)

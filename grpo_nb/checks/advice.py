@@ -1,0 +1,218 @@
+"""Decide from sampled groups whether GRPO gets a learning signal, and what to change if not.
+
+The thresholds are round numbers, not tests. Each piece of advice gives the numbers behind it and
+leaves the choice to the reader.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from grpo_nb.checks.groups import SampledGroups, in_groups
+
+Verdict = Literal["signal", "weak signal", "format only", "no signal"]
+
+ENOUGH_GROUPS = 0.25
+"""Share of groups that must differ, at the lower end of the interval, for the verdict "signal".
+
+Then at most four groups are sampled for one that teaches something.
+"""
+
+MANY_TRUNCATED = 0.1
+"""Share of truncated completions from which more room is worth its time."""
+
+MOSTLY_TRUNCATED = 0.5
+"""Share of truncated completions from which nobody knows how hard the questions are."""
+
+FEW_SLOTS = 0.05
+"""Below this share of readable answers, the format is what the model lacks."""
+
+ENOUGH_ANSWERS = 8
+"""Readable answers needed, besides one in four, to call questions too hard."""
+
+OFTEN_DIFFERENT = 0.75
+"""Share of groups with a learning signal above which a larger group adds little."""
+
+MOSTLY_EQUAL = 0.5
+"""Share of different completions in a group up to which the temperature is too low."""
+
+TEMPERATURE_STEP = 0.2
+"""Proposed rise of a temperature of 1 or more. A lower one is set to 1."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change to make before training."""
+
+    kind: str
+    """A short name, such as `example turn`. Code should read this, not the prose."""
+    reason: str
+    """Observation with its numbers, and why it matters."""
+    code: str
+    """Line of code to write."""
+
+    def __repr__(self) -> str:
+        return f"advice: {self.kind}: {self.reason}\n    {self.code}"
+
+
+def decide_verdict(sample: SampledGroups) -> Verdict:
+    """Return whether GRPO would get a learning signal from prompts like these.
+
+    `no signal`: no group differs. `weak signal`: some differ, but the sample does not show that one
+    in four does. `format only`: it would be a signal, but no answer is correct, and the rewards for
+    answers do not differ anywhere. `signal`: all others.
+    """
+    if sample.counts["differs"] == 0:
+        return "no signal"
+    if sample.useful_interval[0] < ENOUGH_GROUPS:
+        return "weak signal"
+    is_format_only = sample.unearned_rewards and sample.right_shares[0] == 0
+    return "format only" if is_format_only else "signal"
+
+
+def give_advice(sample: SampledGroups) -> tuple[Advice, ...]:
+    """Return what to change before training, the most important first."""
+    return (
+        *_advise_format(sample),
+        *_advise_difficulty(sample),
+        *_advise_length(sample),
+        *_advise_sampling(sample),
+    )
+
+
+def _advise_format(sample: SampledGroups) -> Iterable[Advice]:
+    """Propose an example turn, or priming, if the model does not write the format."""
+    texts = sample.scores.completions
+    # An answer can be readable in a text that is not in the format, which no format reward scores.
+    is_exact = any(map(sample.format.is_exact, texts))
+    if _has_slots(sample) and (is_exact or not sample.unearned_rewards):
+        return
+    read = round(sample.slot_share * len(texts))
+    seen = f"an answer can be read in {read or 'none'} of {len(texts)} completions"
+    if _has_slots(sample):
+        seen += ", and none is exactly in the format"
+    if sample.has_example:
+        yield Advice(
+            "priming",
+            f"{seen}, although the prompts show an example. A few supervised steps on right "
+            "answers teach the format, and GRPO starts from there.",
+            "SFTTrainer(model, sft_config, turns, ...).train()  # docs/guide/train.md has the recipe",
+        )
+    else:
+        yield Advice(
+            "example turn",
+            f"{seen}, and {_count_tagged(sample, texts) or 'none'} of {len(texts)} contain any tag "
+            f"of the format {sample.format.name!r}. The prompts show no example, which a small "
+            "model needs.",
+            _load_task('example=("a question", "short reasoning", "its answer")'),
+        )
+
+
+def _advise_difficulty(sample: SampledGroups) -> Iterable[Advice]:
+    """Propose easier questions if most groups are all wrong, harder ones if they are all right."""
+    groups = len(sample.groups)
+    wrong = sample.counts["all wrong"]
+    right = sample.counts["all right"]
+    is_format_only = decide_verdict(sample) == "format only"
+    # Half right and half wrong is no reason for either: the questions are of different difficulty.
+    is_hard = 2 * wrong >= groups and wrong > right
+    if (is_hard or is_format_only) and _is_difficulty_known(sample):
+        reason = f"in {wrong} of {groups} groups no completion earned more than an empty one"
+        if is_format_only:
+            reason = "no sampled answer is correct"
+        yield Advice(
+            "easier data",
+            f"the questions are too hard for a start: {reason}.",
+            _load_task("filter=lambda row: ..."),
+        )
+    if 2 * right >= groups and right > wrong:
+        yield Advice(
+            "harder data",
+            f"in {right} of {groups} groups every completion is right, so there is nothing left to "
+            "learn from these questions.",
+            _load_task("filter=lambda row: ..."),
+        )
+
+
+def _advise_length(sample: SampledGroups) -> Iterable[Advice]:
+    """Propose a higher length limit if answers that were begun are truncated."""
+    truncated = _truncated_texts(sample)
+    completions = len(sample.scores)
+    begun = _count_tagged(sample, truncated)
+    # A text far from the format does not lack room: twice the room would only take twice the time.
+    # Neither does a model that writes on and on when it is asked for one word.
+    is_in_format = _has_slots(sample) or begun > 0
+    is_often = len(truncated) >= MANY_TRUNCATED * completions
+    if is_often and is_in_format and not sample.asks_for_labels:
+        limit = sample.settings.max_completion_length
+        yield Advice(
+            "longer completions",
+            f"{len(truncated)} of {completions} completions were truncated at {limit} tokens, "
+            f"{begun} of them after they had begun the format, so their answers are unknown. Load "
+            "the model again after this change.",
+            _replace_settings(f"max_completion_length={2 * limit}"),
+        )
+
+
+def _advise_sampling(sample: SampledGroups) -> Iterable[Advice]:
+    """Propose a higher temperature if completions are alike, or else a larger group."""
+    groups = len(sample.groups)
+    size = sample.num_generations
+    differing = sample.counts["differs"]
+    distinct = [len(set(group)) for group in in_groups(sample.scores.completions, size)]
+    mean_distinct = sum(distinct) / groups
+    is_alike = mean_distinct <= MOSTLY_EQUAL * size
+    is_rare = differing < OFTEN_DIFFERENT * groups
+    if not is_rare or not (is_alike or differing > 0):
+        return
+    temperature = sample.settings.temperature
+    if is_alike:
+        why = "Equal completions score the same."
+        warmer = 1.0 if temperature < 1 else round(temperature + TEMPERATURE_STEP, 2)
+        change = f"temperature={warmer}"
+    else:
+        why = "A larger group is likelier to contain two different scores."
+        change = f"num_generations={2 * size}"
+        batch_size = sample.settings.batch_size
+        whole_groups = -(-batch_size // (2 * size)) * 2 * size
+        if whole_groups != batch_size:
+            change += f", per_device_train_batch_size={whole_groups}, gradient_accumulation_steps=1"
+    yield Advice(
+        "larger group or warmer",
+        f"{differing} of {groups} groups differ, and a group of {size} contains "
+        f"{mean_distinct:.1f} different completions at temperature {temperature:g}. {why}",
+        _replace_settings(change),
+    )
+
+
+def _has_slots(sample: SampledGroups) -> bool:
+    return sample.slot_share >= FEW_SLOTS
+
+
+def _is_difficulty_known(sample: SampledGroups) -> bool:
+    """Return whether enough completions have a readable answer and were not truncated."""
+    completions = len(sample.scores)
+    read = round(sample.slot_share * completions)
+    is_read = read >= max(ENOUGH_GROUPS * completions, ENOUGH_ANSWERS)
+    return is_read and len(_truncated_texts(sample)) < MOSTLY_TRUNCATED * completions
+
+
+def _truncated_texts(sample: SampledGroups) -> list[str]:
+    pairs = zip(sample.scores.completions, sample.is_truncated, strict=True)
+    return [text for text, is_truncated in pairs if is_truncated]
+
+
+def _count_tagged(sample: SampledGroups, texts: Iterable[str]) -> int:
+    """Count the texts that contain any tag of the format."""
+    count = 0
+    for text in texts:
+        count += any(tag in text for tag in sample.format.tags)
+    return count
+
+
+def _load_task(change: str) -> str:
+    return f"task = gn.load_task(..., {change})  # the rest as before"
+
+
+def _replace_settings(change: str) -> str:
+    return f"settings = settings.replace({change})"

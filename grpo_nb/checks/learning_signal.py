@@ -1,0 +1,300 @@
+"""Sample groups of completions before training, and show whether GRPO gets a learning signal.
+
+GRPO learns only from differences within a group, so the share of groups whose totals differ is what
+counts. `groups.py` measures it, `advice.py` decides what it means, and this file samples and shows.
+Not covered: rewards that reward nonsense, which `check_rewards` looks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.checks.advice import Advice, Verdict, decide_verdict, give_advice
+from grpo_nb.checks.groups import SampledGroups, estimate, in_groups
+from grpo_nb.checks.layouts import PLAIN, completion
+from grpo_nb.config.presets import preset
+from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.core.argument_types import require
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.tables import Html, Shown, Table, bold, code
+from grpo_nb.core.words import as_score, require_number
+from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.models.match import require_same_settings
+from grpo_nb.models.modes import kept_modes
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.scoring.right_by import FunctionJudge, choose_judge, judge_in_words, judge_scores
+from grpo_nb.scoring.scores import score
+from grpo_nb.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas
+
+COMPLETIONS_AT_ONCE = 64
+"""Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
+
+MIN_ROWS_PER_LABEL = 3
+"""Mean number of rows with the same answer from which on answers are labels."""
+
+REWARD_COLUMNS = {
+    "lowest": "lowest",
+    "highest": "highest",
+    "spread": "spread in a group",
+    "groups": "groups that differ",
+    "right": "a right answer gets",
+    "empty": "an empty one gets",
+}
+"""Columns of `by_reward` that are shown, with their headings."""
+
+
+class Baseline(SampledGroups, Shown):
+    """Groups sampled before training, with the verdict and advice. Made by `baseline`."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict on the learning signal, as `advice.decide_verdict` explains it."""
+        return decide_verdict(self)
+
+    @functools.cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """Changes to make before training, the most important first."""
+        return give_advice(self)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, which claim no more than the sample shows."""
+        low, high = self.useful_interval
+        differing = self.counts["differs"]
+        others = [
+            f"{count} {kind}" for kind, count in self.counts.items() if count and kind != "differs"
+        ]
+        rest = f" Other groups: {', '.join(others)}." if others else ""
+        seen = (
+            f"{self.verdict.capitalize()}: in {differing} of {len(self.groups)} groups of "
+            f"{self.num_generations} completions the total rewards differ (95 % interval {low:.0%} "
+            f"to {high:.0%} of groups).{rest}"
+        )
+        if self.verdict == "no signal":
+            return f"{seen} GRPO would have nothing to learn from on these prompts."
+        if self.verdict == "weak signal":
+            return (
+                f"{seen} Some groups teach something, but the sample does not show that one in "
+                "four does."
+            )
+        if self.verdict == "format only":
+            unearned = " or ".join(self.unearned_rewards)
+            return (
+                f"{seen} None differs in {unearned}, and no sampled answer is correct. GRPO would "
+                "learn what the other rewards score, and no answers until one is correct by chance."
+            )
+        return f"{seen} There is something to learn from. Training shows what comes of it."
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row per completion.
+
+        Columns: group, question, answer, completion, each reward, total, advantage, tokens,
+        is_truncated.
+        """
+        import pandas
+
+        size = self.num_generations
+        asked = []
+        for group, row in enumerate(self.rows):
+            asked += [(group, row["question"], row["answer"])] * size
+        measured = {
+            "advantage": self.scores.advantages(size),
+            "tokens": self.tokens,
+            "is_truncated": self.is_truncated,
+        }
+        questions = pandas.DataFrame(asked, columns=["group", "question", "answer"])
+        return pandas.concat([questions, self.scores.table, pandas.DataFrame(measured)], axis=1)
+
+    def _parts(self) -> Iterable[Any]:
+        yield bold(self.sentence)
+        yield Table(self._facts(), narrow=(0,))
+        yield self._reward_table()
+        yield bold("What to change" if self.advice else "Nothing to change before training.")
+        cells = [(bold(advice.kind), advice.reason, code(advice.code)) for advice in self.advice]
+        yield Html("\n".join(map(repr, self.advice)), Table(cells, wide=(2,)).html())
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        count = len(self.scores)
+        settings = self.settings
+        sampled, greedy = self.right_shares
+        right = f"{sampled:.0%} of the sampled completions"
+        if not math.isnan(greedy):
+            right += f", {greedy:.0%} of the greedy ones, which held-out comparisons judge"
+        facts = [
+            (
+                "sampled",
+                f"{len(self.rows)} prompts x {self.num_generations} completions at temperature "
+                f"{settings.temperature:g}",
+            ),
+            ("total, 95 % interval", estimate(in_groups(self.scores.totals, self.num_generations))),
+            (
+                "answer can be read",
+                f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
+            ),
+            ("correct", f"{right}; correct is {judge_in_words(self.judge, self.rows)}"),
+            (
+                "truncated",
+                f"{sum(self.is_truncated)} of {count} completions, at the limit of "
+                f"{settings.max_completion_length} tokens",
+            ),
+        ]
+        if self.floor is not None:
+            answer, share = self.floor
+            answering = f"always answering {answer!r} would get {share:.0%} of the task's questions"
+            facts.append(("majority-class baseline", answering))
+        return facts
+
+    def _reward_table(self) -> Table:
+        rows = []
+        for name, reward in self.by_reward.iterrows():
+            scores = [as_score(reward[column]) for column in REWARD_COLUMNS]
+            rows.append((f"{name} x {reward['weight']:g}", reward["mean"], *scores))
+        head = ("reward", "mean, 95 % interval", *REWARD_COLUMNS.values())
+        return Table(rows, head, narrow=range(len(head)))
+
+
+def baseline(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    rewards: RewardFunction | Sequence[RewardFunction],
+    settings: Settings | None = None,
+    *,
+    prompts: int = 8,
+    **unknown: Any,
+) -> Baseline:
+    """Sample and score some groups as training would, and report whether GRPO gets a signal.
+
+    The same seed gives the same result on the same machine. Model and random state do not change.
+    The rewards are tried first on a right answer and on an empty completion, so a reward that
+    cannot be called fails before anything is sampled.
+
+    Args:
+        model: The model that training would start from, with its LoRA or adapter.
+        tokenizer: Its tokenizer.
+        task: Prompts are sampled from its `train`. Nothing of `holdout` is read.
+        rewards: As for `train`.
+        settings: Settings of the planned training; default `preset("auto")`. Used are temperature,
+            `top_p`, `top_k`, length limit, group size and seed.
+        prompts: Number of groups, at most the number of training rows. More groups make the
+            intervals narrower.
+
+    Raises:
+        ValueError, TypeError: Fewer than 1 prompt, rewards that TRL would mix up, or another
+            invalid argument. Nothing has been sampled then.
+        RewardError: A reward failed. The message names the reward and the completion.
+
+    Takes half a minute on a CPU with the embedded model:
+
+    >>> before = gn.baseline(model, tokenizer, task, rewards, settings)
+    >>> before.verdict in ("signal", "weak signal", "format only", "no signal")
+    True
+    """
+    refuse_keywords(baseline, unknown)
+    require(
+        "gn.baseline(model, tokenizer, task, rewards, settings)",
+        optional=("settings",),
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        rewards=rewards,
+        settings=settings,
+    )
+    require_number("prompts", prompts, 1)
+    rewards = reward_list(rewards)
+    settings = settings or preset("auto")
+    require_same_settings(model, tokenizer, settings)
+    task.rendered_by(settings)
+
+    # 1. Choose the prompts, and call the rewards before anything is sampled.
+    count = min(prompts, len(task.train))
+    places = sorted(random.Random(settings.seed).sample(range(len(task.train)), count))
+    rows = [task.train[place] for place in places]
+    started_rows = [task.begun(row) for row in rows]
+    right_texts = [completion(task.format, PLAIN, row["answer"]) for row in rows]
+    right = score(rewards, right_texts, started_rows, tokenizer=tokenizer)
+    started_rows = [task.begun(row) for row in rows]  # a new episode: scoring may change the first
+    empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
+    judge = choose_judge(rewards, rows, task.format, tokenizer=tokenizer, begun=task.begun)
+    judge = judge or correctness(format=task.format)
+
+    # 2. Sample the groups, and one greedy completion of each prompt.
+    size = settings.num_generations
+    repeated = [row for row in rows for _ in range(size)]
+    sampled = _sample(model, tokenizer, task, repeated, settings, group_size=size)
+    greedy = _sample(model, tokenizer, task, rows, settings, group_size=1, temperature=0.0)
+
+    # 3. Score them.
+    greedy_scores: Sequence[float] = ()
+    if isinstance(judge, FunctionJudge):
+        texts = [answer.text for answer in greedy]
+        scored = as_scored(greedy, rows)
+        greedy_scores = judge_scores(judge, texts, rows, task.format, scored=scored)
+    return Baseline(
+        scores=score(rewards, **as_scored(sampled, repeated)),
+        num_generations=size,
+        rows=tuple(rows),
+        tokens=tuple(answer.tokens for answer in sampled),
+        is_truncated=tuple(answer.is_cut for answer in sampled),
+        right=right,
+        empty=empty,
+        format=task.format,
+        settings=settings,
+        judge=judge,
+        greedy=tuple(answer.text for answer in greedy),
+        greedy_scores=tuple(greedy_scores),
+        floor=task.answers.floor,
+        asks_for_labels=_asks_for_labels(task, rows),
+    )
+
+
+def _asks_for_labels(task: Task, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether answers are words that each come several times, and are one word in `rows`."""
+    labels = {str(answer).casefold() for answer in task.train["answer"]}
+    is_repeated = len(task.train) >= MIN_ROWS_PER_LABEL * len(labels)
+    is_label = is_repeated and task.answers.kind in ("choice", "text")
+    has_labels = is_label or task.answers.floor is not None
+    return has_labels and all(len(str(row["answer"]).split()) == 1 for row in rows)
+
+
+def _sample(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    rows: Sequence[Mapping[str, Any]],
+    settings: Settings,
+    *,
+    group_size: int,
+    temperature: float | None = None,
+) -> list[Completion]:
+    """Sample one completion per row, without a change of the model or the random state."""
+    import torch
+
+    from grpo_nb.generation.sampling import generate
+
+    groups_at_once = max(1, COMPLETIONS_AT_ONCE // group_size)
+    bar = progress_bar(len(rows), desc="baseline", unit="completion")
+    with bar, torch.random.fork_rng(), kept_modes(model):
+        torch.manual_seed(settings.seed)
+        return generate(
+            model,
+            tokenizer,
+            [row["prompt"] for row in rows],
+            rows=rows,
+            temperature=settings.temperature if temperature is None else temperature,
+            sampling=settings.sampling,
+            max_completion_length=settings.max_completion_length,
+            batch_size=group_size * groups_at_once,
+            chat_template_kwargs=task.chat_template_kwargs,
+            tools=task.tools,
+            progress=lambda done: bar.update(done - bar.n),
+        )

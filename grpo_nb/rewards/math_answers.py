@@ -1,0 +1,295 @@
+r"""The reward for mathematical answers.
+
+An answer is compared in three steps:
+
+1. Gate: `is_one_answer` lets only one answer through. math-verify was made to find an answer in a
+text and
+   to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and `1 2 3 4` for
+   10.
+2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
+3. Compare: part by part. Numbers and words are compared here; only expressions go to math-verify,
+in
+   another process (`math_worker`).
+"""
+
+import functools
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.rewards.answers import SlotReward, is_copied
+from grpo_nb.rewards.math_shapes import (
+    EXPRESSION,
+    LIST,
+    TUPLE,
+    UNION,
+    Shape,
+    bare,
+    boxed_answers,
+    spelled,
+    split_name,
+)
+from grpo_nb.rewards.math_worker import Budget, is_equal
+from grpo_nb.tasks.answers import folded, is_same_answer
+from grpo_nb.tasks.numbers import INSIDE, is_same_number, read_number, unit_name
+
+BATCH_SECONDS = 10.0
+"""Processor time for all expressions of one call, so that a batch of attacks has a bounded cost."""
+_LONGEST = 400
+"""Characters of an answer that is compared as mathematics."""
+_MOST_PARTS = 16
+"""Parts of an answer: each given part is compared with each part of the gold answer."""
+Ask = Callable[[str, str], bool]
+"""Computer algebra: returns True if a gold answer and a given answer are equal expressions."""
+
+# Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
+# and Greek letters.
+_FREE_TOKEN = re.compile(
+    r"[- +*/^_(){}\[\].'=<>]"
+    r"|\\(?:[{}]|le|ge|frac|sqrt|pi|cdot|times|div|infty|circ|binom|overline"
+    r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
+    r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
+)
+_TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
+_INEQUALITY = re.compile(r"[<>]|\\[lg]e")
+# A power of a power, or one with an exponent of five digits: neither can be computed.
+_TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
+# A number in another base, such as 101_{2}, which math-verify reads as a product.
+_BASE = re.compile(r"[0-9]_\{")
+_AND_OR = re.compile(r"\b(?:and|or)\b")
+_NAME_AFTER = re.compile(r"^([^=<>]+)=\s*([a-z])$")
+_HAS_MATHS = re.compile(r"[0-9\\^_+*/=<>(|,;-]|^[a-z]$")
+# JSON, 007, a date, and a measure in several units: 2025-06-03, 2 h 20 min.
+_NOT_AN_EXPRESSION = re.compile(
+    r".*[\"'].*|0\d+|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL
+)
+_WITH_UNIT = re.compile(
+    r"(.*[0-9})\]A-Za-z]) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class maths(SlotReward):
+    r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0.
+
+    None if the row has no gold answer.
+
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. It
+    gives the scores of TRL's `accuracy_reward` on TRL's documented examples. It differs where TRL
+    rewards nonsense or is not safe:
+
+    * Only the slot counts, and it must come last. TRL takes the first box, whatever follows.
+    * The slot must hold one answer: `41 = 42` and `42 \text{ is wrong}` score 0.0. TRL gives 1.0 to
+      both.
+    * If the gold answer is a number, the answer must be one too, compared as `correctness` does.
+      Arithmetic that is left undone (`23 + 19`, `2^{10}`) scores 0.0. TRL gives it 1.0.
+    * If the gold answer has parts, each part must be given and no other. The parts of a list may be
+      in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
+      such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
+    * An expression copied from the question scores 0.0, unless it is the gold answer to the letter.
+    * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
+    * It works in any thread. An expression has two seconds of processor time and a batch has ten,
+      so a busy machine changes no score. An expression that takes longer gets None. If a batch uses
+      up its time, its longest expressions get None too, with a warning. Apart from that no score
+      depends on the rest of the batch.
+
+    Args:
+        weight: Part in the total reward.
+        format: Where the answer is written; `xml()` if not given, `boxed()` for MATH.
+        column: The data column with the gold answer, or with a worked solution that has it in a
+            `\boxed{}`. A list holds several.
+        name: Name in TRL's logs.
+
+    >>> completions = ["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"]
+    >>> maths()(completions=completions, answer=["x + 1", "x + 2"])
+    [1.0, 0.0]
+    """
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [boxed_answers(gold) for gold in super().golds(row)]
+
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        answers = [self.format.extract_last(text) for text in texts]
+        scores: list[float | None] = [None] * len(texts)
+        budget = Budget(BATCH_SECONDS)
+        # Short answers first, so that only the longest are left when slow ones use up the time.
+        places = sorted(range(len(texts)), key=lambda place: len(answers[place] or ""))
+        for place in places:
+            golds = self.golds(rows[place])
+            if golds:
+                scores[place] = _score(answers[place], golds, rows[place], budget)
+        if budget.seconds_left <= 0:
+            warnings.warn(
+                f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, "
+                "so its longest expressions are not scored (None).",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return scores
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+
+def _score(
+    given: str | None, golds: list[str], row: dict[str, Any], budget: Budget
+) -> float | None:
+    """Return 1.0 for one of the gold answers, else 0.0.
+
+    None if a comparison that was not finished could have made it 1.0.
+    """
+    if given is None:
+        return 0.0
+    ask = functools.partial(is_equal, budget=budget)
+    budget.has_undecided = False
+    for gold in golds:
+        if is_answer(given, gold, ask) and not is_copied(given, gold, row):
+            return 1.0
+    return None if budget.has_undecided else 0.0
+
+
+def is_answer(given: str, gold: str, ask: Ask) -> bool:
+    r"""Return True if a text is the gold answer.
+
+    Args:
+        given: The text in the answer slot.
+        gold: The gold answer.
+        ask: Compares two expressions that need computer algebra.
+
+    >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
+    (True, True)
+    >>> is_answer("1+x", "x+1", lambda gold, given: (gold, given) == ("x+1", "1+x"))
+    True
+    """
+    if is_same_answer(given, gold):
+        return True
+    if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
+        return False
+    return _is_same(spelled(given), spelled(gold), ask)
+
+
+def _is_same(given: str, gold: str, ask: Ask) -> bool:
+    """Return True if two spelled answers are the same number, words, expression or parts."""
+    if split_name(gold)[0]:
+        # 2 = x is x = 2.
+        given = _NAME_AFTER.sub(r"\2 = \1", given)
+    if bare(given) == bare(gold):
+        return True
+    gold_number = read_number(gold)
+    if gold_number is not None:
+        number = read_number(given)
+        return number is not None and is_same_number(number, gold_number)
+    if not _HAS_MATHS.search(gold):
+        # Words. math-verify reads them as a product of letters, so that "on" is "no".
+        return folded(given) == folded(gold)
+    return _has_same_parts(given, gold, ask)
+
+
+def _has_same_parts(given: str, gold: str, ask: Ask) -> bool:
+    gold_shape = Shape.of(gold)
+    shape = Shape.of(given, len(gold_shape.parts))
+    have_names = bool(shape.name and gold_shape.name)
+    if have_names and bare(shape.name) != bare(gold_shape.name):
+        return False
+    is_any_expression = EXPRESSION in (shape.kind, gold_shape.kind)
+    are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
+    if is_any_expression and are_relations and not have_names:
+        # Two equations or inequalities are compared as a whole.
+        return _is_same_expression(given, gold, ask)
+    if not _is_same_kind(shape, gold_shape):
+        return False
+    if gold_shape.kind == EXPRESSION:
+        # `x = x + 1` does not define x.
+        is_circular = not gold_shape.name and shape.name in _names_in(gold)
+        return not is_circular and _is_same_expression(shape.parts[0], gold_shape.parts[0], ask)
+    are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
+    if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
+        # `x > 1 and x < 3` is not `x > 1 or x < 3`.
+        return False
+    is_in_any_order = gold_shape.kind in (LIST, UNION)
+    if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
+        return _is_same_set(shape.parts, gold_shape.parts, ask)
+    pairs = zip(shape.parts, gold_shape.parts, strict=True)
+    return all(_is_same(part, gold_part, ask) for part, gold_part in pairs)
+
+
+def _is_same_kind(shape: Shape, gold: Shape) -> bool:
+    """Return True if two shapes have the same kind and number of parts."""
+    is_same = shape.kind == gold.kind
+    if {shape.kind, gold.kind} == {LIST, TUPLE}:
+        # `x = 1, y = 2` is the tuple (1, 2).
+        is_same = shape.has_own_names or gold.has_own_names
+    return is_same and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
+
+
+def _is_same_set(parts: Sequence[str], gold_parts: Sequence[str], ask: Ask) -> bool:
+    """Return True if each part is equal to another part of the gold answer, in any order."""
+    left = list(gold_parts)
+    for part in parts:
+        for gold_part in left:
+            # Equality is transitive, so the first equal part will do.
+            if _is_same(part, gold_part, ask):
+                left.remove(gold_part)
+                break
+        else:
+            return False
+    return True
+
+
+def _is_same_expression(given: str, gold: str, ask: Ask) -> bool:
+    given_value, given_unit = _split_unit(given)
+    gold_value, gold_unit = _split_unit(gold)
+    if given_unit or gold_unit:
+        if given_unit and gold_unit and given_unit != gold_unit:
+            return False
+        return _is_same(given_value, gold_value, ask)
+    if _BASE.search(gold) or not is_one_answer(given, gold):
+        return False
+    return ask(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
+
+
+def _split_unit(text: str) -> tuple[str, str]:
+    r"""Split `5\sqrt{3} \text{ cm}` into `5\sqrt{3}` and the unit `cm`, which may be empty."""
+    match = _WITH_UNIT.fullmatch(text)
+    unit = unit_name(match[2]) if match else None
+    return (match[1].strip(), unit) if unit else (text, "")
+
+
+def _names_in(text: str) -> list[str]:
+    return re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)
+
+
+def is_one_answer(given: str, gold: str) -> bool:
+    r"""Return True if a text has the form of one answer, as the gold answer has it.
+
+    The text may not have more relations, commas, words, texts or other commands than the gold
+    answer. It may not have digits apart from each other, or a tower of powers.
+
+    >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x")
+    (True, False)
+    >>> is_one_answer("x or y", "x")
+    False
+    """
+    if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
+        return False
+    if not re.fullmatch(INSIDE, given):
+        return False
+    if _TOWER.search(given) and not _TOWER.search(gold):
+        return False
+    given_tokens = Counter(_TOKEN.findall(given.casefold()))
+    gold_tokens = Counter(_TOKEN.findall(gold.casefold()))
+    variables = {letter for token in gold_tokens if token.isalpha() for letter in token}
+    for token, count in given_tokens.items():
+        if count <= gold_tokens[token] or _FREE_TOKEN.fullmatch(token):
+            continue
+        if not token.isalnum() or not token.isascii():
+            return False
+        # Several letters are a product of the gold answer's variables, a function, or a word.
+        is_product = set(token) <= variables
+        if len(token) > 1 and not is_product and not _FREE_TOKEN.fullmatch(f"\\{token}"):
+            return False
+    return True

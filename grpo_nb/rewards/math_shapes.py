@@ -1,0 +1,353 @@
+r"""The spelling and the shape of a mathematical answer.
+
+`spelled` writes an answer in one kind of LaTeX: `\leq`, `<=` and the sign itself become `\le`. The
+meaning never changes. `Shape.of` then reads what the answer consists of: one expression, or the
+parts of a list, tuple, interval, union or ratio. `x < 1 or x > 3` becomes a union of two intervals.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from grpo_nb.tasks.numbers import INSIDE, plain
+
+_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
+# Text between two boxes that are parts of one answer.
+_BETWEEN_BOXES = re.compile(r"(?:[\s$(){},;\\]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
+_WORD_BEFORE_AND = re.compile(r"\b(?!and\b|or\b)[A-Za-z]+(?=\s+(?:and|or)\b)")
+
+_SIGNS = {
+    "\u221e": r"\infty ",
+    "\u2264": r"\le ",
+    "\u2a7d": r"\le ",
+    "\u2265": r"\ge ",
+    "\u2a7e": r"\ge ",
+    "\u2260": r"\ne ",
+    "\u00b1": r"\pm ",
+    "\u2213": r"\mp ",
+    "\u222a": r"\cup ",
+    "\u2229": r"\cap ",
+    "\u2208": r"\in ",
+    "\u2205": r"\emptyset ",
+    "\u2248": r"\approx ",
+    "\u2192": r"\to ",
+    "\u2217": "*",
+}
+for _letter in map(chr, range(0x3B1, 0x3CA)):
+    # GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
+    _name = unicodedata.name(_letter).split()[-1].lower().replace("lamda", "lambda")
+    _SIGNS[_letter] = f"\\{_name} "
+_SIGNS_TABLE = str.maketrans(_SIGNS)
+_ROOT_SIGN = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
+
+# One command, and the commands that mean the same. A space ends the name of a command.
+_COMMANDS = {
+    "": "big Big bigl bigr Bigl Bigr bigg Bigg",
+    "\n": "quad qquad",
+    "<": "lt",
+    ">": "gt",
+    r"\le ": "le leq leqslant leqq",
+    r"\ge ": "ge geq geqslant geqq",
+    r"\ne ": "ne neq",
+    r"\{": "lbrace",
+    r"\}": "rbrace",
+    "[": "lbrack",
+    "]": "rbrack",
+    "|": "vert lvert rvert mid",
+    r"\emptyset ": "varnothing",
+    r"\text": "textbf textit textrm textnormal textsf mathrm mathsf mbox operatorname",
+}
+_COMMAND_OF = {synonym: name for name, words in _COMMANDS.items() for synonym in words.split()}
+_FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
+
+
+def _one_command(match: re.Match[str]) -> str:
+    return _COMMAND_OF.get(match[1], match[0])
+
+
+# Applied one after the other.
+_SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    # $x$ is x.
+    (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
+    # \mathbf{x} is x, and \mathrm{e} is e.
+    (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+    (r"(?<!\\)\\([A-Za-z]+)\s*", _one_command),
+    (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
+    (r"<=", r"\\le "),
+    (r">=", r"\\ge "),
+    (r"!=", r"\\ne "),
+    # Every matrix and array is a pmatrix.
+    (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
+    # x**2 is x^2.
+    (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
+    # x_1 is x_{1}, and x1 = 2 is x_{1} = 2.
+    (r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
+    (r"(?<![\w\\}])([A-Za-z])([0-9])(?=\s*=(?!=))", r"\1_{\2}"),
+    # sin x is \sin x.
+    (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
+    # \sqrt2 and \sqrt(2) are \sqrt{2}.
+    (r"\\sqrt(\[[^\]]*\])?\s*(?:([0-9A-Za-z])|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
+    # 2/3 x is two thirds of x.
+    (
+        r"(?<![\d./}^])(\d+)\s*/\s*(\d+)\s*(?=[A-Za-z]|\\(?:pi|sqrt|[a-z]+\())",
+        r"\\frac{\1}{\2}",
+    ),
+]
+_COMPILED_SPELLINGS = [(re.compile(pattern), spelling) for pattern, spelling in _SPELLINGS]
+
+_LETTER = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
+# x, f(x), AB, pH, |AB| and (x, y) are names, and so are ratios of two names.
+_NAME = (
+    rf"(?:{_LETTER}(?:\(\s*{_LETTER}\s*\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}a?(?:_\{{\w+\}})?"
+    rf"|\|[A-Z]{{2}}\||\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\))"
+)
+_NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
+_NAME_BEFORE = re.compile(rf"\s*({_NAMES})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
+_BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
+_ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
+_TURNED = {">": "<", r"\ge": r"\le"}
+_OR = r"(?<![A-Za-z\\])or(?![A-Za-z])"
+_AND = r"(?<![A-Za-z\\])and(?![A-Za-z])"
+# The comma of 1,234 separates nothing.
+_SEPARATOR = rf"[,;]?\s*(?:{_OR}|{_AND})|;|,(?!\d{{3}}(?!\d))"
+_UNION_SIGN = r"\\cup(?![A-Za-z])"
+
+LIST = "list"
+UNION = "union"
+RATIO = "ratio"
+EXPRESSION = "expression"
+TUPLE = "()"
+
+
+def boxed_answers(text: str) -> str:
+    r"""Return the boxed answer of a worked solution, as in MATH; the text itself if it has no box.
+
+    Boxes with nothing but a comma, `and` or `or` between them are the parts of one answer.
+    Otherwise the last box counts.
+
+    >>> boxed_answers(r"So $\boxed{1}$ and $\boxed{2}$."), boxed_answers("7")
+    ('1, 2', '7')
+    """
+    boxes: list[re.Match[str]] = []
+    for box in _BOX.finditer(text):
+        between = text[boxes[-1].end() : box.start()] if boxes else ""
+        if not _BETWEEN_BOXES.fullmatch(_WORD_BEFORE_AND.sub("", between)):
+            boxes = []
+        boxes.append(box)
+    # Each answer once, in order.
+    answers = dict.fromkeys(box[1].strip() for box in boxes)
+    return ", ".join(answers) or text
+
+
+@lru_cache(maxsize=4_096)
+def spelled(text: str) -> str:
+    r"""Return an answer in one kind of LaTeX, without wrappers that change nothing.
+
+    >>> spelled("x\u00b2 \u2264 4"), spelled(r"$\boxed{\dfrac12}$."), spelled("2/3\u03c0")
+    ('x^{2} \\le 4', '\\frac{1}{2}', '\\frac{2}{3}\\pi')
+    """
+    if "\\\\" in text and "\\begin" not in text:
+        # Escaped twice, as in JSON.
+        text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
+    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", plain(text))
+    text = text.translate(_SIGNS_TABLE)
+    # A box on a line of its own may be another answer; in a matrix lines are only rows.
+    text = _BOX.sub(r"\n\1\n", text)
+    if "\\begin" in text:
+        text = " ".join(text.split())
+    for pattern, spelling in _COMPILED_SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return plain(text)
+
+
+def bare(text: str) -> str:
+    r"""Return a spelled text without white space and multiplication signs.
+
+    >>> bare(r"(\frac{1}{2}, 3 \cdot x)")
+    '(\\frac{1}{2},3x)'
+    """
+    # Before the spaces go: one may end the name of the command.
+    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)
+    text = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
+
+
+def split_name(text: str) -> tuple[str, str]:
+    r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
+
+    `AB` and `(p, q)` are names as well, and a number is none. `x \in` names like `x =`, and `f(x)`
+    is the `y` of a function.
+
+    >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
+    (('x', '42'), ('', '41 = 42'), ('y', '2x'))
+    """
+    match = _NAME_BEFORE.match(text)
+    if match is None:
+        return "", text
+    name = match[1].replace(" ", "")
+    if re.fullmatch(r"[a-z]\([a-z]\)", name):
+        name = "y"
+    return name, text[match.end() :].strip()
+
+
+def is_name(text: str) -> bool:
+    """Return True for `x`, `f(x)`, `AB` or `(p, q)`, and not for a number, a word or a sum."""
+    return re.fullmatch(_NAMES, text.strip()) is not None
+
+
+def in_brackets(text: str) -> tuple[str, str, str] | None:
+    """Return opening bracket, content and closing bracket of a text in one pair of brackets.
+
+    None for any other text: `(1)(2)` is in two pairs.
+    """
+    text = text.strip()
+    brackets = list(_BRACKET.finditer(text))
+    if not brackets or brackets[0].start() or brackets[-1].end() != len(text):
+        return None
+    depth = 0
+    for bracket in brackets:
+        depth += 1 if bracket["open"] else -1
+        if depth == 0 and bracket is not brackets[-1]:
+            return None
+    if depth != 0:
+        return None
+    content = text[brackets[0].end() : brackets[-1].start()].strip()
+    return brackets[0][0], content, brackets[-1][0]
+
+
+def parts_at(text: str, separator: str) -> list[str]:
+    """Split a text at a pattern, but not inside brackets.
+
+    The two brackets of an interval need not be alike, so any bracket closes any other.
+    """
+    parts = []
+    depth = 0
+    start = 0
+    for mark in re.finditer(rf"{_BRACKET.pattern}|{separator}", text):
+        if mark["open"]:
+            depth += 1
+        elif mark["close"]:
+            depth -= 1
+        elif depth == 0:
+            parts.append(text[start : mark.start()].strip())
+            start = mark.end()
+    return [*parts, text[start:].strip()]
+
+
+def split_list(text: str, count: int = 0) -> list[str]:
+    r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
+
+    Args:
+        text: The list.
+        count: Number of parts that are expected. Only if it is above 1 the comma of `1,234` can
+            separate two parts.
+
+    >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
+    (['1,000', '2'], ['(1, 2)'])
+    >>> split_list("1,234"), split_list("1,234", count=2)
+    (['1,234'], ['1', '234'])
+    """
+    brackets = in_brackets(text)
+    if brackets and brackets[0] in ("\\{", "{", "["):
+        text = brackets[1]
+    parts = parts_at(text, _SEPARATOR)
+    if len(parts) == 1 < count:
+        parts = parts_at(text, ",")
+    if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
+        return [_with_signs(text, pm="+", mp="-"), _with_signs(text, pm="-", mp="+")]
+    return parts
+
+
+def _with_signs(text: str, *, pm: str, mp: str) -> str:
+    signs = {"\\pm": pm, "\\mp": mp}
+    return re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda match: signs[match[0].strip()], text)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The parts of an answer and how they belong together."""
+
+    name: str
+    """Name of the answer: `x` in `x = 1`."""
+    kind: str
+    """A list, union, ratio or expression, or the brackets of a tuple or interval, such as `[)`."""
+    parts: list[str]
+
+    @classmethod
+    def of(cls, text: str, count: int = 0) -> Shape:
+        """Return the shape of a spelled text; `count` is the number of parts that are expected."""
+        intervals = _intervals(text)
+        if intervals is not None:
+            return intervals
+        brackets = in_brackets(text)
+        if brackets and brackets[0] in "([" and brackets[2] in ")]":
+            parts = parts_at(brackets[1], "[,;]")
+            if len(parts) > 1:
+                return cls("", brackets[0] + brackets[2], parts)
+        parts = split_list(text, count)
+        if 0 < count < len(parts) and " or " not in text:
+            # The same part twice counts once.
+            parts = list(dict.fromkeys(map(bare, parts)))
+        if len(parts) > 1:
+            return cls("", LIST, parts)
+        name, rest = split_name(text)
+        if name and split_name(rest)[0]:
+            # A chain such as x = y = 1.
+            return cls.whole(text)
+        if name:
+            return replace(cls.of(rest, count), name=name)
+        for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
+            parts = parts_at(text, sign)
+            if len(parts) > 1:
+                return cls("", kind, parts)
+        return cls.whole(text)
+
+    @classmethod
+    def whole(cls, text: str) -> Shape:
+        """Return the shape of a text that is one expression."""
+        return cls("", EXPRESSION, [text])
+
+    @property
+    def has_own_names(self) -> bool:
+        """True for a list such as `x = 1, y = 2`, in which each part has a name of its own."""
+        names = [split_name(part)[0] for part in self.parts]
+        return self.kind == LIST and all(names) and len(set(names)) == len(names)
+
+
+def _intervals(text: str) -> Shape | None:
+    """Return `x > 3` as an interval, and `x < 1 or x > 3` as a union; None for other texts."""
+    intervals = [_interval(part.rstrip(", ")) for part in parts_at(text, _OR)]
+    if len(intervals) == 1:
+        return intervals[0]
+    if None in intervals or len({interval.name for interval in intervals}) > 1:
+        return None
+    parts = []
+    for interval in intervals:
+        opening, closing = interval.kind
+        parts.append(f"{opening}{', '.join(interval.parts)}{closing}")
+    return Shape(intervals[0].name, UNION, parts)
+
+
+def _interval(text: str) -> Shape | None:
+    r"""Return `1 < x \le 2` or `x > 1` as an interval; None for other texts."""
+    sides = _ORDER.split(text)
+    # Sides and signs in turn: 1, <, x, \le, 2.
+    if set(sides[1::2]) <= {">", r"\ge"}:
+        sides = [_TURNED.get(side, side) for side in reversed(sides)]
+    if len(sides) == 3 and is_name(sides[0]) != is_name(sides[2]):
+        is_below = is_name(sides[0])
+        sides = [r"-\infty", "<", *sides] if is_below else [*sides, "<", r"\infty"]
+    if len(sides) != 5:
+        return None
+    low, sign_after_low, name, sign_before_high, high = sides
+    if not (low and is_name(name) and high):
+        return None
+    if not {sign_after_low, sign_before_high} <= {"<", r"\le"}:
+        return None
+    opening = "[" if sign_after_low == r"\le" else "("
+    closing = "]" if sign_before_high == r"\le" else ")"
+    return Shape(name, opening + closing, [low, high])

@@ -1,0 +1,211 @@
+"""Compare two expressions with math-verify, in a process of its own: this file, run as a script.
+
+Each process that compares expressions has one worker, which is started for the first comparison.
+The worker is a fresh interpreter and not a fork, because this process may hold a GPU. The kernel
+ends a worker that takes too much processor time for a pair, in any thread and even inside a long
+multiplication. The next pair starts another one, which takes a second or two. If the calling
+process ends, its pipe closes, and the worker ends too.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+PAIR_SECONDS = 2.0
+"""Processor time for one pair, so that a busy machine changes no verdict.
+
+Honest expressions take 5 to 100 ms, and an identity of trigonometry up to 300.
+"""
+# Time on the clock, for a worker that waits instead of computing, as under memory pressure. It
+# leaves room for a busy machine.
+_CLOCK_PER_PROCESSOR_TIME = 30
+_MEMORY_BYTES = 2 << 30
+# Pairs that were decided. With the longest answers that are compared, 800 characters a pair, they
+# take about 15 MB.
+_MOST_REMEMBERED = 16_384
+
+_cache: dict[tuple[str, str], bool] = {}
+_lock = threading.Lock()
+_worker: subprocess.Popen[bytes] | None = None
+
+
+class Budget:
+    """Processor time that one batch may take, starts of the worker included."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds_left = seconds
+        self.has_undecided = False
+        """True if a pair was left undecided since this was last set to False."""
+
+
+def is_equal(gold: str, given: str, budget: Budget) -> bool:
+    """Return True if two LaTeX expressions are equal; an undecided pair is noted in the budget.
+
+    A pair is undecided if it takes more than `PAIR_SECONDS`, if its worker breaks down, or if the
+    budget is used up. Such a pair is not remembered, because the next attempt may succeed.
+    """
+    global _worker
+    with _lock:
+        verdict = _cache.get((gold, given))
+        if verdict is None and budget.seconds_left > 0:
+            if _worker is None or _worker.poll() is not None:
+                _worker = _start(budget)
+            verdict = _ask(_worker, gold, given, budget)
+        if verdict is None:
+            budget.has_undecided = True
+            return False
+        # The pair moves to the end, so that the first pair is the one that was not used for
+        # longest.
+        _cache.pop((gold, given), None)
+        _cache[gold, given] = verdict
+        if len(_cache) > _MOST_REMEMBERED:
+            del _cache[next(iter(_cache))]
+        return verdict
+
+
+def _ask(worker: subprocess.Popen[bytes], gold: str, given: str, budget: Budget) -> bool | None:
+    """Return the worker's verdict on a pair; None if the worker ended without one."""
+    line = _exchange(worker, json.dumps([gold, given, PAIR_SECONDS]))
+    if not line:
+        budget.seconds_left -= PAIR_SECONDS
+        return None
+    verdict, seconds = json.loads(line)
+    budget.seconds_left -= seconds
+    return verdict
+
+
+def _start(budget: Budget) -> subprocess.Popen[bytes]:
+    search_path = os.pathsep.join(filter(None, sys.path))
+    worker = subprocess.Popen(
+        # -P: otherwise the folder of this script would be first on sys.path, and its modules would
+        # hide those of the standard library.
+        [sys.executable, "-P", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # No buffers: a fork of this process would write the content of one a second time.
+        bufsize=0,
+        env={**os.environ, "PYTHONPATH": search_path},
+        # The notebook's stop button interrupts the kernel and not the worker.
+        start_new_session=True,
+    )
+    line = _exchange(worker, "")
+    if line:
+        budget.seconds_left -= json.loads(line)
+        return worker
+    # Imported here, because the worker itself needs nothing of the package.
+    from grpo_nb.core.words import EnvironmentProblem
+
+    raise EnvironmentProblem(
+        "the process that compares expressions does not start; "
+        "`python -c 'import math_verify'` shows the reason."
+    )
+
+
+def _exchange(worker: subprocess.Popen[bytes], question: str) -> bytes:
+    """Return the worker's answer to one line; an empty one if the worker has ended."""
+    line = b""
+    try:
+        with contextlib.suppress(OSError):
+            worker.stdin.write(f"{question}\n".encode())
+            line = worker.stdout.readline()
+    finally:
+        # After an interrupt too: its answer would be read as the answer to the next question.
+        if not line:
+            # Leaving the block waits for the end of the process and closes its pipes.
+            with worker:
+                worker.kill()
+    return line
+
+
+def _reset_after_fork() -> None:
+    # If another thread holds the lock during a fork, nobody in the child would ever release it.
+    global _lock, _worker
+    _lock = threading.Lock()
+    _worker = None
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def _judge(gold: str, given: str) -> bool:
+    """Return True if math-verify calls two expressions equal and their difference is small."""
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Basic, Float, I
+
+    # The settings of TRL's accuracy_reward. The time limits of math-verify are signal handlers,
+    # which never run inside a long multiplication, so they are off.
+    config = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=True),
+        boxed_match_priority=0,
+        try_extract_without_anchor=False,
+    )
+    sides = []
+    for text in (gold, given):
+        parsed = parse(
+            f"$\\boxed{{{text}}}$",
+            extraction_config=[config],
+            extraction_mode="first_match",
+            parsing_timeout=None,
+        )
+        if not parsed:
+            return False
+        sides.append(parsed[0])
+    are_expressions = all(isinstance(side, Basic) for side in sides)
+    if are_expressions and any(symbol.name == "i" for symbol in sides[0].free_symbols):
+        # math-verify reads the imaginary unit as a variable.
+        for place, side in enumerate(sides):
+            units = [symbol for symbol in side.free_symbols if symbol.name == "i"]
+            sides[place] = side.subs([(symbol, I) for symbol in units])
+    left, right = sides
+    is_same = verify([left], [right], timeout_seconds=None)
+    are_numbers = are_expressions and left.is_number and right.is_number
+    if is_same and are_numbers and (left - right).has(Float):
+        # math-verify rounds both to six decimals, so that 10^{-8}\pi would be 0.
+        larger = max(abs(complex(left)), abs(complex(right)))
+        return abs(complex(left) - complex(right)) <= 1e-5 * larger
+    return is_same
+
+
+def _serve() -> None:
+    """Answer each line `[gold, given, seconds]` with `[verdict, seconds]` until the pipe closes.
+
+    The first line is empty. Its answer is the processor time that the start took.
+    """
+    # Imported here, because Windows does not have it, and the package is imported there too.
+    import resource
+
+    answers = sys.stdout
+    # Text that sympy prints must not be read as an answer.
+    sys.stdout = sys.stderr
+    # macOS refuses a limit below the memory that is mapped already.
+    with contextlib.suppress(ValueError, OSError):
+        hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard_limit))
+    # The first comparison imports the modules that sympy loads late.
+    _judge("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
+    sys.stdin.readline()
+    print(json.dumps(time.process_time()), file=answers, flush=True)
+    for line in sys.stdin:
+        gold, given, seconds = json.loads(line)
+        start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
+        try:
+            verdict = _judge(gold, given)
+        except Exception:
+            # Expressions that sympy cannot read or compare are not equal.
+            verdict = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps([bool(verdict), time.process_time() - start]), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,100 @@
+"""Rows as a `datasets.Dataset` whose cells are unchanged: a dict stays a dict with its own keys.
+
+Arrow gives each dict of a column the keys of all dicts, and makes 3 to 3.0 beside 2.5. Where it
+would change a column, the column is stored with the type `Json` of datasets.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core.words import displayable
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def as_dataset(
+    rows: Sequence[Mapping[str, Any]], json_columns: Sequence[str] | None = None
+) -> "Dataset":
+    """Return rows as a `Dataset` whose cells are unchanged.
+
+    Args:
+        rows: All with the same columns.
+        json_columns: From `columns_as_json` of more rows than these, so that two parts get the
+            same types.
+    """
+    from datasets import Dataset, Features, Json
+
+    if json_columns is None:
+        json_columns = columns_as_json(rows)
+    plain_names = [name for name in rows[0] if name not in json_columns]
+    plain = Dataset.from_list([{name: row[name] for name in plain_names} for row in rows])
+    if not json_columns:
+        return plain
+    features = {name: plain.features[name] if name in plain_names else Json() for name in rows[0]}
+    # The cells are written here, because Json itself writes ten decimals and takes the text "2"
+    # for a number.
+    written = [dict(row) for row in rows]
+    for row in written:
+        for name in json_columns:
+            if row[name] is not None:
+                row[name] = json.dumps(row[name], ensure_ascii=False)
+    return Dataset.from_list(written, features=Features(features))
+
+
+def columns_as_json(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that a `Dataset` has to store as JSON."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    # Chat messages are dicts with the same keys, which Arrow does not change.
+    names.pop("prompt", None)
+    return [name for name in names if _is_changed_by_arrow([row.get(name) for row in rows])]
+
+
+def can_store(values: list[Any]) -> bool:
+    """Say whether a `Dataset` holds a column unchanged, as Arrow values or as JSON."""
+    if any(map(_has_empty_field, values)):
+        return False
+    return not _is_changed_by_arrow(values) or _is_unchanged_by_json(values)
+
+
+def _is_changed_by_arrow(values: list[Any]) -> bool:
+    import pyarrow
+
+    try:
+        array = pyarrow.array(values)
+    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
+        return True
+    has_dicts = "struct" in str(array.type)
+    return has_dicts and repr(array.to_pylist()) != repr(values)
+
+
+def _is_unchanged_by_json(values: list[Any]) -> bool:
+    """Say whether the type `Json` holds a column unchanged; it reads 1/3 as 0.33333333333333304."""
+    from datasets import Json
+
+    try:
+        written = [json.dumps(value, allow_nan=False, ensure_ascii=False) for value in values]
+        read = [Json().decode_example(text) for text in written]
+    except (ValueError, TypeError, RecursionError):
+        return False
+    is_displayable = all(displayable(text) == text for text in written)
+    return is_displayable and repr(read) == repr(values)
+
+
+def _has_empty_field(cell: Any) -> bool:
+    """Say whether a list of dicts, such as hidden tests, has None in a dict further inside.
+
+    Arrow may have filled it in, so `code_tests` refuses it unless the cell is text.
+    """
+    if not isinstance(cell, list):
+        return False
+    fields = [field for entry in cell if isinstance(entry, Mapping) for field in entry.values()]
+    return any(map(_holds_none, fields))
+
+
+def _holds_none(value: Any) -> bool:
+    """Say whether a dict at any depth holds None."""
+    if isinstance(value, Mapping):
+        return any(field is None or _holds_none(field) for field in value.values())
+    return isinstance(value, list) and any(map(_holds_none, value))

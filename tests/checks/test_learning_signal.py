@@ -1,0 +1,317 @@
+"""Check the verdict, numbers and advice of a baseline on completions written by hand."""
+
+import dataclasses
+import math
+import random
+
+import numpy
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.checks.groups import estimate
+from grpo_nb.checks.learning_signal import Baseline
+from grpo_nb.scoring.right_by import choose_judge
+
+pytestmark = pytest.mark.begins(130)
+
+FORMAT = gn.tasks.xml()
+RIGHT = FORMAT.render("1 + 1 = 2", "2")
+WRONG = FORMAT.render("1 + 1 = 3", "3")
+PROSE = "It is two, I think."
+BEGUN = "<reasoning>on and on"
+REWARDS = [
+    gn.rewards.correctness(weight=2.0),
+    gn.rewards.xml_format(weight=1.0),
+    gn.rewards.xml_tags(weight=1.0),
+]
+EXAMPLE = [
+    {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": FORMAT.render("2 + 2 = 4", "4")},
+]
+
+
+def make(groups, rewards=REWARDS, *, truncated="", example=True, **settings) -> Baseline:
+    """Return a baseline of completions written by hand, in groups of the same size.
+
+    Completions that end with `truncated` count as truncated, if that is not empty.
+    """
+    texts = [text for group in groups for text in group]
+    prompt = [{"role": "user", "content": "1 + 1?"}]
+    if example:
+        prompt = [*EXAMPLE, *prompt]
+    rows = tuple(
+        {"prompt": prompt, "question": f"<b>question {i}</b>", "answer": "2"}
+        for i in range(len(groups))
+    )
+    return Baseline(
+        scores=gn.score(rewards, texts, {"answer": "2"}),
+        num_generations=len(groups[0]),
+        rows=rows,
+        tokens=tuple(len(text.split()) for text in texts),
+        is_truncated=tuple(bool(truncated) and text.endswith(truncated) for text in texts),
+        right=gn.score(rewards, [RIGHT] * len(groups), rows),
+        empty=gn.score(rewards, [""] * len(groups), rows),
+        format=FORMAT,
+        settings=gn.preset("cpu", **settings),
+        judge=gn.rewards.correctness(),
+    )
+
+
+def advice_kinds(before: Baseline) -> set[str]:
+    return {advice.kind for advice in before.advice}
+
+
+def constant(completions, **columns):
+    return [1.0] * len(completions)
+
+
+def silent(completions, **columns):
+    return [None] * len(completions)
+
+
+NO_TAGS = WRONG.replace("<", "(")
+
+
+@pytest.mark.parametrize(
+    ("groups", "rewards", "verdict", "counts"),
+    [
+        pytest.param([[NO_TAGS] * 4] * 8, REWARDS, "no signal", {"all wrong": 8}, id="wrong"),
+        pytest.param([[RIGHT] * 4] * 8, REWARDS, "no signal", {"all right": 8}, id="right"),
+        pytest.param(
+            [[WRONG] * 4] * 4 + [[RIGHT] * 4] * 2,
+            REWARDS,
+            "no signal",
+            {"all equal": 4, "all right": 2},
+            id="equal groups",
+        ),
+        pytest.param(
+            [[RIGHT, WRONG, PROSE, WRONG]] * 8, REWARDS, "signal", {"differs": 8}, id="mixed"
+        ),
+        pytest.param(
+            [[RIGHT, WRONG]] * 4 + [[WRONG] * 2] * 4,
+            REWARDS,
+            "weak signal",
+            {"differs": 4, "all equal": 4},
+            id="4 of 8",
+        ),
+        pytest.param(
+            [[RIGHT, WRONG]] * 5 + [[WRONG] * 2] * 3,
+            REWARDS,
+            "signal",
+            {"differs": 5, "all equal": 3},
+            id="5 of 8",
+        ),
+        pytest.param(
+            [[WRONG, PROSE, PROSE, WRONG]] * 8,
+            REWARDS,
+            "format only",
+            {"differs": 8},
+            id="format only",
+        ),
+        # Rewards that cannot tell what is right call no group right or wrong.
+        pytest.param([[WRONG] * 4] * 4, [constant], "no signal", {"all equal": 4}, id="constant"),
+        pytest.param([[WRONG] * 4] * 4, [silent], "no signal", {"all equal": 4}, id="silent"),
+    ],
+)
+def test_baseline_verdict_and_counts(groups, rewards, verdict: str, counts: dict) -> None:
+    before = make(groups, rewards)
+    assert before.verdict == verdict
+    assert before.sentence.startswith(f"{verdict.capitalize()}: ")
+    assert {kind: count for kind, count in before.counts.items() if count} == counts
+    assert before.sentence in repr(before)
+
+
+def test_baseline_shows_sampled_and_greedy_shares() -> None:
+    before = make([[RIGHT, WRONG, WRONG, WRONG]] * 8)
+    assert before.right_shares[0] == 0.25
+    assert math.isnan(before.right_shares[1])
+    with_greedy = dataclasses.replace(before, greedy=(RIGHT,) * 7 + (WRONG,))
+    assert with_greedy.right_shares == (0.25, 0.875)
+    assert "25% of the sampled completions, 88% of the greedy ones" in repr(with_greedy)
+
+
+def test_baseline_shows_majority_class_baseline() -> None:
+    before = make([[RIGHT, WRONG]] * 8)
+    assert "always answering" not in repr(before)
+    with_floor = dataclasses.replace(before, floor=("yes", 0.6))
+    assert "always answering 'yes' would get 60%" in repr(with_floor)
+
+
+def test_baseline_asks_its_judge_what_is_right() -> None:
+    judge = gn.rewards.correctness(tolerance=0.5)
+    before = make([[FORMAT.render("so", "2.3"), WRONG]], [judge])
+    assert before.right_shares[0] == 0
+    assert dataclasses.replace(before, judge=judge).right_shares[0] == 0.5
+
+
+def test_baseline_asks_a_function_what_is_right() -> None:
+    def twice(completions: list, answer: list, **columns: object) -> list[float]:
+        return [2.0 * (gold in str(text)) for text, gold in zip(completions, answer, strict=True)]
+
+    rewards = [twice, gn.rewards.xml_tags()]
+    before = make([["it is 2", "it is 3"]] * 4, rewards)
+    judge = choose_judge(rewards, before.rows, FORMAT)
+    judged = dataclasses.replace(before, judge=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
+    assert judged.right_shares == (0.5, 1.0)
+    assert "what twice() scores with 2 or more" in repr(judged)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before"),
+    [
+        pytest.param("example turn", make([[PROSE] * 4] * 4, example=False), id="example"),
+        pytest.param("priming", make([[PROSE] * 4] * 4), id="priming"),
+        pytest.param("easier data", make([[WRONG] * 4] * 8, REWARDS[:1]), id="easier"),
+        pytest.param("harder data", make([[RIGHT] * 4] * 8), id="harder"),
+        pytest.param(
+            "longer completions",
+            make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
+            id="longer",
+        ),
+        pytest.param(
+            "larger group or warmer",
+            make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
+            id="larger group",
+        ),
+        pytest.param(
+            "larger group or warmer", make([[WRONG] * 8] * 8, temperature=0.7), id="warmer"
+        ),
+    ],
+)
+def test_advice_has_numbers_and_code_that_compiles(kind: str, before: Baseline) -> None:
+    (advice,) = [advice for advice in before.advice if advice.kind == kind]
+    assert any(letter.isdigit() for letter in advice.reason)
+    assert kind in repr(before)
+    assert kind in before._repr_html_()
+    compile(advice.code, "advice", "exec")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on"),
+        make([[WRONG] * 8] * 8, temperature=0.7),
+        make([[RIGHT, WRONG]] + [[f"{i}", f"{i} or so"] for i in range(7)]),
+    ],
+    ids=["longer", "warmer", "larger group"],
+)
+def test_advice_on_settings_changes_them(before: Baseline) -> None:
+    lines = [advice.code for advice in before.advice if advice.code.startswith("settings")]
+    for line in lines:
+        scope = {"settings": before.settings}
+        exec(line, scope)
+        assert scope["settings"] != before.settings
+    assert lines
+
+
+def test_advice_is_empty_for_a_good_signal() -> None:
+    before = make([[RIGHT, WRONG, PROSE, RIGHT]] * 8)
+    assert before.advice == ()
+    assert "Nothing to change" in repr(before)
+
+
+def test_advice_with_an_example_turn_proposes_none() -> None:
+    assert "example turn" not in advice_kinds(make([[PROSE] * 4] * 4))
+
+
+def test_advice_without_format_proposes_no_length() -> None:
+    before = make([[PROSE] * 4] * 4, truncated=PROSE, example=False)
+    assert not {"longer completions", "easier data"} & advice_kinds(before)
+
+
+def test_advice_on_priming_names_the_recipe() -> None:
+    (advice,) = [one for one in make([[PROSE] * 4] * 4).advice if one.kind == "priming"]
+    assert advice.code.startswith("SFTTrainer(")
+
+
+def test_advice_for_one_word_labels_proposes_no_length() -> None:
+    before = make([[RIGHT, BEGUN, WRONG, PROSE]] * 4, truncated="on")
+    labels = dataclasses.replace(before, asks_for_labels=True)
+    assert "longer completions" in advice_kinds(before)
+    assert "longer completions" not in advice_kinds(labels)
+
+
+@pytest.mark.parametrize(("example", "kind"), [(False, "example turn"), (True, "priming")])
+def test_advice_with_slots_but_no_format_is_format(example: bool, kind: str) -> None:
+    groups = [["<answer>2</answer>", "<answer>3</answer>", PROSE, PROSE]] * 8
+    before = make(groups, example=example)
+    assert kind in advice_kinds(before)
+    assert "and none is exactly in the format" in repr(before)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_baseline_numbers_add_up(seed: int) -> None:
+    generator = random.Random(seed)
+    size = generator.choice([2, 3, 8])
+    count = generator.randint(1, 9)
+    pool = [RIGHT, WRONG, PROSE, "", "<answer>2</answer>", "<reasoning>"]
+    few = generator.sample(pool, generator.randint(1, 3))
+    before = make([[generator.choice(few) for _ in range(size)] for _ in range(count)])
+    assert sum(before.counts.values()) == count == len(before.groups)
+    assert not {"easier data", "harder data"} <= advice_kinds(before)
+
+    low, high = before.useful_interval
+    assert 0 <= low <= before.counts["differs"] / count <= high <= 1
+
+    totals = list(before.scores.totals)
+    table = before.by_reward
+    means = [estimate.mean for estimate in table["mean"]]
+    assert sum(table["weight"] * means) == pytest.approx(sum(totals) / len(totals))
+    assert (table["lowest"] <= means).all()
+    assert (means <= table["highest"]).all()
+    assert (table["groups"] <= count).all()
+    assert len(before.table) == size * count
+    assert list(before.table["total"]) == totals
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_baseline_group_differs_if_an_advantage_is_not_0(seed: int) -> None:
+    generator = random.Random(seed)
+    groups = [[generator.choice([RIGHT, WRONG, PROSE]) for _ in range(3)] for _ in range(9)]
+    before = make(groups)
+    advantages = numpy.reshape(before.scores.advantages(3), (9, 3))
+    moved = (abs(advantages) > 0.01).any(axis=1)
+    assert moved.sum() == before.counts["differs"]
+
+
+def test_estimate_interval_is_student_t_over_groups() -> None:
+    low, high = estimate([[1.0] * 8, [0.0] * 8] * 4).interval
+    # With 7 degrees of freedom, by hand: 2.3646 * sqrt(2 / 7) / sqrt(8).
+    half = 2.3646 * math.sqrt(2 / 7) / math.sqrt(8)
+    assert high - 0.5 == pytest.approx(half, abs=1e-3)
+    assert 0.5 - low == pytest.approx(half, abs=1e-3)
+
+
+def test_estimate_of_equal_or_single_groups_has_no_interval() -> None:
+    assert estimate([[1.0, 0.0] * 4] * 8).interval is None
+    assert estimate([[1.0]]).interval is None
+
+
+def test_estimate_interval_stays_in_the_likely_range() -> None:
+    assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
+    assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
+
+
+def test_estimate_interval_covers_the_mean_as_promised() -> None:
+    generator = numpy.random.default_rng(0)
+    intervals = []
+    for _ in range(600):
+        rates = generator.beta(1.5, 1.5, 8)
+        interval = estimate([generator.binomial(1, rate, 8).tolist() for rate in rates]).interval
+        if interval is not None:
+            intervals.append(interval)
+    covered = sum(low <= 0.5 <= high for low, high in intervals)
+    assert 0.92 <= covered / len(intervals) <= 0.98
+
+
+def test_baseline_escapes_completions() -> None:
+    judge_name = "<script>alert(1)</script>"
+
+    def named(completions, **columns):
+        return [float(len(str(text))) for text in completions]
+
+    named.__name__ = judge_name
+    html = make([[PROSE, WRONG], ["\ud800\0"] * 2], [named])._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    html.encode()

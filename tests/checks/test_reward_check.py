@@ -1,0 +1,377 @@
+"""Check what `check_rewards` finds in broken rewards, and that it leaves sound ones alone.
+
+`test_faults.py` has more of both, and `test_reward_kinds.py` rewards of special kinds.
+"""
+
+import random
+import re
+import threading
+import time
+
+import numpy
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.checks.findings import KINDS, WHOLE_SET
+from grpo_nb.checks.report import RewardProblem, RewardReport
+from grpo_nb.checks.reward_check import check_rewards
+from grpo_nb.rewards import completion_text
+from grpo_nb.tasks import formats
+
+pytestmark = pytest.mark.begins(60)
+
+
+def make_rows(*pairs: tuple[str, str]) -> list[dict]:
+    rows = []
+    for question, answer in pairs:
+        prompt = [{"role": "user", "content": question}]
+        rows.append({"prompt": prompt, "question": question, "answer": answer})
+    return rows
+
+
+PAIRS = ((20, 22), (8, 9), (30, 33), (50, 41), (60, 16), (2, 3))
+SUMS = make_rows(*((f"What is {a} + {b}?", str(a + b)) for a, b in PAIRS))
+CITIES = make_rows(
+    ("Of France?", "Paris"),
+    ("Of Italy?", "Rome"),
+    ("Of Spain?", "Madrid"),
+    ("Of Greece?", "Athens"),
+)
+
+
+def slots(text: str) -> list[str]:
+    return re.findall(r"<answer>\s*(.*?)\s*</answer>", text, re.DOTALL)
+
+
+def by_text(score):
+    """Make a reward of a function of one completion's text and its gold answer."""
+
+    def reward(completions, answer, **_):
+        texts = map(completion_text, completions)
+        return [float(score(text, gold)) for text, gold in zip(texts, answer, strict=True)]
+
+    reward.__name__ = score.__name__
+    return reward
+
+
+def matching(pattern: str, flags: int = 0):
+    """Make a format reward for texts that begin with a pattern."""
+
+    @by_text
+    def matches(text, gold):
+        return bool(re.match(pattern, text, flags))
+
+    return matches
+
+
+def kinds(report: RewardReport, *severities: str) -> set[str]:
+    wanted = severities or ("critical", "warning")
+    return {finding.kind for finding in report.findings if finding.severity in wanted}
+
+
+# ---- Sound rewards ----
+
+
+@by_text
+def right(text, gold):
+    return slots(text) == [gold]
+
+
+def not_too_long(completions, **_):
+    return [-0.5 * (len(completion_text(c).split()) > 150) for c in completions]
+
+
+KIT_REWARDS = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        pytest.param([right], id="answer"),
+        pytest.param([right, not_too_long], id="answer and length"),
+        pytest.param([not_too_long], id="length"),
+        pytest.param(KIT_REWARDS, id="rewards of the kit"),
+        pytest.param(KIT_REWARDS[1:2], id="format"),
+    ],
+)
+def test_sound_rewards_are_not_accused(rewards) -> None:
+    report = check_rewards(rewards, SUMS)
+    assert report.ok, report
+    assert kinds(report, "note") <= {"no reward for answers"}
+
+
+@pytest.mark.parametrize("rows", [SUMS, CITIES], ids=["sums", "cities"])
+@pytest.mark.parametrize(
+    "format",
+    [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()],
+    ids=lambda format: format.name,
+)
+def test_correctness_is_sound_in_every_format(format, rows) -> None:
+    report = check_rewards(gn.rewards.correctness(format=format), rows, format=format)
+    assert report.ok, report
+
+
+def test_reward_with_answers_outside_the_gold_column_is_sound() -> None:
+    def one_of(completions, all, **_):
+        texts = map(completion_text, completions)
+        pairs = zip(texts, all, strict=True)
+        return [float(any(slots(text) == [one] for one in golds)) for text, golds in pairs]
+
+    rows = [{"question": f"{n}?", "all": list(("A", "B", "CAD", "D")[n % 4])} for n in range(12)]
+    assert check_rewards(one_of, rows, answer="all").ok
+
+
+def test_rows_with_arrays_are_sound() -> None:
+    assert check_rewards(right, [{**row, "numbers": numpy.arange(3)} for row in SUMS]).ok
+
+
+def test_a_single_row_is_enough() -> None:
+    assert check_rewards(right, SUMS[:1]).ok
+
+
+def test_reward_for_source_code_is_not_critical() -> None:
+    code = make_rows(*((f"Add {n}.", f"def f(x):\n    return x + {n}") for n in (3, 5, 8)))
+    assert not kinds(check_rewards(gn.rewards.exact_text(), code), "critical")
+
+
+def test_answer_may_be_a_function_of_the_row() -> None:
+    rows = [{**row, "gold": f"It is {row['answer']}"} for row in SUMS]
+    assert check_rewards(right, rows, answer=lambda row: row["gold"].split()[-1]).ok
+
+
+# ---- Broken rewards, of kinds that no fault of the study has ----
+
+
+@by_text
+def gold_somewhere(text, gold):
+    return gold in text
+
+
+@by_text
+def last_number(text, gold):
+    return (re.findall(r"-?\d+", text) or [""])[-1] == gold
+
+
+@by_text
+def no_dotall(text, gold):
+    slot = rf"<answer>\n{re.escape(gold)}\n</answer>"
+    return bool(re.fullmatch(rf"<reasoning>\n.*\n</reasoning>\n{slot}\s*", text))
+
+
+@by_text
+def slot_alone(text, gold):
+    slot = re.fullmatch("<answer>(.*)</answer>", text)
+    return bool(slot) and slot[1] == gold
+
+
+@by_text
+def only_long_ones(text, gold):
+    return len(gold) > 1 and slots(text) == [gold]
+
+
+@by_text
+def nested_repeats(text, gold):
+    return bool(re.fullmatch(r"(a+)+b", text)) or slots(text) == [gold]
+
+
+def nothing(completions, **_):
+    return [None] * len(completions)
+
+
+def of_the_row(completions, answer, **_):
+    return [float(len(gold)) for gold in answer]
+
+
+def noisy(completions, answer, **_):
+    return [score + random.random() for score in right(completions=completions, answer=answer)]
+
+
+def wants_a_solution(completions, solution, **_):
+    return [0.0] * len(completions)
+
+
+def takes_no_more(completions, answer):
+    return right(completions=completions, answer=answer)
+
+
+BROKEN = [
+    pytest.param(gold_somewhere, "every candidate", id="gold somewhere"),
+    pytest.param(last_number, "answer outside the slot", id="last number"),
+    pytest.param(no_dotall, "right answer refused", id="no DOTALL"),
+    pytest.param(slot_alone, "another format", id="slot alone"),
+    pytest.param(only_long_ones, "not on every row", id="only long answers"),
+    pytest.param(nested_repeats, "hangs", id="nested repeats"),
+    pytest.param(of_the_row, "constant", id="same for a row"),
+    pytest.param(nothing, "no score", id="None"),
+    pytest.param(noisy, "unsteady", id="random"),
+    pytest.param(wants_a_solution, "breaks the contract", id="missing column"),
+    pytest.param(takes_no_more, "breaks the contract", id="no **columns"),
+]
+
+
+@pytest.mark.parametrize(("reward", "kind"), BROKEN)
+def test_broken_reward_is_found(reward, kind: str) -> None:
+    report = check_rewards(reward, SUMS, seconds_per_call=0.5)
+    findings = [finding for finding in report.findings if finding.kind == kind]
+    assert findings, report
+    assert findings[0].severity == KINDS[kind].severity
+    assert findings[0].severity != "note"
+
+
+def test_findings_have_effect_and_fix() -> None:
+    (finding, *_) = check_rewards(gold_somewhere, SUMS).findings
+    assert finding.effect == KINDS[finding.kind].effect
+    assert finding.fix == KINDS[finding.kind].fix
+    assert finding.example
+
+
+def test_reward_for_the_first_letters_is_a_near_miss() -> None:
+    @by_text
+    def first_letters(text, gold):
+        return any(slot and gold.startswith(slot) for slot in slots(text))
+
+    animals = make_rows(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect"))
+    assert "near miss" in kinds(check_rewards(first_letters, animals))
+
+
+LINES = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
+
+
+def test_format_reward_may_want_the_line_breaks_of_the_prompt() -> None:
+    report = check_rewards(matching(rf"{LINES}\s*$", re.DOTALL), SUMS)
+    assert [finding.kind for finding in report.findings] == ["no reward for answers"]
+
+
+def test_format_reward_without_dotall_is_found() -> None:
+    assert "right answer refused" in kinds(check_rewards(matching(f"{LINES}$"), SUMS))
+
+
+def test_format_reward_that_wants_a_last_newline_is_found() -> None:
+    assert "another format" in kinds(check_rewards(matching(f"{LINES}\n$", re.DOTALL), SUMS))
+
+
+def test_format_reward_for_another_prompt_is_constant() -> None:
+    thought = matching(r"<think>.*</think>\s*<answer>.*</answer>\s*$", re.DOTALL)
+    assert check_rewards(thought, SUMS).findings[0].kind == "constant"
+    assert "constant" not in kinds(check_rewards(thought, SUMS, format=formats.think_answer()))
+
+
+def test_reward_for_the_first_label_of_a_sorted_file_is_found() -> None:
+    @by_text
+    def always(text, gold):
+        return slots(text) == ["positive"]
+
+    labels = ["positive"] * 200 + ["negative"] * 200
+    moods = make_rows(*((f"Mood of review {i}?", label) for i, label in enumerate(labels)))
+    assert "nothing tells right from wrong" in kinds(check_rewards(always, moods), "critical")
+
+
+# ---- Sets of rewards ----
+
+FORMAT_ONLY = [gn.rewards.xml_format(), gn.rewards.xml_tags()]
+BROKEN_SETS = [
+    pytest.param("nothing tells right from wrong", FORMAT_ONLY, {}, id="format only"),
+    pytest.param(
+        "nothing tells right from wrong", [right, not_too_long], {"right": -1.0}, id="negative"
+    ),
+    pytest.param(
+        "format outweighs the answer", [right, gn.rewards.xml_format(weight=3.0)], {}, id="carried"
+    ),
+    pytest.param(
+        "format outweighs the answer",
+        [right, gn.rewards.xml_format()],
+        {"right": 0.5},
+        id="given weights",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "rewards", "weights"), BROKEN_SETS)
+def test_broken_set_is_found(kind: str, rewards: list, weights: dict) -> None:
+    report = check_rewards(rewards, SUMS, weights=weights)
+    assert [f.reward for f in report.findings if f.kind == kind] == [WHOLE_SET], report
+
+
+# ---- The report ----
+
+
+def test_report_escapes_completions() -> None:
+    html = check_rewards(gold_somewhere, SUMS)._repr_html_()
+    assert "<answer>" not in html
+    assert "&lt;answer&gt;" in html
+
+
+def test_report_has_findings_by_reward() -> None:
+    report = check_rewards(gold_somewhere, SUMS)
+    assert report.of("gold_somewhere") == report.findings
+    assert not report.ok
+
+
+def test_raise_if_critical_names_the_findings() -> None:
+    with pytest.raises(RewardProblem, match="every candidate"):
+        check_rewards(gold_somewhere, SUMS).raise_if_critical()
+
+
+def test_raise_if_critical_returns_a_good_report() -> None:
+    assert check_rewards(right, SUMS).raise_if_critical().ok
+
+
+def test_report_says_that_tokens_were_not_counted() -> None:
+    def brief(completions, completion_ids, **_):
+        return [float(len(ids) < 50) for ids in completion_ids]
+
+    limits = check_rewards(brief, SUMS).limits
+    assert any("without tokenizer" in limit for limit in limits)
+
+
+def test_report_says_what_a_slow_reward_was_not_tried_with() -> None:
+    def slow(completions, answer, **_):
+        time.sleep(0.02 * len(completions))
+        return right(completions=completions, answer=answer)
+
+    report = check_rewards(slow, SUMS, seconds_per_call=0.1)
+    assert any("slow: some probes, because it is slow" in limit for limit in report.limits)
+    assert report.roles == {"slow": "tells right from wrong"}
+
+
+def asleep(completions, **_):
+    time.sleep(2)
+
+
+def test_hung_reward_costs_a_bounded_time() -> None:
+    start = time.monotonic()
+    assert "hangs" in kinds(check_rewards(asleep, SUMS, seconds_per_call=0.1))
+    assert time.monotonic() - start < 5
+
+
+def test_hung_reward_off_the_main_thread_costs_a_bounded_time() -> None:
+    reports = []
+    start = time.monotonic()
+    check = lambda: reports.append(check_rewards(asleep, SUMS, seconds_per_call=0.1))  # noqa: E731
+    thread = threading.Thread(target=check)
+    thread.start()
+    thread.join()
+    assert "hangs" in kinds(reports[0])
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"rewards": []}, "reward", id="no rewards"),
+        pytest.param({"rewards": [right, right]}, "right", id="two of one name"),
+        pytest.param({"task": []}, "no rows", id="no rows"),
+        pytest.param({"task": None}, "None", id="no task"),
+        pytest.param({"answer": "gold"}, "no column 'gold'", id="no such column"),
+        pytest.param({"answer": lambda row: None}, "no row has a gold answer", id="no answer"),
+        pytest.param({"seconds_per_call": 0}, "seconds_per_call", id="no time"),
+        pytest.param({"weights": {"other": 1.0}}, "other", id="weight without a reward"),
+    ],
+)
+def test_invalid_argument_is_refused_before_any_call(change: dict, message: str) -> None:
+    def uncalled(completions, **_):
+        pytest.fail("it was called")
+
+    arguments = {"rewards": uncalled, "task": SUMS, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        check_rewards(**arguments)

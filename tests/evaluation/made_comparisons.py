@@ -1,0 +1,34 @@
+"""Made-up evaluations and comparisons, which need no model."""
+
+from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.results import Evaluation
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def evaluation(
+    label: str, right: list[bool], samples: int = 1, golds: list[str] | None = None
+) -> Evaluation:
+    """Return an evaluation in which these answers are correct, and in the format if correct."""
+    rows = []
+    for place, is_right in enumerate(right):
+        row = {
+            "question": f"<q{place}>",
+            "answer": golds[place] if golds else "7",
+            "completion": SCRIPT,
+            "given": "7" if is_right else None,
+            "is_correct": is_right,
+            "is_formatted": is_right,
+            "is_anywhere": is_right,
+            "tokens": 5,
+            "is_cut": False,
+        }
+        rows.append(row)
+    return Evaluation(label, rows, samples)
+
+
+def comparison(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
+    """Return the comparison of two such evaluations."""
+    return Comparison(
+        evaluation("before", before, samples=samples), evaluation("after", after, samples=samples)
+    )

@@ -1,0 +1,298 @@
+"""Models are asked as in training, results are kept, and impossible calls fail before a model loads."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+import torch
+
+import grpo_nb as gn
+from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.scoring.record import record_of
+from tests.conftest import brevity
+
+# The folder of the tiny run has only the source of its main reward, which does not matter here.
+pytestmark = pytest.mark.filterwarnings("ignore:The main reward of the run")
+
+
+def new_questions(count: int = 12) -> list[dict[str, str]]:
+    """Return questions that the tiny run was not trained on."""
+    numbers = range(30, 30 + count)
+    return [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in numbers]
+
+
+def completions_of(side: gn.evaluation.Evaluation) -> list[str]:
+    return [row["completion"] for row in side.rows]
+
+
+def test_compare_asks_all_held_out_questions(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    comparison = gn.compare(tiny_run, task)
+    assert [row["question"] for row in comparison.before.rows] == task.holdout["question"]
+    assert completions_of(comparison.before) != completions_of(comparison.after)
+    assert tiny_run.comparison.sentence == comparison.sentence
+    assert "Held-out:" in repr(tiny_run)
+
+
+def test_compare_from_disk_equals_compare_from_memory(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    in_memory = gn.compare(tiny_run, task)
+    # The folder has only the source of the run's main reward, which decides what is correct.
+    from_disk = gn.compare(gn.open_run(tiny_run.path), correct=brevity)
+    assert from_disk.before.rows == in_memory.before.rows
+    assert from_disk.after.rows == in_memory.after.rows
+
+
+def test_compare_notes_contamination_and_truncation(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    comparison = gn.compare(tiny_run, task)
+    assert comparison.contamination.count == 0
+    assert "training questions of the run tiny" in comparison.contamination.source
+    assert comparison.after.cut_share > 0.5
+    assert "of 'after' were truncated at the length limit" in repr(comparison)
+
+
+def test_compare_against_another_model_takes_it_as_before(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task
+) -> None:
+    own = gn.compare(tiny_run, task)
+    comparison = gn.compare(tiny_run, against="base", task=task)
+    assert [side.label for side in comparison.columns.values()] == ["base", "tiny"]
+    assert comparison.before.rows == own.before.rows
+    assert comparison.after.rows == own.after.rows
+
+
+def test_ask_gives_the_answers_of_the_comparison(run: gn.runs.Run) -> None:
+    comparison = gn.compare(run)
+    answers = gn.ask(run, [row["question"] for row in run.holdout[:2]])
+    before = [completion.text for completion in answers.before]
+    after = [completion.text for completion in answers.after]
+    assert before == completions_of(comparison.before)[:2]
+    assert after == completions_of(comparison.after)[:2]
+
+
+def test_ask_one_question_from_a_folder_is_escaped(run: gn.runs.Run) -> None:
+    answers = gn.ask(str(run.path), "What is <b>2</b> + 2?", max_completion_length=3)
+    page = answers._repr_html_()
+    assert len(answers.before) == 1
+    assert answers.after[0].tokens <= 3
+    assert "&lt;b&gt;2" in page
+    assert "<b>2" not in page
+
+
+def test_evaluate_reports_the_mean_of_a_reward(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    model = (tiny_run.model, tiny_run.tokenizer)
+    greedy = gn.evaluate(model, task, max_completion_length=12, rewards=brevity)
+    assert gn.evaluate(tiny_run, task, rewards=brevity).rows == greedy.rows
+    scores = [brevity([[{"content": text}]])[0] for text in completions_of(greedy)]
+    assert greedy.rewards["brevity"].mean == pytest.approx(sum(scores) / 10)
+
+
+def test_evaluate_with_samples_is_reproducible(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    state = torch.get_rng_state()
+    sampled = gn.evaluate(tiny_run, task, samples=4)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(sampled.rows) == 40
+    assert [row["question"] for row in sampled.rows[::4]] == task.holdout["question"]
+    assert len(set(completions_of(sampled)[:4])) > 1
+    assert set(sampled.pass_at) == {1, 2, 4}
+    assert "4 answers to each, sampled at temperature 1." in repr(sampled)
+    assert gn.evaluate(tiny_run, task, samples=4).rows == sampled.rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"samples": 2, "temperature": 0}, "several at a temperature", id="samples"),
+        pytest.param({"limit": 0}, "there are no held-out questions", id="no questions"),
+        pytest.param({"max_completion_length": 0}, "max_completion_length = 0 must", id="length"),
+        pytest.param({"task": [{"question": "Hi."}]}, "no column 'answer'", id="no answers"),
+    ],
+)
+def test_compare_refuses_before_it_loads_a_model(
+    run: gn.runs.Run, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        gn.compare(run, **arguments)
+    assert run.model is None
+
+
+WRONG_ORDERS = [
+    pytest.param(lambda run, task: gn.compare("base", run, task), id="before, after, task"),
+    pytest.param(lambda run, task: gn.compare(run, "model.gguf", task), id="a file second"),
+    pytest.param(lambda run, task: gn.compare(run, "base", task), id="base second"),
+    pytest.param(lambda run, task: gn.compare("base", run), id="base, run"),
+    pytest.param(lambda run, task: gn.compare(run, run.path), id="a folder second"),
+    pytest.param(lambda run, task: gn.compare(run, against=task), id="task as other"),
+    pytest.param(lambda run, task: gn.compare(before="base", after=run, task=task), id="by name"),
+]
+
+
+@pytest.mark.parametrize("call", WRONG_ORDERS)
+def test_compare_with_model_as_questions_names_the_line(
+    run: gn.runs.Run, task: gn.tasks.Task, call: Callable[..., Any]
+) -> None:
+    with pytest.raises(TypeError, match=r"gn.compare\(subject, against=other, task=task\)"):
+        call(run, task)
+    assert run.model is None
+
+
+@pytest.mark.parametrize("function", [gn.compare, gn.evaluate])
+def test_questions_that_were_trained_on_are_refused(
+    tiny_run: gn.runs.Run, task: gn.tasks.Task, function: Callable[..., Any]
+) -> None:
+    spoilt = dataclasses.replace(task, holdout=task.train.select(range(10)))
+    with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
+        function(tiny_run, spoilt)
+
+
+@pytest.fixture
+def trained_questions(task: gn.tasks.Task) -> list[dict[str, str]]:
+    """Two training questions with other spaces, and ten new questions."""
+    rows = []
+    for question in task.train["question"][:2]:
+        rows.append({"question": f"What is  {question[8:-1]} ?", "answer": "1"})
+    return rows + new_questions(10)
+
+
+def test_trained_question_is_known_from_the_folder(
+    tiny_run: gn.runs.Run, trained_questions: list[dict[str, str]]
+) -> None:
+    message = r"2 held-out questions.*training questions of the run tiny"
+    with pytest.raises(ValueError, match=message):
+        gn.evaluate(gn.open_run(tiny_run.path), trained_questions)
+
+
+def test_allowed_contamination_is_in_the_sentence(
+    tiny_run: gn.runs.Run, trained_questions: list[dict[str, str]]
+) -> None:
+    comparison = gn.compare(tiny_run, trained_questions, allow_contaminated=True)
+    expected = "2 of 12 held-out questions are also in the training part"
+    assert expected in comparison.sentence
+
+
+def test_unknown_training_questions_are_noted(tiny_run: gn.runs.Run) -> None:
+    model = (tiny_run.model, tiny_run.tokenizer)
+    alone = gn.evaluate(model, new_questions(), max_completion_length=4)
+    assert "The training questions are not known" in repr(alone)
+
+
+def test_own_comparison_is_kept_with_the_run(run: gn.runs.Run) -> None:
+    own = gn.compare(run, rewards=brevity)
+    assert own.path == run.path / "comparison"
+    assert own.sentence in (run.path / "README.md").read_text()
+    opened = gn.evaluation.open_comparison(run.path)
+    assert repr(opened) == repr(own)
+    assert opened._repr_html_() == own._repr_html_()
+    assert opened.transcripts().equals(own.transcripts())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"max_completion_length": 4}, id="shorter"),
+        pytest.param({"limit": 3}, id="fewer questions"),
+        pytest.param({"samples": 2}, id="sampled"),
+        pytest.param({"task": new_questions()}, id="other questions"),
+    ],
+)
+def test_other_comparison_is_not_kept_with_the_run(
+    run: gn.runs.Run, arguments: dict[str, Any]
+) -> None:
+    assert gn.compare(run, **arguments).path is None
+    assert run.comparison is None
+
+
+def test_comparison_that_cannot_be_written_keeps_the_old_one(
+    run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = gn.compare(run, rewards=brevity)
+    with monkeypatch.context() as patch:
+        patch.delattr(Comparison, "plot")
+        with pytest.raises(AttributeError):
+            gn.compare(run)
+    assert repr(gn.evaluation.open_comparison(run.path)) == repr(own)
+
+
+def test_saved_comparison_opens_from_any_folder(run: gn.runs.Run, tmp_path: Path) -> None:
+    folder = gn.compare(run, new_questions()).save(tmp_path / "mine").path
+    assert gn.evaluation.open_comparison(folder).result.questions == 12
+    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_own_rows_and_files_are_asked_in_the_format_of_the_run(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.csv"
+    pandas.DataFrame(new_questions()).to_csv(file, index=False)
+    format = gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"])
+    holdout = gn.evaluation.load_holdout(new_questions(), format=format)
+    expected = gn.evaluate(tiny_run, holdout).rows
+    assert gn.evaluate(tiny_run, new_questions()).rows == expected
+    assert gn.evaluate(tiny_run, file).rows == expected
+    assert gn.compare(tiny_run, str(file), limit=3).result.questions == 3
+
+
+def record_rewards(run: gn.runs.Run, rewards: list[Any]) -> gn.runs.Run:
+    """Write these rewards into the run's record, and open the run again."""
+    records = []
+    for reward in rewards:
+        record = {"name": reward.__name__, "weight": 1.0, "call": repr(reward)}
+        records.append(record | record_of(reward))
+    (run.path / "run.json").write_text(json.dumps(run.info | {"rewards": records}))
+    return gn.open_run(run.path)
+
+
+PLAIN = "Counted as correct: what correctness() pays in full."
+
+
+def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
+    opened = record_rewards(run, [gn.rewards.correctness(), gn.rewards.xml_tags()])
+    sentence = gn.compare(opened).sentence
+    assert PLAIN in sentence
+    assert sentence == opened.comparison.sentence
+    assert sentence in (run.path / "README.md").read_text()
+
+
+def test_judge_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
+    opened = record_rewards(run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()])
+    near = "Counted as correct: what correctness(tolerance=0.5) pays in full."
+    assert near in gn.compare(opened, new_questions()).sentence
+    assert PLAIN in gn.compare(opened, rewards=gn.rewards.correctness()).sentence
+
+
+def test_judge_without_opinion_names_the_other_judge(run: gn.runs.Run) -> None:
+    rows = new_questions(12)
+    for place, row in enumerate(rows):
+        row["answer"] = "May" if place < 4 else '{"a": 1}'
+    evaluation = gn.evaluate(run, rows, rewards=gn.rewards.json_answer(), max_completion_length=4)
+    assert "no opinion (4 of 12 questions) what correctness() does" in repr(evaluation)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(gn.compare, id="compare"),
+        pytest.param(gn.evaluate, id="evaluate"),
+        pytest.param(lambda run: gn.ask(run, "?"), id="ask"),
+    ],
+)
+def test_model_that_was_trained_on_is_refused(
+    tiny_run: gn.runs.Run, function: Callable[[gn.runs.Run], Any]
+) -> None:
+    run = gn.runs.Run(tiny_run.path, model=tiny_run.model, tokenizer=tiny_run.tokenizer)
+    parameters = run.model.named_parameters()
+    weights = next(parameter for name, parameter in parameters if "lora_B" in name)
+    saved = weights.data.clone()
+    message = r"not the one that the run 'tiny' ended with.*gn.open_run\("
+    try:
+        weights.data[0, 0] += 0.01
+        with pytest.raises(ValueError, match=message):
+            function(run)
+    finally:
+        weights.data.copy_(saved)

@@ -1,0 +1,145 @@
+"""A comparison claims no more than the data shows, and its card is readable and escaped."""
+
+import pytest
+
+from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.comparison_card import certainty
+from tests.evaluation.made_comparisons import comparison, evaluation
+
+BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
+NONE_SHOWN = "no difference shown"
+
+VERDICTS = [
+    pytest.param([False] * 40, [True] * 30 + [False] * 10, "better", id="better"),
+    pytest.param([True] * 30 + [False] * 10, [False] * 40, "worse", id="worse"),
+    pytest.param([False] * 40, [True] * 4 + [False] * 36, NONE_SHOWN, id="p of 0.125"),
+    pytest.param([True] * 10, [True] * 10, NONE_SHOWN, id="nothing changed"),
+    pytest.param([False] * 9, [True] * 9, NONE_SHOWN, id="p of 0.004 on nine questions"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), VERDICTS)
+def test_verdict_needs_a_test_and_ten_questions(
+    before: list[bool], after: list[bool], verdict: str
+) -> None:
+    found = comparison(before, after)
+    assert found.verdict == verdict
+    assert found.sentence.startswith(verdict.capitalize())
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), VERDICTS)
+def test_sentence_without_difference_names_what_it_could_detect(
+    before: list[bool], after: list[bool], verdict: str
+) -> None:
+    expected = "this test detects a true difference of"
+    if len(before) < 10:
+        expected = "With fewer than 10 questions no difference is claimed"
+    assert (expected in comparison(before, after).sentence) == (verdict == NONE_SHOWN)
+
+
+def test_p_value_and_interval_equal_their_definitions() -> None:
+    # 15 questions gained, 5 lost. The exact McNemar test is a two-sided binomial(20, 1/2).
+    found = comparison([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)
+    assert found.result.p_value == pytest.approx(0.04139, abs=1e-5)
+    # Bonett and Price add one question in each direction, to 42.
+    half = 1.959964 * ((16 / 42 + 6 / 42 - (10 / 42) ** 2) / 42) ** 0.5
+    assert found.result.interval == pytest.approx((10 / 42 - half, 10 / 42 + half))
+    assert "changed by +25.0 points on 40 questions" in found.sentence
+
+
+def test_majority_baseline_of_frequent_answers_is_named() -> None:
+    sides = [evaluation(label, [False] * 18, golds=list("551534" * 3)) for label in ("x", "after")]
+    found = Comparison(*sides)
+    assert found.majority.sentence == (
+        "Always answering '5' would get 50.0% (the majority-class baseline). 'after' gets 0.0%: "
+        "below that baseline."
+    )
+    assert found.majority.sentence in repr(found)
+
+
+def test_majority_baseline_of_sums_is_left_out() -> None:
+    golds = [str(number % 14) for number in range(20)]
+    sides = [evaluation(label, [False] * 20, golds=golds) for label in ("before", "after")]
+    assert Comparison(*sides).majority is None
+
+
+def test_transcripts_begin_with_changed_questions() -> None:
+    found = comparison([True, True, False, False], [True, False, True, False])
+    table = found.transcripts()
+    assert table["question"].tolist() == ["<q1>", "<q2>", "<q3>", "<q0>"]
+    assert table["change"].tolist() == ["lost", "gained", "both wrong", "both right"]
+    assert table["before_is"][0] == "right"
+    assert table["after_is"][0] == "no answer"
+
+
+def test_card_escapes_questions_and_completions() -> None:
+    page = comparison([True, False], [False, True])._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "&lt;q1&gt;" in page
+
+
+def test_card_has_an_alternative_text_for_its_figure() -> None:
+    assert 'alt="Held-out comparison. Better: ' in BETTER._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "row", ["correct", "in the format", "correct answer anywhere in the completion"]
+)
+def test_card_shows_change_and_certainty_of_each_measure(row: str) -> None:
+    lines = repr(BETTER).splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{row}  ")]
+    assert "+75.0 points" in line
+    assert "sure: by chance less than once in 1,000 times" in line
+
+
+def test_card_begins_with_what_improved() -> None:
+    first, second, *_ = repr(BETTER).splitlines()
+    assert first == "Better: the answers and the format."
+    assert second.startswith("The answers themselves: 0 % to 75 % (better, p < 0.001).")
+
+
+def test_card_has_model_ids_in_small_print_only() -> None:
+    import dataclasses
+
+    side = dataclasses.replace(BETTER.after, model_id="abc123")
+    page = dataclasses.replace(BETTER, after=side)._repr_html_()
+    assert "abc123" in page.partition("<small>")[2]
+    assert "abc123" not in page.partition("<small>")[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        pytest.param([0] * 40, [1] * 10 + [0] * 30, "about 2 times in 1,000", id="sure"),
+        pytest.param([0] * 40, [1] * 4 + [0] * 36, "not sure: by chance about 12", id="not sure"),
+        pytest.param([1] * 40, [1] * 40, "no change", id="no change"),
+        pytest.param([0] * 9, [1] * 9, "too few questions", id="nine questions"),
+    ],
+)
+def test_certainty_is_said_in_words(before: list[bool], after: list[bool], words: str) -> None:
+    found = comparison(list(map(bool, before)), list(map(bool, after)))
+    assert words in certainty(found.result)
+
+
+@pytest.fixture
+def eight_samples() -> Comparison:
+    """Twelve questions with eight samples each, of which one question changed."""
+    return comparison([False] * 96, [True] * 8 + [False] * 88, samples=8)
+
+
+def test_samples_of_a_question_are_no_further_questions(eight_samples: Comparison) -> None:
+    assert eight_samples.result.questions == 12
+    assert eight_samples.verdict == NONE_SHOWN
+    assert eight_samples.result.p_value == 1.0
+    as_questions = comparison([False] * 96, [True] * 8 + [False] * 88)
+    assert as_questions.verdict == "better"
+
+
+def test_pass_at_k_counts_questions(eight_samples: Comparison) -> None:
+    assert eight_samples.after.pass_at[8][0] == pytest.approx(1 / 12)
+
+
+def test_transcripts_have_all_samples_of_a_question(eight_samples: Comparison) -> None:
+    changes = eight_samples.transcripts()["change"].tolist()
+    assert changes == ["gained"] * 8 + ["both wrong"] * 88

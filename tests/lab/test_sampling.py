@@ -1,0 +1,79 @@
+"""Check sampling in the reward lab, with a small model of real architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.generation import sampling
+from grpo_nb.lab.examples import sample_group
+from tests.support.lab_controls import click, control, text_of
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_folder: Any) -> tuple[Any, Any]:
+    return gn.load_model(gn.preset("cpu", model=str(tiny_folder)))
+
+
+@pytest.fixture
+def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
+    task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
+    settings = gn.preset("cpu", num_generations=4, max_completion_length=9)
+    return gn.RewardLab([gn.rewards.xml_tags(), gn.rewards.length(20)], task, *loaded, settings)
+
+
+def test_lab_shows_the_prompt_as_the_model_sees_it(lab: gn.RewardLab) -> None:
+    shown = text_of(lab)
+    assert "<|im_start|>user\n" in shown
+    # The turn of the example, and the one that the model is asked for.
+    assert shown.count("<|im_start|>assistant") == 2
+
+
+def test_lab_starts_with_the_settings_for_sampling(lab: gn.RewardLab) -> None:
+    assert control(lab, "Group size").value == 4
+    assert control(lab, "Longest, in tokens").value == 9
+    assert not control(lab, "Sample a group").disabled
+
+
+def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -> None:
+    control(lab, "Group size").value = 6
+    click(lab, "Sample a group")
+    assert "Sampled 6 completions for row 0" in text_of(lab)
+    assert len(lab.completions) == len(lab.scores) == 6
+    assert len(set(lab.completions)) > 1
+    expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
+    assert lab.scores.totals == expected.totals
+    assert lab.advantages == gn.scoring.group_advantages(expected.totals, 6)
+
+
+def test_sample_button_is_disabled_while_it_samples(lab: gn.RewardLab) -> None:
+    button = control(lab, "Sample a group")
+    seen = []
+    button.observe(lambda change: seen.append((change["new"], text_of(lab))), "disabled")
+    button.click()
+    assert [is_disabled for is_disabled, _ in seen] == [True, False]
+    assert "Sampling 4 completions from the model." in seen[1][1]
+
+
+def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:
+    before = lab.completions
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampling, "generate", fail)
+        lab.sample()
+    assert "RuntimeError: out of memory" in " ".join(text_of(lab).split())
+    assert lab.completions == before
+    assert lab.scores is not None
+    lab.sample()
+    assert "RuntimeError" not in text_of(lab)
+    assert len(lab.completions) == 4
+
+
+def test_row_without_messages_cannot_be_sampled(loaded: tuple[Any, Any]) -> None:
+    with pytest.raises(ValueError, match="'prompt'"):
+        sample_group(*loaded, {"question": "2 + 2?", "answer": "4"})

@@ -1,0 +1,87 @@
+"""Rewards for format and length, and the parts of a completion that a reward reads."""
+
+import pytest
+
+from grpo_nb.rewards import correctness, length, xml_format, xml_tags
+from grpo_nb.scoring.marks import spans
+from grpo_nb.tasks import formats
+from tests.rewards.cases import CASES, KINDS
+
+BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
+TAGS = ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]
+
+
+def score_of(reward: length, text: str, token_count: int) -> float:
+    return reward(completions=[text], completion_ids=[[1] * token_count])[0]
+
+
+def test_length_between_the_bounds_scores_one() -> None:
+    scores = [score_of(length(10, 20), "", count) for count in range(10, 21)]
+    assert scores == [1.0] * 11
+
+
+def test_length_below_and_above_falls_in_a_line() -> None:
+    scores = [score_of(length(10, 20), "", count) for count in (0, 5, 10, 20, 30, 40, 44)]
+    assert scores == [0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_length_without_high_has_no_upper_bound() -> None:
+    assert score_of(length(10), "", 999) == 1.0
+
+
+def test_length_counts_tokens_and_not_the_text() -> None:
+    assert score_of(length(10, 20), "one two", 5) == 0.5
+
+
+def test_length_without_token_ids_counts_words() -> None:
+    assert length(10, 20)(completions=["one two"]) == [0.2]
+
+
+@pytest.mark.parametrize(("unit", "text"), [("characters", "12345"), ("words", "a b c d e")])
+def test_length_unit_decides_what_is_counted(unit: str, text: str) -> None:
+    assert score_of(length(10, unit=unit), text, 9) == 0.5
+
+
+def test_length_with_unknown_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="unit = 'lines' must be 'tokens', 'words' or"):
+        length(1, unit="lines")
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 0), (5, 4), (0, None), (0, 0), (-1, 3), (1, -1)])
+def test_length_bounds_that_no_text_can_meet_are_refused(low: int, high: int | None) -> None:
+    with pytest.raises(ValueError, match="low must be at least 1, and at most high"):
+        length(low, high)
+
+
+@pytest.mark.parametrize(
+    ("reward", "text", "expected"),
+    [
+        pytest.param(correctness(), BOTH, ["7"], id="slot"),
+        pytest.param(correctness(), BOTH + " no, 8", [], id="text after the slot"),
+        pytest.param(
+            correctness(format=formats.boxed()),
+            r"so $\boxed{\frac{1}{2}}$.",
+            [r"\frac{1}{2}"],
+            id="box",
+        ),
+        pytest.param(
+            correctness(format=formats.hashes()), "7 or 8\n#### 8\n", ["8"], id="after hashes"
+        ),
+        pytest.param(xml_tags(), BOTH, TAGS, id="tags"),
+        pytest.param(xml_tags(), "<answer><answer>7</answer>", ["</answer>"], id="tag given twice"),
+        pytest.param(xml_format(), "7", [], id="no tags"),
+        pytest.param(
+            xml_tags(), "</answer>7<answer>", ["</answer>", "<answer>"], id="tags in text order"
+        ),
+        pytest.param(length(3), "so it is", ["so it is"], id="whole text"),
+        pytest.param(len, "anything", ["anything"], id="plain function"),
+    ],
+)
+def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[str]) -> None:
+    assert [text[span.start : span.end] for span in spans(reward, text)] == expected
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_score_text_gives_the_score_of_a_batch_of_one(name: str) -> None:
+    (case, *_) = (case for case in CASES if type(case.reward).__name__ == name)
+    assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
