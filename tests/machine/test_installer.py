@@ -440,7 +440,7 @@ def test_supported_pythons_are_the_same_everywhere() -> None:
     oldest, too_new = packages.PYTHONS
     assert oldest == bootstrap.OLDEST_PYTHON
     assert too_new == bootstrap.TOO_NEW_PYTHON
-    assert packages.SUPPORTED_PYTHONS == f"3.{oldest[1]} to 3.{too_new[1] - 1}"
+    assert f"3.{oldest[1]} to 3.{too_new[1] - 1}" == packages.SUPPORTED_PYTHONS
     assert f"{oldest} <= sys.version_info[:2] < {too_new}" in (ROOT / "Makefile").read_text()
     project = (ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in project
