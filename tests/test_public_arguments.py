@@ -94,7 +94,7 @@ MISTAKES = [
     (WITH_SETTINGS, "settings", "a dict", r"a dict, .*gn.preset\(\"auto\", \*\*settings\)"),
     (WITH_TASK, "task", "a DataFrame", "a DataFrame, .*task = gn.load_task"),
     (TRAINING, "task", "a Dataset", "a datasets.Dataset, .*task = gn.load_task"),
-    (TRAINING, "task", "task.train", "the task itself where this is its task.train"),
+    (TRAINING, "task", "task.train", "Write task, not task.train"),
     (TRAINING, "task", "a file", r"gn.load_task\('rows.csv', settings\)"),
     (TRAINING, "task", "rows", r"gn.load_task\(rows, settings\)"),
     (TRAINING, "task", "None", r"None, .*gn.load_task\("),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.words import displayable, excerpt
+from grpo_nb.core.words import displayable, in_line
 
 Severity = Literal["critical", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
@@ -248,6 +248,6 @@ def make_finding(kind: str, reward: str, what: str, texts: Sequence[str] = ()) -
         reward=reward,
         kind=kind,
         what=what,
-        example=excerpt(min(texts, key=len)) if texts else "",
+        example=in_line(min(texts, key=len), 160) if texts else "",
         **KINDS[kind]._asdict(),
     )

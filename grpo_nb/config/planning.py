@@ -34,7 +34,7 @@ from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import error_chain, is_out_of_memory
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
-from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
+from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -240,7 +240,7 @@ def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any, *, is_elsewhe
 
 def _available(gpu: Gpu | None, model: Any, is_elsewhere: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
-    whole = (gpu.memory_gib if gpu else usable_memory_gib()) * 2**30
+    whole = (gpu.memory_gib if gpu else total_memory_gib()) * 2**30
     # An engine does not report how much of its memory it could give back.
     if is_elsewhere or hasattr(model, "vllm_engine"):
         return whole

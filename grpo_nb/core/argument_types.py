@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-# Each kind of values has the name that messages use, such as "a Task". Any other value may be a
-# stand-in for a model or for data.
+from grpo_nb.core.words import in_line
+
+# Kind of an unrecognised value, perhaps a stand-in for a model or for data.
 _OTHER = ""
+# Kinds of the kit's own classes. A kind is the name that messages use, such as "a Task".
 _OWN_CLASSES = {
     "grpo_nb.config.settings.Settings": "gn.Settings",
     "grpo_nb.tasks.task.Task": "a Task",
@@ -78,8 +80,9 @@ _ROLES = {
         {"a text", "a path"},
         'gn.load_model(settings, adapter="a/folder")',
     ),
-    # A class gets an error of its own, which names the call that makes a reward of it. Of a list
-    # with something else in it, the first call of the rewards names the entry.
+    # Modules are callable, so a model or a pair of modules may be rewards. `scoring` refuses a
+    # class, and names the call that makes a reward of it. In a list, `scoring` names the wrong
+    # entry.
     "rewards": Role(
         "reward functions",
         {
@@ -94,7 +97,9 @@ _ROLES = {
         "rewards = [gn.rewards.correctness()]",
     ),
 }
-# Frequent mistakes, which get a line of their own: (role, kind) -> why, and what to write.
+_ROWS_OF_FILE = ("its rows have to be read first", "task = gn.load_task({value!r}, settings)")
+_NAME_OF_REWARD = ("a name is not a function", "rewards=[gn.rewards.correctness()]")
+# Advice for frequent mistakes: (role, kind) -> why the value cannot be used, and what to write.
 _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
     ("settings", "a configuration of TRL"): (
         "a run has more settings than a trainer, such as those that load the model",
@@ -114,16 +119,10 @@ _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("task", "a datasets.Dataset"): (
         "a Task also has the answer format and held-out questions",
-        "the task itself where this is its task.train; else task = gn.load_task(dataset, settings)",
+        "task, not task.train; for another data set, task = gn.load_task(dataset, settings)",
     ),
-    ("task", "a text"): (
-        "its rows have to be read first",
-        "task = gn.load_task({value!r}, settings)",
-    ),
-    ("task", "a path"): (
-        "its rows have to be read first",
-        "task = gn.load_task({value!r}, settings)",
-    ),
+    ("task", "a text"): _ROWS_OF_FILE,
+    ("task", "a path"): _ROWS_OF_FILE,
     ("task", "a list"): ("the rows have no prompts yet", "task = gn.load_task(rows, settings)"),
     ("model", "a text"): (
         "the model has to be loaded first",
@@ -133,21 +132,15 @@ _OFTEN: dict[tuple[str, str], tuple[str, str]] = {
         "model and tokenizer are two arguments",
         _LOAD_MODEL,
     ),
-    ("model", "a Run"): (
-        "a run holds its model",
-        "run.model, or gn.evaluate(run) and gn.compare(run)",
-    ),
+    ("model", "a Run"): ("a run has a model", "run.model"),
     ("adapter", "a Run"): ("a run holds more than its LoRA", "adapter=run.adapter_path"),
     ("adapter", "a model"): (
         "the LoRA is read from files",
         'model.save_pretrained("lora"), then adapter="lora"',
     ),
-    ("source", "a Task"): ("it is loaded already", "the task itself"),
-    ("rewards", "a text"): ("its name is not a function", "rewards=[gn.rewards.correctness()]"),
-    ("rewards", "a list of texts"): (
-        "their names are not functions",
-        "rewards=[gn.rewards.correctness()]",
-    ),
+    ("source", "a Task"): ("it is loaded already", "task, not gn.load_task(task)"),
+    ("rewards", "a text"): _NAME_OF_REWARD,
+    ("rewards", "a list of texts"): _NAME_OF_REWARD,
     ("subject", "a model"): (
         "a model answers with its tokenizer",
         "gn.evaluate((model, tokenizer), task)",
@@ -207,20 +200,21 @@ def require(
 
 
 def _mistake(role_name: str, value: Any, function: str) -> str:
-    """Return what a value is, why the function cannot use it, and what to write."""
+    """Return a description of a value, why the function cannot use it, and what to write."""
     role = _ROLES[role_name]
     often = _OFTEN.get((role_name, _kind_of(value)))
     if often is None:
         return f"{described(value)}, but {function} takes {role.takes}. Write {role.write}."
     reason, write = often
-    # Only a text or a path is put in, because the text of a large object can be slow or fail.
+    # Only the entries for texts and paths have a place for the value, because `repr` of a large
+    # object can be slow or fail.
     if "{value!r}" in write:
         write = write.replace("{value!r}", repr(str(value)))
     return f"{described(value)}, but {function} takes {role.takes} ({reason}). Write {write}."
 
 
 def described(value: Any) -> str:
-    """Return a value in words, with its name or class where it has one.
+    """Return a value in words, with its name or class if it has one.
 
     >>> described("correctness"), described(3), described([max])
     ("the text 'correctness'", '3 (int)', 'a list of reward functions')
@@ -230,14 +224,14 @@ def described(value: Any) -> str:
     if kind == "a class":
         return f"the class {value.__name__}"
     if kind == "a text":
-        return f"the text {value!r:.60}"
+        return f"the text {in_line(value)}"
     if kind == "a configuration of TRL":
         return f"a {class_name} of TRL"
     if kind == "a function":
         return f"the function {getattr(value, '__name__', class_name)}"
     if kind == "a datasets.Dataset":
         return f"a datasets.{class_name}"
-    return kind or f"{value!r:.60} ({class_name})"
+    return kind or f"{in_line(value)} ({class_name})"
 
 
 def _kind_of(value: Any) -> str:
@@ -258,7 +252,7 @@ def _kind_of(value: Any) -> str:
 
 @functools.cache
 def _kind_of_class(cls: type) -> str:
-    # By name, because a notebook may have reloaded the module of a class.
+    # Classes are compared by name, because a notebook may have reloaded the module of a class.
     for parent in cls.__mro__:
         package = parent.__module__.partition(".")[0]
         own_kind = _OWN_CLASSES.get(f"{parent.__module__}.{parent.__qualname__}")

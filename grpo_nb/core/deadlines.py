@@ -1,9 +1,8 @@
-"""Limit the time of a call to a function from a notebook, which may never return.
+"""Stop a user's function that runs too long.
 
-On the main thread of a POSIX system an alarm interrupts the call itself. It also stops regular
-expressions and long powers, which hold Python's global lock but look for signals. A function that
-sets an alarm of its own, as math-verify does, works as it does in a training. On other systems and
-threads there is no limit.
+On the main thread of a POSIX system an alarm interrupts the call. The alarm also stops regular
+expressions and long powers, which hold Python's global lock but check for signals. There is no
+limit on other systems and threads, or if the function sets its own alarm, as math-verify does.
 """
 
 import signal
@@ -22,7 +21,7 @@ class _TimeIsUp(BaseException):
 def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     """Return `call()`, or raise if it takes longer than a number of seconds.
 
-    A call that sets an alarm of its own removes the limit.
+    A call that sets its own alarm removes the limit.
 
     Raises:
         TimeoutError: The call was stopped.
@@ -45,8 +44,8 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
             signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
             return call()
         finally:
-            # Python runs signal handlers only at calls and jumps. So none can run between the end
-            # of the call and this assignment, and one that runs later raises nothing.
+            # Python runs signal handlers only at calls and jumps. No handler can run between the
+            # end of the call and this assignment; later ones do nothing.
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeIsUp:

@@ -1,8 +1,8 @@
 """Write files and folders completely or not at all, and check paths that come from other people.
 
 A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
-end. A folder that is replaced is called `.NAME.replaced-...` between two renames. If the process is
-killed, these hidden files stay. They are never in the way and can be deleted.
+end. To replace a folder takes two renames; between them, the old folder is `.NAME.replaced-...`. If
+the process is killed, these hidden files stay. No later write uses them, and they can be deleted.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def staged_file(target: Path) -> Iterator[Path]:
         yield staged
         staged.replace(target)
     finally:
-        # On a full disk, a leftover would take the room that the next attempt needs.
+        # On a full disk, a leftover would take the space that the next attempt needs.
         staged.unlink(missing_ok=True)
 
 
@@ -64,7 +64,7 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
-    """Rename a finished file or folder to `target`, and delete last what was there before.
+    """Rename a finished file or folder to `target`, and then delete the old folder.
 
     A folder cannot replace another one in a single step. If the process is killed between the two
     renames, both folders are complete under their hidden names.
@@ -72,8 +72,8 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     Args:
         staged: Path from `staged_folder`, or a file.
         target: New path.
-        overwrite: If False, `target` must be free. It is checked again here, because an export
-            takes minutes, in which another process can have written there.
+        overwrite: If False, `target` must be free. `check_target` has checked this before, but an
+            export takes minutes, and another process can have written to `target` since.
 
     Raises:
         FileExistsError: `target` is not free and `overwrite` is False.
@@ -89,9 +89,9 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
 
 
 def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
-    """Return a cache folder, filled first unless it has the file `proof`.
+    """Return a cache folder; call `fill` first unless the folder has the file `proof`.
 
-    If several processes fill it at the same time, the first result is kept: all are the same.
+    If several processes fill the folder at the same time, any one result is kept: all are the same.
     """
     if (folder / proof).is_file():
         return folder
@@ -103,9 +103,10 @@ def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
 
 
 def target_of(path: str | Path) -> Path:
-    """Return the folder that a user's path means: `~` is their home, and a link is resolved.
+    """Return the folder of a user's path, with `~` and a link at the end resolved.
 
-    Renaming a folder onto a link would replace the link, and the export would be on the wrong disk.
+    Renaming a folder onto a link would replace the link. If the link leads to another disk, the
+    export would then be on the wrong disk.
     """
     target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
@@ -127,34 +128,37 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
     for path in (*needed, Path.cwd()):
         if target.exists() and path.resolve().is_relative_to(real_target):
             raise FileExistsError(
-                f"{str(target)!r} is or holds {str(path)!r}, which would be gone with it."
+                f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
             )
     _require_free(target, overwrite)
 
 
 def inside(folder: Path, name: Any) -> Path:
-    """Return the path of `name` in a folder, checked to be inside it.
+    """Return the path of `name` in a folder, checked to be inside the folder.
 
-    A run or an export can come from somebody else. Use this function for each name that is read
-    from a file, and for each file, in such a folder.
+    A run or an export can come from somebody else. In such a folder, use this function for each
+    file, and for each name that is read from a file.
 
     Raises:
         ValueError: `name` is not a path, leads out of the folder (as `/etc`, `..`, or over a
             link), or a part of it is a symbolic link or longer than a file system allows.
 
-    >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
+    >>> inside(Path("theirs"), "adapter")
+    PosixPath('theirs/adapter')
+    >>> inside(Path("theirs"), "../mine")
     Traceback (most recent call last):
-    ValueError: '../mine' leads out of the folder 'theirs': put there what it points to.
+    ValueError: '../mine' leads out of the folder 'theirs': use a path inside the folder.
     """
-    # Parsed as a path of Windows, which is split at both kinds of slashes and can have a drive.
+    # Parsing as a Windows path splits at both kinds of slashes and detects drives.
     parsed = PureWindowsPath(name if isinstance(name, str) else "")
+    leads_out = f"{in_line(name)} leads out of the folder {str(folder)!r}"
     if not parsed.parts or parsed.anchor or ".." in parsed.parts:
-        raise ValueError(_leads_out_message(folder, name))
+        raise ValueError(f"{leads_out}: use a path inside the folder.")
     if "\0" in name or any(len(os.fsencode(part)) > LONGEST_NAME for part in parsed.parts):
-        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} is no name of a file.")
+        raise ValueError(f"{in_line(name)} in the folder {str(folder)!r} cannot name a file.")
     real_path = Path(os.path.realpath(folder / name))
     if not real_path.is_relative_to(os.path.realpath(folder)):
-        raise ValueError(_leads_out_message(folder, name))
+        raise ValueError(f"{leads_out} over a link: replace the link by what it points to.")
     path = folder
     for part in Path(name).parts:
         path = path / part
@@ -162,7 +166,7 @@ def inside(folder: Path, name: Any) -> Path:
             raise ValueError(
                 f"{in_line(name)} in the folder {str(folder)!r} is, or lies behind, a symbolic "
                 "link. Links are not followed there, because a folder that somebody sends could "
-                "read or overwrite other files with them: put there what it points to."
+                "read or overwrite other files with them: replace the link by what it points to."
             )
     return folder / name
 
@@ -172,7 +176,7 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
 
     Args:
         folder: A run, an export, or a part of one.
-        within: The folder to which the message gives the link's path; by default `folder`.
+        within: Folder from which the message gives the path of the link; by default `folder`.
     """
     whole = within or folder
     folders = [folder]
@@ -189,18 +193,12 @@ def refuse_links(folder: Path, within: Path | None = None) -> None:
                     folders.append(Path(entry.path))
 
 
-def _leads_out_message(folder: Path, name: Any) -> str:
-    return f"{in_line(name)} leads out of the folder {str(folder)!r}: put there what it points to."
+def require_writable(folder: Path) -> None:
+    """Raise `EnvironmentProblem` unless a run can create files in a folder.
 
-
-def require_writable(folder: Path, purpose: str = "A run") -> None:
-    """Raise `EnvironmentProblem` unless files can be created in a folder.
-
-    If it does not exist yet, its nearest existing parent is checked.
+    If the folder does not exist yet, its nearest existing parent is checked.
     """
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
+    existing = nearest_existing(folder)
     if not existing.is_dir():
         reason = f"{str(existing)!r} is a file, not a folder"
     elif not os.access(existing, os.W_OK | os.X_OK):
@@ -208,10 +206,18 @@ def require_writable(folder: Path, purpose: str = "A run") -> None:
     else:
         return
     raise EnvironmentProblem(
-        f"{purpose} cannot be written to {str(folder)!r}: {reason}. Everything that it makes is "
-        "kept in that folder. Choose another one, such as "
-        'settings.replace(run_root="runs"), or make this one writable.'
+        f"A run cannot be written to {str(folder)!r}: {reason}. All files of the run are kept "
+        'there. Choose another folder, such as settings.replace(run_root="runs"), or make this '
+        "folder writable."
     )
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return `path` as an absolute path, or its nearest parent that exists."""
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return existing
 
 
 def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
@@ -229,7 +235,7 @@ def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file, read in parts, so that it need not fit into memory."""
+    """Return the SHA-256 of a file, which is read in parts and may be larger than the memory."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

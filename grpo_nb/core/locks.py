@@ -1,7 +1,8 @@
-"""Lock a folder, so that one process at a time works in it and the next one learns who that is.
+"""Lock a folder, so that only one process at a time works in it.
 
-The lock is `flock` on a hidden file in the folder. The operating system releases it when the
-process ends, also after a crash. Some network drives have no `flock`; there, work goes on without.
+The lock is `flock` on a hidden file in the folder. The operating system releases the lock when the
+process ends, also after a crash. The file names the holder, for the error of the next process. Some
+network drives have no `flock`; there, the kit works without a lock.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, e
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Because of O_NOFOLLOW, the error of open(2) for a symbolic link is ELOOP.
 _NOT_A_FILE = (errno.ELOOP, errno.EISDIR)
-# The holder writes about 100 bytes about itself. Another file of this name may have any length.
+# A holder's identity takes about 100 bytes. A file that the kit did not write may be of any length.
 _MOST_BYTES = 4096
 _SECONDS_BETWEEN_TRIES = 0.02
 # Descriptors of the locks that this process holds.
@@ -53,8 +54,8 @@ class FolderLockedError(ValueError):
 def locked(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock of a folder for the length of the block.
 
-    A folder that cannot be written to needs no lock. On a drive without locks the block runs
-    without one, and a log message warns of that.
+    A folder that cannot be written to needs no lock. On a drive without locks, the block runs
+    without a lock, and a log message warns of that.
 
     Args:
         folder: The folder.
@@ -109,7 +110,7 @@ def _acquire(file: Path) -> int | None:
             return None
         if _is_at(file, descriptor):
             break
-        # The last holder removed the file after it was opened here, so another one must be locked.
+        # The last holder has removed the file since `os.open`, so the loop opens a new one.
         os.close(descriptor)
     _held.add(descriptor)
     _write_holder(descriptor)
@@ -118,7 +119,7 @@ def _acquire(file: Path) -> int | None:
 
 def _write_holder(descriptor: int) -> None:
     identity = process_identity() | {"since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    # On a full disk the lock is held all the same, without the name of its holder.
+    # On a full disk, the lock still works; the file then does not name the holder.
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(identity).encode())
@@ -142,7 +143,7 @@ def _release(file: Path, descriptor: int) -> None:
 
 
 def _is_at(file: Path, descriptor: int) -> bool:
-    """Return True if the open file is the one that is at this path now."""
+    """Return True if the open file is still the file at this path."""
     try:
         return os.path.samestat(file.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -150,7 +151,7 @@ def _is_at(file: Path, descriptor: int) -> bool:
 
 
 def _holder_of(descriptor: int) -> dict[str, Any]:
-    """Return what the holder of a lock wrote about itself; empty if it has not written yet."""
+    """Return the identity in a lock's file; empty if the holder has not written it yet."""
     try:
         holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
     except (OSError, ValueError, RecursionError):
@@ -168,7 +169,8 @@ def _warn_not_supported(reason: str) -> None:
 
 
 def _close_in_child() -> None:
-    # A forked child shares the lock. If a training is killed, its child would keep the run locked.
+    # A forked child shares the lock. A child that outlives a killed training would keep the run
+    # locked.
     for descriptor in _held:
         with contextlib.suppress(OSError):
             os.close(descriptor)

@@ -6,7 +6,7 @@ import re
 # Characters with a meaning for CommonMark, or for the mathematics of the Hub, inside a line. An
 # underscore has one only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# Characters that make a heading, a list, a quotation or a rule of a line that begins with them.
+# Characters that start a heading, a list, a quotation or a rule.
 _LINE_START = re.compile(r"^(\d*)([-+=>.):])")
 _FENCE_TICKS = 3
 

@@ -34,7 +34,7 @@ def _environment(kind: str = "jinja") -> Any:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
         autoescape=kind == "jinja",
-        # A program or a file of settings ends with a newline.
+        # Keep the final newline in generated files, such as programs.
         keep_trailing_newline=kind not in _MAKE_SAFE,
         trim_blocks=True,
         lstrip_blocks=True,

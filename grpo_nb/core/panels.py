@@ -17,7 +17,8 @@ from grpo_nb.core.words import displayable
 class Panel(widgets.VBox):
     """Base class of a widget that shows its callbacks' errors and can be read without a kernel.
 
-    A subclass sets `_pictured`: headings, each with the views that a page without widgets shows.
+    A subclass sets `_pictured` to pairs of a heading and the views below it. A page without widgets
+    shows these views.
     """
 
     panel_title: str = ""
@@ -36,10 +37,10 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
-        """Show in the panel the errors that the block raises; they do not leave the block.
+        """Catch the errors of the block and show them in the panel.
 
         Without this, a notebook loses a callback's error or hides it in a log. Blocks can be
-        nested. The outermost one clears the errors shown before.
+        nested. The outermost block clears the errors shown before.
         """
         is_outermost = self._depth == 0
         if is_outermost:
@@ -58,7 +59,10 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Let the block change controls without a call of their callbacks."""
+        """Set `_is_quiet` during the block, which changes controls.
+
+        ipywidgets still calls the callbacks, so each callback must do nothing while `_is_quiet`.
+        """
         was_quiet = self._is_quiet
         self._is_quiet = True
         try:
@@ -67,7 +71,7 @@ class Panel(widgets.VBox):
             self._is_quiet = was_quiet
 
     # ipywidgets 7 shows a widget through `_ipython_display_`, and 8 through `_repr_mimebundle_`.
-    # Without the former, both use the latter.
+    # Setting the first to None makes version 7 use the second too.
     _ipython_display_ = None
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:

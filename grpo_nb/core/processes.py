@@ -54,6 +54,8 @@ def run_command(
 ) -> list[str]:
     """Run a program without input until it ends, and return its lines, stderr included.
 
+    Processes that the program started and left behind are killed at the end.
+
     Args:
         command: The program and its arguments.
         on_line: Function called with each line.
@@ -72,7 +74,7 @@ def run_command(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # The child leads a process group of its own, so that `_end` can end its children too.
+        # The child leads its own process group, so that `_end` can also end its children.
         start_new_session=True,
         env=_child_environment(environment or {}),
     )
@@ -109,17 +111,21 @@ def _child_environment(added: Mapping[str, str]) -> dict[str, str]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill a child that still runs, and the processes that it started."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    """Kill what is left of a child's process group: the child and the processes that it started."""
+    # Also if the child has ended by itself. A process that it left behind could hold stdout open,
+    # and the reader would wait for the end of the output beyond the time limit.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        # On macOS, a group without living processes gives PermissionError.
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def run_script(
     script: Path, request: Any, *, on_line: Callable[[str], object] | None = None
 ) -> Any:
-    """Return the result of a script's `answer(request)`, run in a child that cannot import the kit.
+    """Return the result of a script's `answer(request)`, run in a child process.
+
+    The child starts without `PYTHONPATH` and without the working directory on its import path.
 
     Args:
         script: Path of a Python file that defines `answer`.
@@ -134,7 +140,6 @@ def run_script(
         request_file = Path(folder, "request.json")
         answer_file = Path(folder, "answer.json")
         request_file.write_text(json.dumps(request))
-        # -I keeps the kit's folder and the working directory off the child's import path.
         python = [sys.executable, "-I", "-u"]
         run_command([*python, runner, script, request_file, answer_file], on_line=on_line)
         return json.loads(answer_file.read_text())

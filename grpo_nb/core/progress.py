@@ -18,8 +18,8 @@ def is_notebook() -> bool:
 def progress_bar(total: int | None = None, **options: Any) -> Any:
     """Return a tqdm bar that disappears when it is done, unless `leave=True`.
 
-    tqdm's own bar for notebooks is a widget, of which a saved page shows 0 % for ever. This bar is
-    text, updated in place.
+    tqdm's own bar for notebooks is a widget, and a saved page shows it at 0 % for ever. This bar is
+    text that is updated in place.
 
     Args:
         total: Number of steps; None if it is not known.
@@ -54,6 +54,6 @@ class CellOutput(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if text.strip("\n"):
-            # tqdm starts each state with a carriage return, which an output in place does not need.
+            # tqdm starts each state with a carriage return. An output in place does not need it.
             self.show({"text/plain": text.replace("\r", "").rstrip()})
         return len(text)

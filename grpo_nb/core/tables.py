@@ -41,7 +41,7 @@ def code(text: Any) -> Html:
 
 
 def verdict(is_good: bool, text: Any) -> Html:
-    """Return a result in words, which panels show in the color for good or bad."""
+    """Return a result in words, which panels show in the colour for good or bad."""
     css_class = "gn-pass" if is_good else "gn-fail"
     return Html(str(text), f'<span class="{css_class}">{escaped(text)}</span>')
 

@@ -11,8 +11,8 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn of something that the user should change; information goes to the log instead.
 
-    The warning points to the line that called the kit. A count of frames written by hand would be
-    wrong after the next change, and Python's own `skip_file_prefixes` needs version 3.12.
+    The warning points to the line that called the kit. A stack level written by hand would be wrong
+    after the next change of the code, and Python's own `skip_file_prefixes` needs Python 3.12.
     """
     warnings.warn(message, category, stacklevel=_level_of_caller())
 
@@ -20,8 +20,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 def _level_of_caller() -> int:
     """Return the stack level, seen from `warn_user`, of the code that called the kit.
 
-    The outermost frame of the kit counts: between it and this one there can be frames of TRL, which
-    trains with the kit's callbacks, or of a user's reward.
+    That code is just outside the outermost frame of the kit. The first frame outside the kit would
+    be wrong: it can be TRL, which calls the kit's callbacks, or a user's reward.
     """
     frame = sys._getframe(1)
     level = 1

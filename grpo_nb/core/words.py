@@ -1,4 +1,4 @@
-"""Texts for users: shortened, safe to display, and errors that name a wrong argument's value."""
+"""Texts for users: values shortened and safe to display, and errors that name a wrong value."""
 
 import difflib
 import math
@@ -16,11 +16,6 @@ class EnvironmentProblem(RuntimeError):
     """A problem of this machine or its installation: what is wrong, why, and what to type next."""
 
 
-def excerpt(text: str, limit: int = 160) -> str:
-    """Return a text as a shortened Python literal, with control characters escaped."""
-    return shorten(_with_surrogates_escaped(repr(text)), limit)
-
-
 def shorten(text: str, limit: int) -> str:
     """Return a text, cut at `limit` characters; a longer one ends with its full length."""
     if len(text) <= limit:
@@ -29,32 +24,28 @@ def shorten(text: str, limit: int) -> str:
 
 
 def as_score(value: float) -> str:
-    """Return a score as tables show it; `none` for NaN, which stands for no score."""
+    """Return a score as tables show it; `none` for NaN, which means that there is no score."""
     return "none" if math.isnan(value) else f"{value:.4g}"
 
 
 def displayable(text: str) -> str:
     """Return a text with the characters escaped that a notebook or terminal cannot show.
 
-    A notebook with a lone surrogate cannot be saved. NUL ends the string in some renderers, and a
-    terminal executes what follows ESC.
+    A notebook with a lone surrogate cannot be saved. Some renderers end a text at NUL. A terminal
+    executes the characters after ESC.
     """
-    return _CONTROL_CHARACTERS.sub(
-        lambda match: f"\\x{ord(match[0]):02x}", _with_surrogates_escaped(text)
-    )
-
-
-def _with_surrogates_escaped(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    without_surrogates = text.encode("utf-8", "backslashreplace").decode()
+    return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", without_surrogates)
 
 
 def in_line(value: Any, limit: int = 60) -> str:
-    """Return any value as one short line.
+    """Return the Python literal of any value as one line, shortened.
 
     >>> in_line("two\\nlines"), in_line([1] * 100, 10)
     ("'two\\\\nlines'", '[1, 1, 1, ... (300 characters)')
     """
-    return shorten(" ".join(repr(value).split()), limit)
+    lines = [line.strip() for line in repr(value).splitlines()]
+    return shorten(" ".join(lines), limit)
 
 
 def require_number(

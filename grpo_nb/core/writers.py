@@ -14,8 +14,8 @@ from typing import Any
 # Start times are rounded on their way through JSON and psutil.
 _SAME_START_SECONDS = 0.1
 
-# Folders that this process is writing now. A notebook kernel is alive after the end of its runs, so
-# its process id does not show that a run goes on.
+# Folders that this process is writing now. A notebook kernel stays alive after its runs have ended,
+# so a living process does not prove that the run continues.
 _folders_being_written: set[Path] = set()
 
 
@@ -45,7 +45,7 @@ def liveness(info: Mapping[str, Any], path: Path) -> str:
     """Return the state of the process that was writing a folder.
 
     Args:
-        info: What `process_identity` returned for that process.
+        info: Result of `process_identity` for that process.
         path: The folder.
 
     Returns:
@@ -64,7 +64,7 @@ def liveness(info: Mapping[str, Any], path: Path) -> str:
 def _start_time(pid: int) -> float | None:
     """Return the start of a process in seconds after the boot, or None if there is no such process.
 
-    Counted from the boot, the time stays the same when the clock is set.
+    Counted from the boot, the start stays the same if somebody changes the clock.
     """
     import psutil
 

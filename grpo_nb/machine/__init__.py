@@ -1,8 +1,8 @@
-"""This computer: what it can do, and how to prepare it for a training.
+"""Prepare this computer for a training.
 
-It checks the environment, finds the GPU and the installed packages, installs what is missing, and
-explains errors of the GPU. Only the standard library is imported, so that all of it works before
-anything is installed. The settings of a run are in `grpo_nb.config`.
+The functions check the environment, find the GPU and the installed packages, install missing
+packages, and explain errors of the GPU. Importing this subpackage needs only the standard library,
+so it works before anything is installed. The settings of a run are in `grpo_nb.config`.
 """
 
 from grpo_nb.core.words import EnvironmentProblem

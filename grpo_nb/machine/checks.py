@@ -1,6 +1,6 @@
-"""Check if this machine can train, and say what to do first if it cannot.
+"""Check if this machine can train, and report what to do first if it cannot.
 
-Only package metadata and the driver are read; neither torch nor unsloth is imported.
+The checks read package metadata and ask the driver. They import neither torch nor unsloth.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u27
 _INSTALL = (
     f"Run the Install cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
 )
-_SLOWER = "Until then Unsloth's own generation is used, which is slower."
-# Share of a GPU's memory that must be free. Below it, a kernel or another program holds some.
+_UNTIL_THEN = "Until then Unsloth's own generation is used, which is slower."
+# Share of a GPU's memory that must be free. If less is free, a program uses the GPU.
 _FREE_SHARE = 0.85
 
 
@@ -31,20 +31,21 @@ class Check:
     status: Status
     found: str
     fix: str = ""
-    """Line to type or button to click; empty if nothing has to be done."""
+    """Line to type or button to click; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentReport(Shown):
-    """State of this machine in at most three lines: what it can do, if it is ready, what to do.
+    """State of this machine in at most three lines: its device, if it is ready, what to do next.
 
-    In a notebook, a click opens the table of all checks; elsewhere `print(report.table.text())`.
+    In a notebook, a click opens the table of all checks. In a script, `print(report.table.text())`
+    shows the table.
     """
 
     summary: str
     """Device that this machine trains on."""
     checks: Sequence[Check]
-    """All checks, in the order in which their findings should be fixed."""
+    """All checks, in the order in which problems should be fixed."""
 
     @property
     def is_ready(self) -> bool:
@@ -53,7 +54,7 @@ class EnvironmentReport(Shown):
 
     @property
     def verdict(self) -> str:
-        """Ready or not, with the number of problems, or else of warnings."""
+        """Ready or not, with the number of problems; without problems, the number of warnings."""
         problems = len(self._with_status("problem"))
         warnings = len(self._with_status("warning"))
         if problems:
@@ -62,7 +63,7 @@ class EnvironmentReport(Shown):
 
     @property
     def next_step(self) -> str:
-        """The first problem, else the first warning or hint, with its fix; empty without any."""
+        """The first problem with its fix, else the first warning or hint; empty without any."""
         for status in ("problem", "warning", "ok"):
             for check in self._with_status(status):
                 if check.fix:
@@ -87,10 +88,10 @@ class EnvironmentReport(Shown):
 
 
 def check_environment() -> EnvironmentReport:
-    """Check machine, packages and this kernel, and report what to do about each finding.
+    """Check machine, packages and this kernel, and report what to do about each problem.
 
-    It takes well under a second. On a GPU with vLLM the first call takes some seconds more, because
-    vLLM is imported in a separate process. Nothing heavy is imported into the kernel.
+    A call takes well under a second. On a GPU with vLLM, the first call takes some seconds more,
+    because it imports vLLM in a separate process. The kernel itself imports no large package.
 
     >>> gn.check_environment().is_ready
     True
@@ -99,7 +100,7 @@ def check_environment() -> EnvironmentReport:
     try:
         state = read_gpu()
     except NoGpu as no_gpu:
-        checks.append(_check_cpu(reason=str(no_gpu)))
+        checks.append(_check_cpu(no_gpu))
         summary = f"Training runs on the CPU ({usable_cores()} cores), which is for small models."
     else:
         gpu_check = _check_gpu(state)
@@ -116,8 +117,8 @@ def check_environment() -> EnvironmentReport:
 def _check_packages() -> Check:
     """Check that the packages of a training are installed, in the pinned versions.
 
-    Unsloth changes the source of the other packages while it is imported, so that only these
-    versions are known to work together. torch is checked with the GPU.
+    Unsloth patches the other packages while it is imported, so only the pinned versions are known
+    to work together. `_check_gpu` checks torch.
     """
     versions = packages.package_versions()
     missing = [name for name in packages.NEEDED if name not in versions]
@@ -134,7 +135,7 @@ def _check_packages() -> Check:
         if is_other and name != "torch":
             unpinned.append(f"{name} {versions[name]} instead of {pin}")
     if unpinned:
-        found = f"{', '.join(unpinned)}, not tried with the kit"
+        found = f"{', '.join(unpinned)}, not tested with the kit"
         return Check("packages", "warning", found, _INSTALL)
     main = [f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch")]
     return Check("packages", "ok", ", ".join(main))
@@ -144,7 +145,7 @@ def _check_kernel() -> Check:
     """Check that the loaded packages are the installed ones, and that unsloth is imported first."""
     restart = f"{how_to_restart()}, then run from the top."
     order = packages.import_order_problem()
-    # On a CPU the order changes nothing (grpo_nb.models.import_unsloth).
+    # On a CPU the order makes no difference (grpo_nb.models.import_unsloth).
     if order and find_gpu() is not None:
         fix = f"Move that import below gn.load_model(settings). {restart}"
         return Check("this kernel", "problem", order, fix)
@@ -155,11 +156,11 @@ def _check_kernel() -> Check:
     return Check("this kernel", "ok", "the loaded packages are the installed ones")
 
 
-def _check_cpu(reason: str) -> Check:
+def _check_cpu(no_gpu: NoGpu) -> Check:
     found = f"CPU, {usable_cores()} cores"
-    if reason:
+    if no_gpu.should_be_there:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
-        return Check("device", "warning", f"{found}; no GPU, because {reason}", fix)
+        return Check("device", "warning", f"{found}; no GPU, because {no_gpu}", fix)
     choice = how_to_get_gpu()
     fix = f"For a GPU: {choice}, then run the Install cell." if choice else ""
     return Check("device", "ok", found, fix)
@@ -175,7 +176,7 @@ def _check_gpu(state: GpuState) -> Check:
         f"driver {state.driver} for CUDA {state.cuda[0]}.{state.cuda[1]}"
     )
     build = packages.read_torch_build()
-    if build is None:  # reported as a missing package
+    if build is None:  # `_check_packages` reports the missing torch
         return Check("device", "ok", found)
     found += f"; torch {build.version}"
     if build.cuda is None:
@@ -214,17 +215,17 @@ def _check_gpu_memory(state: GpuState) -> Check:
 
 
 def _check_vllm() -> Check:
-    """Check that completions can be sampled with vLLM; training also works without."""
+    """Check that vLLM can sample completions; training also works without vLLM."""
     version = packages.installed_version("vllm")
     if version is None:
-        fix = f"Run the Install cell: it adds vLLM, or says why vLLM does not fit. {_SLOWER}"
+        fix = f"Run the Install cell: it adds vLLM, or says why vLLM cannot be used. {_UNTIL_THEN}"
         return Check("vLLM", "warning", "not installed", fix)
     try:
         problem = packages.vllm_problem()
     except TimeoutError as error:
-        fix = f"Run this check again: it starts with vLLM's files in memory. {_SLOWER}"
+        fix = f"Run this check again: vLLM's files are now cached, so it is faster. {_UNTIL_THEN}"
         return Check("vLLM", "warning", f"{version}: {error}", fix)
     if problem:
-        fix = f"Run `pip uninstall -y vllm`, then the Install cell in a fresh kernel. {_SLOWER}"
+        fix = f"Run `pip uninstall -y vllm`, then the Install cell in a fresh kernel. {_UNTIL_THEN}"
         return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
     return Check("vLLM", "ok", f"{version} loads")

@@ -1,17 +1,18 @@
-"""Known errors of the GPU, its driver and vLLM: recognised by their text, each with a fix.
+"""Recognise known errors of the GPU, its driver and vLLM by their text, and give a fix for each.
 
-`grpo_nb.config.planning` has the advice for a lack of memory. tests/data/gpu_errors.json lists
-real messages, each with the thread in which somebody reported it.
+The advice for a lack of memory is in `grpo_nb.config.planning`. tests/data/gpu_errors.json lists
+real error messages, each with the public thread that reports the message.
 """
 
 import re
 from collections.abc import Iterator
 
 from grpo_nb.core.words import EnvironmentProblem
+from grpo_nb.machine.packages import BY_HAND_WITH_VLLM
 
-# Pattern of an error's text (lower case) -> cause and fix. The first pattern that matches is used.
+# Pattern of an error's text (lower case) -> cause and fix. The first matching pattern is used.
 _FIXES = {
-    # Every refusal of FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
+    # Every error that refuses FlashInfer: by vLLM (v1/sample/ops/topk_topp_sampler.py,
     # flashinfer_sampler_supported), by Unsloth (unsloth_zoo/vllm_utils.py, load_vllm), and by its
     # own compiler (flashinfer/jit/core.py and cpp_ext.py, compilation_context.py).
     r"flashinfer top-p/top-k sampling unavailable|flashinfer failed to jit-compile"
@@ -19,8 +20,8 @@ _FIXES = {
     r"|ninja build failed|jit compilation is disabled via flashinfer"
     r"|could not find nvcc and default|could not parse cuda version from nvcc"
     r"|nvcc not found and pytorch is not built": (
-        "FlashInfer cannot be used here (it compiles its kernels for the card), and the kit does "
-        "not need it: restart the kernel and switch it off before the model is loaded: "
+        "FlashInfer, which compiles its kernels for the card, cannot be used here, and the kit "
+        "does not need it: restart the kernel and switch FlashInfer off before you load the model: "
         'os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"'
     ),
     r"nvidia driver on your system is too old|driver version is insufficient|non supported hw"
@@ -31,22 +32,23 @@ _FIXES = {
     ),
     r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open"
     r"|no kernel image": (
-        "torch, vLLM or bitsandbytes was built for another torch, CUDA or card: pip install -r "
-        "requirements.txt -r requirements-gpu.txt, then restart the kernel; or without vLLM: "
+        "torch, vLLM or bitsandbytes was built for another torch, CUDA or card: "
+        f"{BY_HAND_WITH_VLLM}, then restart the kernel; or without vLLM: "
         "settings = settings.replace(fast_inference=False)"
     ),
     r"bfloat16 is only supported|support bf(loat)?16|bf16 requested, but amp"
     r"|you want to use b?float16 precision": (
-        "This card computes no bfloat16, or model and trainer were told different precisions: "
+        "This card does not support bfloat16, or model and trainer have different precisions: "
         'settings = settings.replace(dtype="auto"), and load the model again'
     ),
     r"free memory on device .{0,60}less than desired gpu memory utilization": (
-        "vLLM wants a fixed share of the whole card, and others hold some: restart this kernel and "
-        "end what `nvidia-smi` lists; or settings = settings.replace(gpu_memory_utilization=0.4)"
+        "vLLM reserves a fixed share of the whole card, and other programs use some of it: restart "
+        "this kernel and end the programs that `nvidia-smi` lists; or "
+        "settings = settings.replace(gpu_memory_utilization=0.4)"
     ),
     r"can only be used for one instance per process": (
         "A vLLM in standby was started in this kernel before, and keeps its memory: restart the "
-        "kernel; or load this model without: settings = settings.replace(fast_inference=False)"
+        "kernel; or load this model without vLLM: settings = settings.replace(fast_inference=False)"
     ),
 }
 # Parts of an error's text (lower case) that mean a lack of memory.
@@ -67,7 +69,7 @@ _SUMMARY_CHARACTERS = 300
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that caused it, the outermost first."""
+    """Yield an error, then its cause, then the cause of its cause, and so on."""
     yield error
     cause = error.__cause__ or error.__context__
     if cause is not None:
@@ -75,15 +77,15 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error or one of its causes is a lack of memory, on the GPU or not."""
+    """Return True if an error or one of its causes is a lack of memory, of the GPU or the host."""
     return any(_is_memory_error(cause) for cause in error_chain(error))
 
 
 def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
-    # torch, the system and vLLM raise these. Any other type can come from a user's reward function,
-    # whose message may quote a completion.
+    # torch, the system and vLLM raise these types. An error of another type can come from a user's
+    # reward function, and its message may quote a completion.
     if not isinstance(error, (RuntimeError, OSError, ValueError)):
         return False
     text = _searchable_text(error)
@@ -96,14 +98,16 @@ def _searchable_text(error: BaseException) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """Return type and first line of an error, to be shown next to its explanation."""
+    """Return type and first line of an error, to show next to the fix."""
     lines = str(error).strip().splitlines()
     first_line = lines[0] if lines else "no message"
     return f"{type(error).__name__}: {first_line[:_SUMMARY_CHARACTERS]}"
 
 
 def find_fix(error: BaseException) -> str | None:
-    """Return cause and fix of an error, recognised by its text or its causes' texts, or None.
+    """Return cause and fix of a known error, or None.
+
+    The error is recognised by its own text or by the text of one of its causes.
 
     >>> find_fix(RuntimeError("CuMem can only be used for one instance per process."))[:21]
     'A vLLM in standby was'
@@ -116,7 +120,7 @@ def find_fix(error: BaseException) -> str | None:
 
 
 def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
-    """Return the error to raise instead, with cause and fix; None for an unknown error."""
+    """Return an error with cause and fix to raise in place of `error`; None if it is unknown."""
     fix = find_fix(error)
     if fix is None:
         return None

@@ -1,8 +1,8 @@
-"""The NVIDIA GPU that torch would use, as its driver reports it. Loads no CUDA library.
+"""Read the first visible NVIDIA GPU from its driver, without loading a CUDA library.
 
-If there are several, it is the first one that `CUDA_VISIBLE_DEVICES` leaves, in the order of their
-PCI slots. `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached: after
-a failure the driver is asked again.
+`CUDA_VISIBLE_DEVICES` decides which GPUs are visible. They are counted in the order of their PCI
+slots, and `models/import_unsloth.py` makes CUDA count in the same order. No answer is cached: after
+a failure the next call asks the driver again.
 """
 
 import os
@@ -23,7 +23,7 @@ class Gpu:
 
     name: str
     memory_gib: float
-    """Memory that CUDA can use: the card's memory without the part that the driver reserves."""
+    """Memory that CUDA can use: the memory of the card minus the part that the driver reserves."""
     compute_capability: tuple[int, int]
 
 
@@ -40,34 +40,49 @@ class GpuState:
 
 
 class NoGpu(LookupError):
-    """Torch has no GPU. The message gives the reason; it is empty on a machine without one."""
+    """No GPU can be read.
+
+    Attributes:
+        should_be_there: True if the machine has an NVIDIA driver, so that the message gives the
+            reason why no GPU can be read. False on a machine without a driver.
+    """
+
+    def __init__(self, reason: str, *, should_be_there: bool) -> None:
+        super().__init__(reason)
+        self.should_be_there = should_be_there
+
+
+def is_gpu_hidden() -> bool:
+    """Return True if `CUDA_VISIBLE_DEVICES` hides every GPU."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
 def read_gpu() -> GpuState:
-    """Return the GPU that torch would use and its state now, also if torch was built for a CPU.
+    """Return the first visible GPU and its state now, whether or not torch can use it.
 
     Raises:
-        NoGpu: There is no GPU, it is hidden, or the driver does not answer.
+        NoGpu: There is no GPU, the GPU is hidden, or the driver does not answer.
     """
     try:
         import pynvml as nv
     except ImportError:
         # Before the installation. The installer uses `driver_cuda` instead.
-        raise NoGpu("") from None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        raise NoGpu("pynvml is not installed", should_be_there=False) from None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     try:
         nv.nvmlInit()
-        if visible in ("", "-1"):
-            raise NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
+        if is_gpu_hidden():
+            reason = f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU"
+            raise NoGpu(reason, should_be_there=True)
         # The variable lists numbers or UUIDs.
-        first = (visible or "0").split(",")[0].strip()
+        first = visible.split(",")[0].strip()
         if first.isdecimal():
             return _state_of(nv, nv.nvmlDeviceGetHandleByIndex(int(first)))
         return _state_of(nv, nv.nvmlDeviceGetHandleByUUID(first))
     except nv.NVMLError as error:
         if isinstance(error, nv.NVMLError_LibraryNotFound):
-            raise NoGpu("") from None
-        raise NoGpu(f"the NVIDIA driver says: {error}") from None
+            raise NoGpu("there is no NVIDIA driver", should_be_there=False) from None
+        raise NoGpu(f"the NVIDIA driver says: {error}", should_be_there=True) from None
 
 
 def _state_of(nv: Any, card: object) -> GpuState:
@@ -89,10 +104,9 @@ def _state_of(nv: Any, card: object) -> GpuState:
 
 
 def find_gpu() -> Gpu | None:
-    """Return the NVIDIA GPU that torch would use; None if there is none or torch cannot use it.
+    """Return the first visible GPU; None if there is none, or if torch was built for a CPU.
 
-    A GPU is also not used if it is hidden or torch was built for a CPU. Before torch is installed,
-    the GPU of the machine is returned.
+    Before torch is installed, the first visible GPU is returned.
     """
     build = read_torch_build()
     if build is not None and build.cuda is None:
@@ -106,8 +120,8 @@ def find_gpu() -> Gpu | None:
 def driver_cuda() -> tuple[int, int] | None:
     """Return the newest CUDA version that the driver can run, or None without a working GPU.
 
-    It is read from the header of `nvidia-smi`, so that, unlike `read_gpu`, it works before anything
-    is installed. A GPU that `CUDA_VISIBLE_DEVICES` hides counts as well.
+    The version is read from the header of `nvidia-smi`. So this function works before anything is
+    installed, and `read_gpu` does not. A GPU that `CUDA_VISIBLE_DEVICES` hides counts as well.
     """
     try:
         header = "\n".join(run_command(["nvidia-smi"], seconds=_NVIDIA_SMI_SECONDS))

@@ -1,4 +1,4 @@
-"""The host of this notebook or script: its name, cores, memory and disks, and a place for runs."""
+"""Report name, cores, memory and disks of the host, and choose a folder for runs on it."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from grpo_nb.core.files import nearest_existing
 from grpo_nb.core.words import EnvironmentProblem
 
 # Folder into which Colab mounts Google Drive.
@@ -22,13 +23,13 @@ def find_host() -> str:
 
 
 def how_to_restart() -> str:
-    """Return what to click on this host to restart the kernel."""
+    """Return the menu entries that restart the kernel on this host."""
     clicks = {"colab": "Runtime > Restart session", "kaggle": "Run > Restart kernel"}
     return clicks.get(find_host(), "Restart the kernel")
 
 
 def how_to_get_gpu() -> str:
-    """Return what to click on this host to get a GPU; empty where there is nothing to click."""
+    """Return the menu entries that add a GPU on this host; empty on a host without such a menu."""
     clicks = {
         "colab": "Runtime > Change runtime type > T4 GPU",
         "kaggle": "Settings > Accelerator > GPU T4 x2",
@@ -39,7 +40,7 @@ def how_to_get_gpu() -> str:
 def usable_cores() -> int:
     """Return the number of cores that this process may use.
 
-    A container can limit it below the number of cores that the process is bound to (Linux,
+    A container can limit the processor time to fewer cores than the process is bound to (Linux,
     Documentation/admin-guide/cgroup-v2.rst, `cpu.max`).
     """
     bound_cores = os.cpu_count() or 1
@@ -54,9 +55,9 @@ def usable_cores() -> int:
     return max(1, min(bound_cores, limit))
 
 
-def usable_memory_gib() -> float:
-    """Return the memory of the machine in GiB."""
-    # Not at the top, because the Install cell imports this file before psutil is installed.
+def total_memory_gib() -> float:
+    """Return the memory of the whole machine in GiB, also in a container that may use less."""
+    # The Install cell imports this file before psutil is installed.
     import psutil
 
     return psutil.virtual_memory().total / 2**30
@@ -71,10 +72,7 @@ def free_memory_bytes() -> int:
 
 def free_disk_bytes(path: Path) -> int:
     """Return the free bytes on the disk of `path`, which need not exist yet."""
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(nearest_existing(path)).free
 
 
 def require_disk(path: Path, needed: int, purpose: str) -> None:
@@ -90,17 +88,17 @@ def require_disk(path: Path, needed: int, purpose: str) -> None:
 def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:
     """Return the folder for `run_root`: `runs`, or in Colab a folder on your Google Drive.
 
-    Colab empties its own disk when it takes the machine back. If the runs are on the Drive, run the
-    same notebook again from the top: training with `resume="auto"` continues where it stopped.
-    Outside Colab there is no Drive. The folder is then `runs`, and `report` is told so.
+    Colab deletes the files on its own disk at the end of a session. Runs on the Drive stay: run the
+    notebook again from the top, and training with `resume="auto"` continues where it stopped.
+    Outside Colab there is no Drive, so the folder is always `runs`.
 
     Args:
-        drive: Folder on your Drive, such as `grpo_nb/quickstart`, a different one for each
-            notebook; empty for `runs`. Colab asks you for permission to mount the Drive.
+        drive: Folder on your Drive, such as `grpo_nb/quickstart`; empty for `runs`. Use a
+            different folder for each notebook. Colab asks you for permission to mount the Drive.
         report: Function called with a line about the folder, for example `print`.
 
     Raises:
-        ValueError: The folder is outside of the Drive.
+        ValueError: The folder is outside the Drive.
         EnvironmentProblem: Colab did not mount the Drive.
 
     >>> run_folder()
@@ -116,7 +114,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
         return "runs"
     if find_host() != "colab":
         report(
-            "There is no Google Drive here, which is Colab's: the runs are in "
+            "There is no Google Drive here, because this is not Colab. The runs are in "
             f"{Path('runs').absolute()}."
         )
         return "runs"
@@ -127,8 +125,9 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
         google_drive.mount(str(_DRIVE))
     except (ValueError, RuntimeError, OSError) as error:  # permission refused, or no answer in time
         raise EnvironmentProblem(
-            f"Google Drive was not mounted ({error}). Run the cell again and allow it, or leave "
-            "DRIVE empty: the runs are then lost when Colab takes the machine back."
+            f"Google Drive was not mounted ({error}). Run the cell again and allow it, or pass "
+            'drive="" (in the notebooks: leave DRIVE empty). The runs are then lost when Colab '
+            "takes the machine back."
         ) from error
     mounted_folder = _DRIVE / "MyDrive" / folder
     mounted_folder.mkdir(parents=True, exist_ok=True)

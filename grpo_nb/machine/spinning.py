@@ -2,18 +2,21 @@
 
 torch computes with one OpenMP thread per core. At the end of each parallel part the threads wait
 for the slowest one. GNU's OpenMP (libgomp, a part of torch for Linux) lets the waiting threads
-spin: they compute nothing, but they notice the end at once. On a quiet machine that is the fastest
-way to wait. If another program needs a core, the spinning threads take time from the thread that
-they wait for, and a training step takes many times as long.
+spin: they check again and again whether the slowest thread has finished. On a quiet machine that is
+the fastest way to wait. If another program needs a core, the spinning threads take time from the
+thread that they wait for, and a training step takes many times as long.
 
-Two properties of libgomp limit the spinning. Neither changes a result, because the number of
-threads stays the same (fewer threads would round sums differently):
+The kit limits the spinning in two ways. Neither changes a result, because the number of threads
+stays the same (fewer threads would round sums differently):
 
-- libgomp reads the spin count from `GOMP_SPINCOUNT` when torch is loaded. `set_spin_count` sets it.
-- With more OpenMP threads than cores, libgomp spins only 100 times (its manual, `GOMP_SPINCOUNT`).
-  `yield_cores` starts a watcher, which adds idle threads for as long as other programs need cores.
+- `set_spin_count` sets `GOMP_SPINCOUNT`, from which libgomp reads the spin count when torch is
+  loaded.
+- `start_spin_watcher` starts a watcher, which adds idle OpenMP threads while other programs need
+  cores. With more threads than cores, libgomp spins only 100 times (its manual, `GOMP_SPINCOUNT`).
 
-A user's own `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` takes precedence over both.
+A user's own `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` takes precedence over both. Compared with a quiet
+machine, a step next to one busy process takes 1.7 times as long with both, and 3.4 times with
+libgomp's own spin count and no watcher (benchmarks/results/busy_step.md).
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ from pathlib import Path
 
 from grpo_nb.core.processes import SPIN_COUNT, SPIN_VARIABLE, WAIT_POLICY
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _STAT = Path("/proc/stat")
 _MAPS = Path("/proc/self/maps")
-# Time between two measurements, each of which takes 0.1 ms.
+# Time between two measurements. A measurement takes 0.1 ms.
 _MEASURE_SECONDS = 0.5
-# Idle threads are added if other programs need more than this number of cores, counted in processor
-# time per second, and removed if they need less than the second number.
+# Cores that other programs need, as processor time per second. The watcher adds idle threads above
+# the first number, and removes them below the second.
 _BUSY_CORES = 0.25
 _QUIET_CORES = 0.1
 
@@ -47,7 +50,7 @@ def set_spin_count(environment: MutableMapping[str, str]) -> None:
     is_too_late = "torch" in sys.modules and SPIN_VARIABLE not in environment
     environment[SPIN_VARIABLE] = SPIN_COUNT
     if is_too_late:
-        _LOG.info(
+        _log.info(
             "torch was imported before grpo_nb, so its threads spin longer than they need to, and "
             "other programs on this machine slow down training more. Import grpo_nb first, or set "
             "%s=%s before Python starts.",
@@ -67,7 +70,7 @@ def load_libgomp() -> ctypes.CDLL | None:
     file = find_libgomp()
     if file is None:
         return None
-    # The process has loaded this file already, so this is a second handle of the same library.
+    # torch has loaded this file already, so CDLL returns a second handle of the same library.
     library = ctypes.CDLL(file)
     pointer = ctypes.c_void_p
     library.GOMP_parallel.argtypes = (pointer, pointer, ctypes.c_uint, ctypes.c_uint)
@@ -75,10 +78,11 @@ def load_libgomp() -> ctypes.CDLL | None:
 
 
 def find_libgomp() -> str | None:
-    """Return the file of torch's libgomp, one of those that this process has loaded.
+    """Return the path of the libgomp that torch uses, among the files that this process has loaded.
 
-    A wheel of torch has one in its own folder, under different names; a conda environment has one
-    for all packages. Other wheels have copies that torch does not use, in folders named `*.libs`.
+    A wheel of torch has a libgomp in its own folder, and its file name varies. A conda environment
+    has one libgomp for all packages. The wheels of other packages have copies that torch does not
+    use, in folders named `*.libs`.
     """
     torch = sys.modules.get("torch")
     if torch is None or not _MAPS.is_file():
@@ -91,16 +95,19 @@ def find_libgomp() -> str | None:
 
 
 class IdleThreads:
-    """A second group of OpenMP threads that computes nothing until it is stopped."""
+    """Idle OpenMP threads that exist until `stop()`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._stop = threading.Event()
-        # libgomp keeps a group of threads for each thread that started one, until that thread ends.
+        # libgomp keeps the OpenMP threads that a thread has started until that thread ends. So a
+        # thread of its own starts them here, and lives until `stop()`.
         self._owner = threading.Thread(target=self._hold, name="grpo_nb-idle-threads", daemon=True)
         self._owner.start()
 
     def _hold(self) -> None:
+        # GOMP_parallel calls a C function in each thread. `omp_get_level` only returns a number,
+        # takes no argument and so ignores the one that it gets: nothing is computed.
         does_nothing = ctypes.cast(self._library.omp_get_level, ctypes.c_void_p)
         thread_count = max(self._library.omp_get_num_procs(), 2)
         self._library.GOMP_parallel(does_nothing, None, thread_count, 0)
@@ -115,15 +122,15 @@ class IdleThreads:
 def read_busy_seconds() -> float:
     """Return the processor time that all programs have used since the machine started."""
     first_line = _STAT.read_text().split("\n", 1)[0]
-    # The fields are user, nice, system, idle, iowait, irq, softirq and steal. The time of guests,
-    # which follows, is counted in user as well. Some systems have fewer fields.
+    # The fields are user, nice, system, idle, iowait, irq, softirq and steal. The fields after them
+    # are the time of guests, which `user` already includes. Some systems have fewer fields.
     fields = [int(field) for field in first_line.split()[1:9]]
     idle = sum(fields[3:5])
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
 
 
 class Watcher:
-    """Keeps idle threads while other programs need the cores that torch computes on."""
+    """Adds idle threads while other programs need the cores that torch computes on."""
 
     def __init__(self, library: ctypes.CDLL, spare_cores: int) -> None:
         self._library = library
@@ -134,11 +141,11 @@ class Watcher:
 
     @property
     def is_yielding(self) -> bool:
-        """True while the idle threads are there, so that torch's threads hardly spin."""
+        """True while the idle threads exist, so that torch's threads hardly spin."""
         return self._idle_threads is not None
 
     def measure(self) -> None:
-        """Add or remove the idle threads, by what others used since the last measurement."""
+        """Add or remove idle threads, depending on what other programs used since the last call."""
         others_seconds = self._read_others_seconds()
         now = time.monotonic()
         others_cores = (others_seconds - self._others_seconds) / (now - self._time)
@@ -164,10 +171,11 @@ class Watcher:
 _watching: threading.Thread | None = None
 
 
-def yield_cores() -> None:
+def start_spin_watcher() -> None:
     """Start a watcher in the background, unless one is running.
 
-    Nothing happens without libgomp, with one thread, or if the user has chosen how to wait.
+    Nothing happens without libgomp, with a single thread, or if the user has chosen how OpenMP
+    threads wait.
     """
     global _watching
     # After a fork, the child's thread is not alive.
@@ -185,7 +193,7 @@ def yield_cores() -> None:
     try:
         watcher = Watcher(library, spare_cores)
     except (OSError, ValueError) as error:
-        _LOG.debug("%s does not show how much other programs compute: %s", _STAT, error)
+        _log.debug("%s does not show how much other programs compute: %s", _STAT, error)
         return
     _watching = threading.Thread(target=watcher.run, name="grpo_nb-watcher", daemon=True)
     _watching.start()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
-from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, excerpt, shorten
+from grpo_nb.core.words import EnvironmentProblem, as_score, displayable, in_line, shorten
 from grpo_nb.rewards import base
 from grpo_nb.rewards.async_rewards import is_async
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_name
@@ -213,7 +213,7 @@ def _score_rows(
             scores += _finite_floats(call_reward(reward, batch.select([place])), 1)
         except Exception as error:
             scores.append(math.nan)
-            failures.append(RewardError(name, place, excerpt(text), error))
+            failures.append(RewardError(name, place, in_line(text, 160), error))
     if not failures:
         return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
     return tuple(scores), failures

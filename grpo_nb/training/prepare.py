@@ -20,7 +20,7 @@ from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.spinning import yield_cores
+from grpo_nb.machine.spinning import start_spin_watcher
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load import has_engine
 from grpo_nb.models.match import as_loaded, require_same_settings
@@ -174,7 +174,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = N
         hand_copies_to_vllm()  # also for a model that the kit did not load
     drop_leftovers(model)
     if find_gpu() is None:
-        yield_cores()
+        start_spin_watcher()
     can_share_prompts = prepared.engine.why_not_cpu_engine is None
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.

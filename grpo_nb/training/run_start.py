@@ -24,7 +24,7 @@ from grpo_nb.core.files import write_json, write_text
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.core.writers import process_identity
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.host import usable_memory_gib
+from grpo_nb.machine.host import total_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.rewards.base import RewardFunction, range_of
@@ -60,7 +60,7 @@ def run_info(prepared: Any, number_type: str) -> RunInfo:
         machine={
             "platform": platform.platform(),
             "cores": os.cpu_count(),
-            "memory_gib": round(usable_memory_gib(), 1),
+            "memory_gib": round(total_memory_gib(), 1),
             "gpu": dataclasses.asdict(gpu) if gpu else None,
         },
         number_type=number_type,

@@ -1,5 +1,6 @@
 """All uses of private symbols of Unsloth, TRL, transformers, PEFT and vLLM, one file per library.
 
-Each function checks that the symbols it needs are there, and says for which version it was written.
-docs/reference/upstream.md lists them with the reason and the upstream line.
+Each function first checks that the symbols that it reads, calls or replaces are there. The error
+for a missing symbol names the version that the function was written for.
+docs/reference/upstream.md lists the symbols with the reason and the upstream line.
 """

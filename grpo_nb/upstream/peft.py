@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "peft 0.21.2"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
 
 
 def save_without_model_card(model: Any, folder: str | Path) -> None:
     """Save the adapter `default` as PEFT does, without PEFT's README.md.
 
-    PEFT's card is a page of empty headings, whose template is compiled at every save
-    (peft/peft_model.py, `PeftModel.save_pretrained`). The run has a card of its own.
+    PEFT's model card is a page of empty headings, and PEFT compiles its template at every save
+    (peft/peft_model.py, `PeftModel.save_pretrained`). The run already has its own card.
 
     Args:
         model: A `PeftModel`.
-        folder: Where to save it.
+        folder: Folder for the adapter's files.
     """
-    require_symbol(model, "create_or_update_model_card", written_for=WRITTEN_FOR)
+    _require_symbol(model, "create_or_update_model_card")
     model.create_or_update_model_card = lambda folder: None
     try:
         model.save_pretrained(folder, selected_adapters=["default"])
@@ -31,7 +33,7 @@ def save_without_model_card(model: Any, folder: str | Path) -> None:
 def single_plain_adapter(layer: Any) -> str | None:
     """Return the name of a layer's only active adapter if it is a plain LoRA on a linear layer.
 
-    Plain means: not merged, no variant such as DoRA, and no bias of its own
+    A plain LoRA is not merged, is no variant such as DoRA, and has no bias
     (peft/tuners/lora/layer.py, `LoraLayer.__init__`).
     """
     import torch
@@ -42,8 +44,8 @@ def single_plain_adapter(layer: Any) -> str | None:
     if not isinstance(layer.get_base_layer(), torch.nn.Linear):
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    variants = require_symbol(layer, "lora_variant", written_for=WRITTEN_FOR)
-    biases = require_symbol(layer, "lora_bias", written_for=WRITTEN_FOR)
+    variants = _require_symbol(layer, "lora_variant")
+    biases = _require_symbol(layer, "lora_bias")
     if len(active) != 1 or variants or biases.get(active[0]):
         return None
     return active[0]

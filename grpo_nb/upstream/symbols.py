@@ -11,7 +11,7 @@ from grpo_nb.core.words import EnvironmentProblem
 def require_symbol(
     owner: Any, name: str, *, written_for: str, parameters: Collection[str] = ()
 ) -> Any:
-    """Return a function or object of a library, or raise if it is missing or has changed.
+    """Return a function or object of a library, checked to exist and to take some parameters.
 
     Args:
         owner: Module, class or object of the library.
@@ -32,10 +32,10 @@ def require_symbol(
 
 
 def require_attribute(owner: Any, name: str, *, written_for: str) -> Any:
-    """Return an attribute of a library that may be None or false, or raise if it is missing.
+    """Return an attribute of a library, checked to exist; its value may be None.
 
     Raises:
-        EnvironmentProblem: There is no such attribute.
+        EnvironmentProblem: The attribute is missing.
     """
     if not hasattr(owner, name):
         raise _changed(owner, f"{name} is missing", written_for)
@@ -53,7 +53,7 @@ def _changed(owner: Any, problem: str, written_for: str) -> EnvironmentProblem:
 
 
 def missing_parameters(function: Any, names: Collection[str]) -> list[str]:
-    """Return the names that a function does not take; none if it takes arbitrary keywords."""
+    """Return the names that are no parameters of a function; empty if it takes any keyword."""
     if not names:
         return []
     parameters = inspect.signature(function).parameters

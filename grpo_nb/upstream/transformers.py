@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 WRITTEN_FOR = "transformers 5.17.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def sampling_setup(
@@ -18,25 +21,23 @@ def sampling_setup(
 ) -> tuple[GenerationConfig, LogitsProcessorList]:
     """Return the complete generation config and the logits processors that `generate` would use.
 
-    The CPU sampler draws the same tokens as `model.generate` because it uses these
-    (transformers/generation/utils.py, `GenerationMixin.generate`).
+    The CPU sampler samples the same tokens as `model.generate`, because it uses the same config and
+    processors (transformers/generation/utils.py, `GenerationMixin.generate`).
 
     Args:
         model: The model that samples.
-        config: What was asked for.
-        prompt_length: Tokens of the padded prompts.
+        config: Generation config as the caller gives it to `generate`.
+        prompt_length: Number of tokens of each padded prompt.
     """
-    prepare_config = require_symbol(model, "_prepare_generation_config", written_for=WRITTEN_FOR)
-    prepare_tokens = require_symbol(
+    prepare_config = _require_symbol(model, "_prepare_generation_config")
+    prepare_tokens = _require_symbol(
         model,
         "_prepare_special_tokens",
-        written_for=WRITTEN_FOR,
         parameters=("kwargs_has_attention_mask", "device"),
     )
-    get_processors = require_symbol(
+    get_processors = _require_symbol(
         model,
         "_get_logits_processor",
-        written_for=WRITTEN_FOR,
         parameters=("generation_config", "input_ids_seq_length", "device"),
     )
     complete, _ = prepare_config(config)
@@ -55,10 +56,10 @@ def attention_functions() -> MutableMapping[str, Any]:
     """
     from transformers import modeling_utils
 
-    table = require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS", written_for=WRITTEN_FOR)
+    table = _require_symbol(modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     if "sdpa" not in table:
-        # A table has no such attribute, so this raises the usual error.
-        require_symbol(table, "sdpa", written_for=WRITTEN_FOR)
+        # `sdpa` is no attribute of the table either, so the next line raises the usual error.
+        _require_symbol(table, "sdpa")
     return table
 
 
@@ -67,11 +68,9 @@ def silence_gguf_reader() -> None:
 
     transformers/modeling_gguf_pytorch_utils.py, `load_gguf_checkpoint`.
     """
-    from functools import partial
-
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    bar = require_symbol(reader, "tqdm", written_for=WRITTEN_FOR)
+    bar = _require_symbol(reader, "tqdm")
     if not isinstance(bar, partial):
         reader.tqdm = partial(bar, disable=True)
 
@@ -79,11 +78,11 @@ def silence_gguf_reader() -> None:
 def forget_quantization(model: PreTrainedModel) -> None:
     """Remove the marks of a dequantized GGUF model, so that it is saved as an ordinary checkpoint.
 
-    With them `save_pretrained` raises (transformers/modeling_utils.py). The name inside the GGUF
-    file is removed too, because no model can be loaded by it.
+    With these marks `save_pretrained` raises (transformers/modeling_utils.py). The name inside the
+    GGUF file is removed too, because no model can be loaded by that name.
     """
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
-        require_attribute(model, name, written_for=WRITTEN_FOR)
+        _require_attribute(model, name)
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "trl 1.15.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def fused_head_namespace() -> dict[str, Any]:
@@ -19,9 +22,9 @@ def fused_head_namespace() -> dict[str, Any]:
     """
     from trl.trainer import utils
 
-    require_symbol(utils, "add_fused_lm_head", written_for=WRITTEN_FOR)
+    _require_symbol(utils, "add_fused_lm_head")
     # The function is None where Triton is missing, but its name must exist.
-    require_attribute(utils, "_ChunkedLogProbFunction", written_for=WRITTEN_FOR)
+    _require_attribute(utils, "_ChunkedLogProbFunction")
     return vars(utils)
 
 
@@ -44,7 +47,15 @@ TRAINER_METHODS: dict[str, tuple[str, ...]] = {
     "_save_optimizer_and_scheduler": ("output_dir",),
     "_save_rng_state": ("output_dir",),
     "_save_scaler": ("output_dir",),
-    "_tool_call_loop": ("prompts", "prompt_ids", "completion_ids", "completions"),
+    "_tool_call_loop": (
+        "prompts",
+        "prompt_ids",
+        "completion_ids",
+        "completions",
+        "logprobs",
+        "images",
+        "multimodal_fields",
+    ),
     "training_step": ("model", "inputs"),
 }
 
@@ -60,30 +71,32 @@ def require_trainer_methods(trainer_class: type) -> None:
         EnvironmentProblem: A method is missing, or lost a parameter.
     """
     for name, parameters in TRAINER_METHODS.items():
-        require_symbol(trainer_class, name, written_for=WRITTEN_FOR, parameters=parameters)
+        _require_symbol(trainer_class, name, parameters=parameters)
 
 
 def last_generation(trainer: Any) -> Any:
-    """Return what a trainer keeps of its last generation batch: prompts, completions, scores.
+    """Return the prompts, completions and scores of a trainer's last generation batch.
 
-    TRL fills `_logs` whether or not it prints it (trl/trainer/grpo_trainer.py,
+    TRL fills `_logs` even if it prints nothing (trl/trainer/grpo_trainer.py,
     `_generate_and_score_completions`).
     """
-    return require_symbol(trainer, "_logs", written_for=WRITTEN_FOR)
+    return _require_symbol(trainer, "_logs")
 
 
 def share_event_loop(trainer: Any, loop: Any) -> None:
-    """Make the trainer run async rewards in the loop in which they were tried.
+    """Make the trainer run async rewards in the kit's event loop.
 
-    TRL starts a loop of its own for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
+    The kit has already called the rewards in that loop, to try them before the training. TRL starts
+    another loop for each trainer (trl/trainer/grpo_trainer.py, `__init__`), and an
     async reward that holds a client cannot be used in two loops.
     """
-    if require_attribute(trainer, "_has_async_funcs", written_for=WRITTEN_FOR):
+    if _require_attribute(trainer, "_has_async_funcs"):
+        _require_attribute(trainer, "async_loop")
         trainer.async_loop = loop
 
 
 def micro_batch_count(trainer: Any) -> int:
-    """Return how many micro-batches a trainer has taken, for its checkpoints.
+    """Return the number of micro-batches that a trainer has taken, for its checkpoints.
 
     A run that is resumed without this counter would continue with the wrong generation
     (trl/trainer/grpo_trainer.py, `self._step`).
@@ -91,7 +104,7 @@ def micro_batch_count(trainer: Any) -> int:
     Raises:
         EnvironmentProblem: TRL keeps the counter under another name.
     """
-    return require_attribute(trainer, "_step", written_for=WRITTEN_FOR)
+    return _require_attribute(trainer, "_step")
 
 
 #: Functions of `trl.chat_template_utils` that tools need, with the parameters that the kit gives.
@@ -107,12 +120,12 @@ CHAT_TEMPLATE_FUNCTIONS: dict[str, tuple[str, ...]] = {
 def chat_template_functions() -> ModuleType:
     """Return TRL's module that decides if a chat template can be trained with tools.
 
-    Its functions also read the calls of a completion (trl/chat_template_utils.py).
+    The module also parses the tool calls in a completion (trl/chat_template_utils.py).
     """
     from trl import chat_template_utils
 
     for name, parameters in CHAT_TEMPLATE_FUNCTIONS.items():
-        require_symbol(chat_template_utils, name, written_for=WRITTEN_FOR, parameters=parameters)
+        _require_symbol(chat_template_utils, name, parameters=parameters)
     return chat_template_utils
 
 
@@ -128,15 +141,15 @@ def tool_loop_trainer(
 ) -> Any:
     """Return a `GRPOTrainer` that has only the attributes that its tool loop reads.
 
-    So episodes outside of a training follow TRL's own rules: which tokens follow the result of a
-    tool, what is dropped at the length limit, how calls are read (trl/trainer/grpo_trainer.py,
+    With this trainer, episodes outside a training follow TRL's own rules for the tokens after the
+    result of a tool, for the length limit, and for parsing calls (trl/trainer/grpo_trainer.py,
     `_tool_call_loop` and `_get_tool_suffix_ids`).
 
     Args:
-        model_config: For the longest sequence that the model allows.
-        tokenizer: With a template for tools.
-        schemas: The tools as a chat template takes them.
-        rounds: Rounds of calls, each after the results of the one before.
+        model_config: Config of the model; the loop reads the longest sequence from it.
+        tokenizer: Tokenizer with a chat template for tools.
+        schemas: Schemas of the tools, in the form that a chat template takes.
+        rounds: Largest number of rounds of tool calls in an episode.
         max_completion_length: Tokens of a whole episode, results of tools included.
         chat_template: Template to use in place of the tokenizer's own, or None.
         chat_template_kwargs: Further arguments of the chat template.
@@ -145,8 +158,8 @@ def tool_loop_trainer(
 
     for name in ("_tool_call_loop", "_generate_single_turn"):
         parameters = TRAINER_METHODS[name]
-        require_symbol(GRPOTrainer, name, written_for=WRITTEN_FOR, parameters=parameters)
-    require_symbol(GRPOTrainer, "_get_tool_suffix_ids", written_for=WRITTEN_FOR)
+        _require_symbol(GRPOTrainer, name, parameters=parameters)
+    _require_symbol(GRPOTrainer, "_get_tool_suffix_ids")
     trainer = object.__new__(GRPOTrainer)
     vars(trainer).update(
         processing_class=tokenizer,
@@ -168,7 +181,7 @@ class ToolLoopResult(NamedTuple):
     """Episodes as TRL's tool loop leaves them, one entry for each prompt."""
 
     tool_masks: list[list[int]]
-    """1 for tokens that the model wrote, 0 for those of tools."""
+    """1 for tokens that the model wrote, 0 for tokens of tool results."""
     turns: list[list[dict[str, Any]]]
     """Messages of the episode, without the prompt."""
     completion_ids: list[list[int]]
@@ -204,6 +217,12 @@ def run_tool_loop(
     for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
         turns.append([parse_response(trainer._tokenizer, completion, prefix=prompt)])
     tool_masks, turns, completion_ids, *_ = trainer._tool_call_loop(
-        [list(prompt) for prompt in prompts], prompt_ids, completion_ids, turns, None, None, {}
+        prompts=[list(prompt) for prompt in prompts],
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        completions=turns,
+        logprobs=None,
+        images=None,
+        multimodal_fields={},
     )
     return ToolLoopResult(tool_masks, turns, completion_ids)

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import os
+from functools import partial, wraps
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_symbol
 
 WRITTEN_FOR = "unsloth 2026.10.9"
 WRITTEN_FOR_ZOO = "unsloth_zoo 2026.10.9"
+_require_in_unsloth = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_in_zoo = partial(require_symbol, written_for=WRITTEN_FOR_ZOO)
 
 
 def hand_copies_to_vllm() -> None:
-    """Let vLLM get copies of the LoRA tensors, from whoever samples: the kit or Unsloth's trainer.
+    """Make Unsloth give vLLM copies of the LoRA tensors, whenever the kit or a trainer samples.
 
-    `load_lora(load_tensors=True)` hands over the trained tensors themselves, and vLLM multiplies
-    `lora_B` by its scaling in place (vLLM 0.31, lora/lora_weights.py, `optimize`). If engine and
-    LoRA have the same dtype, nothing copies them on the way: with a real engine in float32, each
-    sampling doubled the trained weights. `_build_lora_request` is replaced because it builds all of
-    Unsloth's requests. Merged rollouts that fall back to a LoRA build one without `load_lora`
+    Unsloth's `load_lora(load_tensors=True)` passes the trained tensors themselves, and vLLM
+    multiplies `lora_B` by the LoRA's scaling in place (vLLM 0.31, lora/lora_weights.py,
+    `optimize`). If engine and LoRA have the same dtype, no conversion copies the tensors: with a
+    real engine in float32, each sampling doubled the trained weights.
+
+    `_build_lora_request` is replaced, and not `load_lora`, because it builds all of Unsloth's
+    requests. Merged rollouts that fall back to a LoRA do not call `load_lora`
     (unsloth_zoo/vllm_utils.py, `_merged_rollout_lora_fallback`).
     """
     from unsloth_zoo import vllm_utils
 
-    original = require_symbol(vllm_utils, "_build_lora_request", written_for=WRITTEN_FOR_ZOO)
+    original = _require_in_zoo(vllm_utils, "_build_lora_request")
     if hasattr(original, "hands_copies"):
         return
 
-    @functools.wraps(original)
+    @wraps(original)
     def build(*args: Any, **kwargs: Any) -> Any:
         request = original(*args, **kwargs)
         tensors = getattr(request, "lora_tensors", None)
@@ -41,33 +45,38 @@ def hand_copies_to_vllm() -> None:
 
 
 def set_cpu_dtype(variable: str, use_bfloat16: bool) -> None:
-    """Make Unsloth's CPU backend use this dtype, whatever the processor has instructions for.
+    """Make Unsloth's CPU backend use this dtype, whichever instructions the processor has.
 
-    Unsloth asks once, keeps the answer, and builds loaders and trainers by it
-    (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`). Otherwise a trainer would switch bfloat16 on
-    or off for a model that was loaded with the other dtype.
+    Unsloth calls `cpu_bf16_supported` once, caches the answer, and uses it in loaders and trainers
+    (unsloth_zoo/cpu/runtime.py). Without this function, a trainer could switch bfloat16 on or off
+    for a model that was loaded with the other dtype.
 
     Args:
-        variable: Unsloth's environment variable. The user's value is put back afterwards.
+        variable: Unsloth's environment variable. It is as before when the function returns.
         use_bfloat16: True for bfloat16, False for float32.
     """
     from unsloth_zoo.cpu import runtime
 
-    probe = require_symbol(runtime, "cpu_bf16_supported", written_for=WRITTEN_FOR_ZOO)
-    clear_answer = require_symbol(probe, "cache_clear", written_for=WRITTEN_FOR_ZOO)
-    users_value = os.environ.get(variable, "0")
+    probe = _require_in_zoo(runtime, "cpu_bf16_supported")
+    clear_answer = _require_in_zoo(probe, "cache_clear")
+    users_value = os.environ.get(variable)
     os.environ[variable] = "1" if use_bfloat16 else "0"
-    clear_answer()
-    probe()
-    os.environ[variable] = users_value
+    try:
+        clear_answer()
+        probe()
+    finally:
+        del os.environ[variable]
+        if users_value is not None:
+            os.environ[variable] = users_value
 
 
 def patch_vllm_for_notebooks() -> None:
     """Let vLLM start in a notebook whose stdout has no file descriptor, as in Colab.
 
-    Unsloth does this at its import, when the kit has replaced stdout (unsloth/import_fixes.py).
-    Where stdout has a descriptor, nothing happens.
+    Unsloth tries this while it is imported (unsloth/import_fixes.py). At that time it sees the
+    kit's own stdout in place of the notebook's, so the kit repeats the call after the import. If
+    the notebook's stdout has a descriptor, the call changes nothing.
     """
     from unsloth import import_fixes
 
-    require_symbol(import_fixes, "patch_vllm_for_notebooks", written_for=WRITTEN_FOR)()
+    _require_in_unsloth(import_fixes, "patch_vllm_for_notebooks")()

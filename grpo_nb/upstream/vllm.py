@@ -6,17 +6,21 @@ An *engine* is the `vllm.LLM` that Unsloth gives a model as `vllm_engine`. It ru
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import Any
 
 from grpo_nb.upstream.symbols import require_attribute, require_symbol
 
 WRITTEN_FOR = "vllm 0.31.0"
+_require_symbol = partial(require_symbol, written_for=WRITTEN_FOR)
+_require_attribute = partial(require_attribute, written_for=WRITTEN_FOR)
 
 
 def longest_row(engine: Any) -> int:
-    """Return how many tokens of prompt and completion together an engine was started for.
+    """Return the largest number of tokens of prompt and completion together in an engine.
 
-    The engine truncates what is longer without a word (vllm/v1/core/sched/utils.py, `check_stop`).
+    The engine truncates longer completions without a warning (vllm/v1/core/sched/utils.py,
+    `check_stop`).
     """
     return _part(engine, "llm_engine", "vllm_config", "model_config", "max_model_len")
 
@@ -35,7 +39,7 @@ def put_to_sleep(engine: Any) -> None:
     Unsloth wakes the engine at the next sampling (unsloth_zoo/vllm_utils.py,
     `patch_vllm_enable_sleep_mode`).
     """
-    require_symbol(engine, "sleep", written_for=WRITTEN_FOR)(1)
+    _require_symbol(engine, "sleep")(1)
 
 
 def model_runner_class(engine: Any) -> str:
@@ -50,14 +54,14 @@ def model_runner_class(engine: Any) -> str:
 
 
 def _runner_class(worker: Any) -> str:
-    runner = type(require_symbol(worker, "model_runner", written_for=WRITTEN_FOR))
+    runner = type(_require_symbol(worker, "model_runner"))
     return f"{runner.__module__}.{runner.__qualname__}"
 
 
 def drop_requests(engine: Any) -> None:
     """Remove the requests that an interrupted sampling left in an engine.
 
-    An interrupt ends `LLM.generate`, and the engine does not learn of it
+    An interrupt ends `LLM.generate`, but the engine still has the requests
     (vllm/entrypoints/offline_utils.py, `_run_engine`). This has three consequences:
 
     - The next call would wait for ever. A request whose step was interrupted counts as computed,
@@ -83,9 +87,7 @@ def drop_requests(engine: Any) -> None:
         # use. An error of the step belongs to the call that was interrupted.
         with contextlib.suppress(Exception):
             steps_under_way.pop()[0].result()
-    abort = require_symbol(
-        inner, "abort_request", written_for=WRITTEN_FOR, parameters=("request_ids", "internal")
-    )
+    abort = _require_symbol(inner, "abort_request", parameters=("request_ids", "internal"))
     abort(request_ids, internal=True)
     _part(inner, "collective_rpc")(_forget_computed)
 
@@ -103,13 +105,12 @@ def _forget_computed(worker: Any) -> None:
     (v1/worker/gpu_model_runner.py, `_update_states`).
     """
     runner = _part(worker, "model_runner")
+    _part(runner, "execute_model_state")
     runner.execute_model_state = None
     if not hasattr(runner, "req_states"):
         return
     request_ids = list(_part(runner, "req_states", "req_id_to_index"))
-    remove_request = require_symbol(
-        runner, "_remove_request", written_for=WRITTEN_FOR, parameters=("req_id",)
-    )
+    remove_request = _require_symbol(runner, "_remove_request", parameters=("req_id",))
     for request_id in request_ids:
         remove_request(request_id)
 
@@ -117,5 +118,5 @@ def _forget_computed(worker: Any) -> None:
 def _part(owner: Any, *names: str) -> Any:
     """Return an inner part of an engine, or raise if one of the names on the way is missing."""
     for name in names:
-        owner = require_attribute(owner, name, written_for=WRITTEN_FOR)
+        owner = _require_attribute(owner, name)
     return owner

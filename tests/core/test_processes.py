@@ -69,6 +69,19 @@ def test_command_over_its_time_is_ended_with_its_children() -> None:
     assert has_ended(int(caught.value.lines[0]))
 
 
+def test_command_that_leaves_a_child_returns_within_limit() -> None:
+    start = time.monotonic()
+    # The child of the shell holds stdout open after the shell has ended.
+    (pid,) = run_command(["sh", "-c", "sleep 600 & echo $!"], seconds=1)
+    assert time.monotonic() - start < 60
+    assert has_ended(int(pid))
+
+
+def test_command_that_ends_leaves_no_child() -> None:
+    (pid,) = run_command(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"])
+    assert has_ended(int(pid))
+
+
 def test_interrupted_command_is_ended_with_its_children() -> None:
     pids: list[int] = []
 

@@ -478,8 +478,8 @@ def test_model_runner_name_shows_v1_and_v2(model: Any) -> None:
 
 def test_training_and_sampling_on_a_cpu_yield_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(prepare, "yield_cores", lambda: started.append("training"))
-    monkeypatch.setattr(sampler, "yield_cores", lambda: started.append("sampling"))
+    monkeypatch.setattr(prepare, "start_spin_watcher", lambda: started.append("training"))
+    monkeypatch.setattr(sampler, "start_spin_watcher", lambda: started.append("sampling"))
     model = lora_model()
     start_training(model)
     CpuEngine(model).sample([SHORT], generation_config())

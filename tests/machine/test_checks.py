@@ -35,6 +35,8 @@ P100 = gpu_state("Tesla P100-PCIE-16GB", 16.0, (6, 0), driver="570.1", cuda=(12,
 CUDA13 = TorchBuild(version="2.13.0+cu130", cuda=(13, 0))
 CUDA12 = TorchBuild(version="2.13.0+cu128", cuda=(12, 8))
 CPU = TorchBuild(version="2.13.0+cpu", cuda=None)
+NO_GPU = NoGpu("there is no NVIDIA driver", should_be_there=False)
+LOST_GPU = NoGpu("the NVIDIA driver says: GPU is lost", should_be_there=True)
 
 
 class Machine:
@@ -122,11 +124,9 @@ def test_environment_check_imports_nothing_heavy() -> None:
             "packages: missing: trl. Run the Install cell",
             id="first of two problems",
         ),
+        pytest.param((NO_GPU, CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"),
         pytest.param(
-            (NoGpu(""), CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"
-        ),
-        pytest.param(
-            (NoGpu("the NVIDIA driver says: GPU is lost"), CPU),
+            (LOST_GPU, CPU),
             {},
             "Training runs on the CPU (",
             "Ready. Warnings: 1.",
@@ -148,7 +148,7 @@ def test_report_shows_at_most_three_lines(
 
 def test_report_in_colab_without_gpu_shows_how_to_get_one(machine: Machine, monkeypatch) -> None:
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
-    report = machine.report(NoGpu(""), CPU)
+    report = machine.report(NO_GPU, CPU)
     assert report.is_ready
     assert "Runtime > Change runtime type > T4 GPU" in report.next_step
 
@@ -205,10 +205,8 @@ def test_report_escapes_texts() -> None:
         pytest.param(
             L4_OLD_DRIVER, CUDA13, "problem", "needs CUDA 13", "580 or newer", id="old driver"
         ),
-        pytest.param(NoGpu(""), CPU, "ok", "CPU, ", "", id="no GPU"),
-        pytest.param(
-            NoGpu("GPU is lost"), CPU, "warning", "GPU is lost", "nvidia-smi", id="lost GPU"
-        ),
+        pytest.param(NO_GPU, CPU, "ok", "CPU, ", "", id="no GPU"),
+        pytest.param(LOST_GPU, CPU, "warning", "GPU is lost", "nvidia-smi", id="lost GPU"),
     ],
 )
 def test_device_check(gpu, torch, status, found, fix, machine: Machine) -> None:

@@ -76,16 +76,21 @@ def test_find_gpu_with_torch_for_cpu_is_none(nvml_init, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
+    ("failure", "message", "should_be_there"),
     [
-        pytest.param(pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost", id="driver fails"),
-        pytest.param(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, r"^$", id="no driver"),
+        pytest.param(pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost", True, id="driver fails"),
+        pytest.param(
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver", False, id="no driver"
+        ),
     ],
 )
-def test_read_gpu_after_failure_gives_the_reason(failure, message, nvml_init: Mock) -> None:
+def test_read_gpu_after_failure_gives_the_reason(
+    failure, message, should_be_there, nvml_init: Mock
+) -> None:
     nvml_init.side_effect = pynvml.NVMLError(failure)
-    with pytest.raises(NoGpu, match=message):
+    with pytest.raises(NoGpu, match=message) as caught:
         gpu.read_gpu()
+    assert caught.value.should_be_there is should_be_there
 
 
 def test_find_gpu_after_failure_asks_again(nvml_init: Mock) -> None:

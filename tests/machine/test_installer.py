@@ -34,8 +34,8 @@ class Machine:
     """Installed torch, such as `2.11.0+cu128`; empty for none."""
     cuda: int = 0
     """CUDA version of the driver; 0 for no GPU."""
-    loaded: bool = False
-    """True if the kernel has imported torch."""
+    loaded: str = ""
+    """Version of torch that the kernel has imported; empty for none."""
     system: str = "linux"
     hidden: bool = False
     """True if CUDA_VISIBLE_DEVICES hides the GPU."""
@@ -58,7 +58,9 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., installer.Choice]:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
         monkeypatch.delitem(sys.modules, "torch", raising=False)
         if machine.loaded:
-            monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+            module = ModuleType("torch")
+            module.__version__ = machine.loaded
+            monkeypatch.setitem(sys.modules, "torch", module)
         return installer.choose(ROOT, vllm=vllm)
 
     return choose_on
@@ -77,7 +79,11 @@ def installs(choice: installer.Choice, *requirements: str) -> bool:
     [
         pytest.param(Machine(cuda=13), id="no torch"),
         pytest.param(Machine(torch=COLAB, cuda=13), id="other torch"),
-        pytest.param(Machine(torch="2.13.0+cu130", cuda=13, loaded=True), id="same torch loaded"),
+        pytest.param(
+            Machine(torch="2.13.0+cu130", cuda=13, loaded="2.13.0"), id="same torch loaded"
+        ),
+        # Somebody has installed another torch after the import.
+        pytest.param(Machine(torch=COLAB, cuda=13, loaded="2.13.0"), id="same torch was replaced"),
     ],
 )
 def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None:
@@ -90,7 +96,7 @@ def test_new_driver_gets_pinned_torch_and_vllm(machine: Machine, choose) -> None
     ("machine", "pins_torch"),
     [
         pytest.param(Machine(), True, id="no torch"),
-        pytest.param(Machine(torch="2.11.0+cpu", loaded=True), False, id="usable torch"),
+        pytest.param(Machine(torch="2.11.0+cpu", loaded="2.11.0+cpu"), False, id="usable torch"),
         # unsloth needs 2.4 or newer.
         pytest.param(Machine(torch="2.3.0+cpu"), True, id="old torch"),
         pytest.param(Machine(torch=COLAB, cuda=13, hidden=True), False, id="hidden GPU"),
@@ -115,7 +121,7 @@ def test_cpu_in_colab_shows_how_to_get_a_gpu(choose, monkeypatch: pytest.MonkeyP
             Machine(torch=COLAB, cuda=12), True, "580 or newer; this one runs 12", id="old driver"
         ),
         pytest.param(
-            Machine(torch=COLAB, cuda=13, loaded=True),
+            Machine(torch=COLAB, cuda=13, loaded=COLAB),
             True,
             r"torch 2.13.0, and this kernel has loaded 2.11.0.cu128 \(restart",
             id="other torch loaded",
@@ -146,14 +152,19 @@ def test_gpu_without_vllm_and_torch_gets_the_pinned_torch(choose) -> None:
     ("machine", "reason"),
     [
         pytest.param(
-            Machine(torch="2.3.0+cpu", loaded=True),
+            Machine(torch="2.3.0+cpu", loaded="2.3.0+cpu"),
             "torch 2.3.0.cpu is loaded .* Restart the session",
             id="old torch loaded on a CPU",
         ),
         pytest.param(
-            Machine(torch="2.3.0+cu121", loaded=True, cuda=13),
+            Machine(torch="2.3.0+cu121", loaded="2.3.0+cu121", cuda=13),
             "torch 2.3.0.cu121 is loaded .* Restart",
             id="old torch loaded on a GPU",
+        ),
+        pytest.param(
+            Machine(torch="2.3.0+cpu", loaded="2.2.0"),
+            "torch 2.2.0 is loaded .* Restart",
+            id="loaded torch was replaced on disk",
         ),
         pytest.param(
             Machine(cuda=12), "CUDA 12 at most.*580 or newer", id="old driver without torch"
@@ -429,6 +440,7 @@ def test_supported_pythons_are_the_same_everywhere() -> None:
     oldest, too_new = packages.PYTHONS
     assert oldest == bootstrap.OLDEST_PYTHON
     assert too_new == bootstrap.TOO_NEW_PYTHON
+    assert f"3.{oldest[1]} to 3.{too_new[1] - 1}" == packages.SUPPORTED_PYTHONS
     assert f"{oldest} <= sys.version_info[:2] < {too_new}" in (ROOT / "Makefile").read_text()
     project = (ROOT / "pyproject.toml").read_text()
     assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in project

@@ -290,22 +290,22 @@ def test_busy_seconds_are_read_without_idle_and_guests(line, ticks, tmp_path, mo
     "text",
     [pytest.param(None, id="no file"), pytest.param("cpu of another kind\n", id="other text")],
 )
-def test_yield_cores_without_readable_times_starts_nothing(text, tmp_path, monkeypatch) -> None:
+def test_spin_watcher_without_readable_times_starts_nothing(text, tmp_path, monkeypatch) -> None:
     if text is not None:
         (tmp_path / "stat").write_text(text)
     monkeypatch.setattr(spinning, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(spinning, "_watching", None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    spinning.yield_cores()
+    spinning.start_spin_watcher()
     assert spinning._watching is None
 
 
 WATCHED = """
 import threading, torch
-from grpo_nb.machine.spinning import yield_cores
+from grpo_nb.machine.spinning import start_spin_watcher
 torch.set_num_threads({threads})
-yield_cores()
-yield_cores()
+start_spin_watcher()
+start_spin_watcher()
 print([thread.name for thread in threading.enumerate()].count("grpo_nb-watcher"))
 """
 
@@ -320,6 +320,6 @@ print([thread.name for thread in threading.enumerate()].count("grpo_nb-watcher")
         pytest.param(2, {"OMP_WAIT_POLICY": "PASSIVE"}, "0", id="own policy"),
     ],
 )
-def test_yield_cores_starts_one_watcher_if_threads_spin(threads, own, expected) -> None:
+def test_spin_watcher_starts_one_watcher_if_threads_spin(threads, own, expected) -> None:
     code = WATCHED.format(threads=threads)
     assert processes.run_command([sys.executable, "-c", code], environment=own) == [expected]

@@ -4,6 +4,7 @@ Moving a pin shows here at once what breaks.
 """
 
 import inspect
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -92,6 +93,17 @@ def test_micro_batch_count_without_counter_is_refused() -> None:
         trl.micro_batch_count(SimpleNamespace(step=3))
 
 
+def test_share_event_loop_replaces_the_loop_of_trl() -> None:
+    trainer = SimpleNamespace(_has_async_funcs=True, async_loop="own")
+    trl.share_event_loop(trainer, "shared")
+    assert trainer.async_loop == "shared"
+
+
+def test_share_event_loop_without_loop_is_refused() -> None:
+    with pytest.raises(EnvironmentProblem, match="async_loop is missing in trl"):
+        trl.share_event_loop(SimpleNamespace(_has_async_funcs=True), "shared")
+
+
 def test_fused_head_function_is_in_installed_trl() -> None:
     assert "_ChunkedLogProbFunction" in trl.fused_head_namespace()
 
@@ -141,6 +153,30 @@ def test_cpu_dtype_probe_follows_the_kit(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not runtime.cpu_bf16_supported()
 
 
+@pytest.mark.parametrize("value", [None, "1"])
+def test_cpu_dtype_variable_is_as_before(value: str | None, monkeypatch) -> None:
+    # Set first, so that the variable is restored at the end of the test.
+    monkeypatch.setenv("UNSLOTH_CPU_BF16", "1")
+    if value is None:
+        monkeypatch.delenv("UNSLOTH_CPU_BF16")
+    unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=False)
+    assert os.environ.get("UNSLOTH_CPU_BF16") == value
+
+
+def test_cpu_dtype_variable_is_as_before_after_error(monkeypatch) -> None:
+    from unsloth_zoo.cpu import runtime
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    fail.cache_clear = lambda: None
+    monkeypatch.setenv("UNSLOTH_CPU_BF16", "1")
+    monkeypatch.setattr(runtime, "cpu_bf16_supported", fail)
+    with pytest.raises(ZeroDivisionError):
+        unsloth.set_cpu_dtype("UNSLOTH_CPU_BF16", use_bfloat16=False)
+    assert os.environ["UNSLOTH_CPU_BF16"] == "1"
+
+
 def test_notebook_patch_is_in_installed_unsloth() -> None:
     unsloth.patch_vllm_for_notebooks()
 
@@ -176,6 +212,17 @@ def test_tool_loop_trainer_has_the_methods_of_the_loop() -> None:
 def test_tool_loop_trainer_without_its_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trl.GRPOTrainer", type("Changed", (), {}))
     with pytest.raises(EnvironmentProblem, match=r"Changed\._tool_call_loop is missing in trl"):
+        small_tool_loop_trainer()
+
+
+@pytest.mark.parametrize("name", ["logprobs", "images", "multimodal_fields"])
+def test_tool_loop_without_a_parameter_is_refused(name: str, monkeypatch) -> None:
+    kept = [parameter for parameter in trl.TRAINER_METHODS["_tool_call_loop"] if parameter != name]
+    namespace: dict[str, Callable] = {}
+    exec(f"def loop({', '.join(kept)}): ...", namespace)
+    changed = type("Changed", (GRPOTrainer,), {"_tool_call_loop": namespace["loop"]})
+    monkeypatch.setattr("trl.GRPOTrainer", changed)
+    with pytest.raises(EnvironmentProblem, match=f"_tool_call_loop no longer takes {name}"):
         small_tool_loop_trainer()
 
 
@@ -251,6 +298,14 @@ def test_drop_requests_frees_every_slot_of_runner_v2() -> None:
     engine._remove_request = lambda req_id: slots.pop(req_id)
     vllm.drop_requests(engine)
     assert slots == {}
+
+
+def test_drop_requests_refuses_runner_without_state() -> None:
+    engine = Engine()
+    engine.requests["7-own"] = object()
+    del engine.execute_model_state
+    with pytest.raises(EnvironmentProblem, match="execute_model_state is missing in vllm"):
+        vllm.drop_requests(engine)
 
 
 def test_drop_requests_refuses_runner_v2_without_removal() -> None:
