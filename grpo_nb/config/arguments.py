@@ -6,7 +6,7 @@ takes ten seconds, so the names are written down in `grpo_config_fields`. TRL it
 values in `extra`: the trainer is built before the run has a folder.
 
 The checks are not pydantic's. Its message for a number out of bounds has four lines and a link, and
-does not say what to write. It also checks one class, while a name may stand in two places here.
+does not say what to write. Nor can pydantic see that a name belongs in `extra` instead of a field.
 """
 
 import math

@@ -1,8 +1,7 @@
 """The rule for "can vLLM run here?": the settings, the GPU, and what is installed.
 
-This is the only place that decides it, before a model is loaded. `load_model` and `plan` ask it;
-`generation.choose_engine` asks it too, and is the only answer to "which engine samples from this
-model?", because a loaded model has a vLLM engine or has none.
+Before a model is loaded, `vllm_obstacle` decides. Once it is loaded, the model has a vLLM engine or
+has none, and `generation.choose_engine` decides.
 
 Three checks are cheap. The fourth imports vLLM in a process of its own, because a wrong CUDA kills
 a kernel. Further obstacles (the model, 4 bit, versions, a length) show when the model is loaded.
@@ -20,7 +19,7 @@ _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restar
 _AGAIN = (
     "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 )
-_WITHOUT = "fast_inference=False says that you want it so"
+_WITHOUT = "set fast_inference=False to silence this"
 _COMPUTE_CAPABILITY = (7, 0)  # least that vLLM takes
 
 

@@ -1,7 +1,7 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The training's trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the
-same numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
+The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same
+numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
 reason, and the caller takes TRL's path.
 """
 
@@ -155,7 +155,7 @@ class CpuEngine:
         entropies = torch.zeros(len(input_ids), length)
         rows = is_scored.nonzero()[:, 0]
         if not len(rows):
-            # Zero gradients, not missing ones: the optimizer's momentum moves on, as it does in TRL.
+            # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
             zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
             return log_probs + zero, entropies
         with self._folded.for_training(), autocast:

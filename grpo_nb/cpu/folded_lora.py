@@ -1,7 +1,7 @@
 """One matrix product per LoRA layer instead of three, on a CPU, with the same result and gradient.
 
-PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks a
-4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
+PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks
+a 4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
 weights, into memory kept from the last time) and computes with the copy. The gradients of A and B
 follow from the same numbers by the chain rule, so training can use it too. The trained tensors and
 the base weights are read, never written.
@@ -77,6 +77,7 @@ class FoldedLora:
             for decoding a copy of all linear layers in oneDNN's own order.
     """
 
+    # By id of the model. No id can belong to another model, because each value holds its model.
     _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:

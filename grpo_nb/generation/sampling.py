@@ -63,9 +63,12 @@ def generate(
         model: Model as it is, with its adapter on or off.
         tokenizer: Tokenizer of the model.
         prompts: Chat messages. The chat template and the generation prompt are applied here.
+            Ignored with `tools`, which build the prompts from `rows`.
         max_completion_length: Tokens of a completion, or of a whole episode with tool results.
-        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary.
-        sampling: With a temperature above 0, more parameters of `GenerationConfig`, as `top_p`.
+        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
+            unless `sampling` limits it.
+        sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
+            `top_p`.
         batch_size: Number of prompts at a time.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of completed prompts after each batch.
@@ -257,7 +260,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
 
 def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
     """Return the tokens up to the first end token, with it."""
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token in end_tokens:
-            return tokens[: place + 1]
+            return tokens[: index + 1]
     return tokens

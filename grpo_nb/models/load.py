@@ -83,8 +83,8 @@ def load_model(
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless the
     settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded too
     and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and one
-    warning gives the reason and what to do. That is so for a second model in the same kernel, too,
-    as long as the first one exists.
+    warning gives the reason and what to do. A second model in the same kernel gets no vLLM while
+    the first one exists.
 
     Args:
         settings: The model and how to load it.
@@ -93,8 +93,8 @@ def load_model(
             called with a line about it, or there is a warning.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
             `offload_embedding`. Arguments that the settings decide are refused. On a CPU models
-            read text only, with or without `text_only`. A model that is loaded again from its run
-            gets these three again; pass others yourself.
+            read text only, with or without `text_only`. Reloading from a run repeats only these
+            three.
         report: Called with one line per stage, to show progress.
 
     Returns:
@@ -112,7 +112,9 @@ def load_model(
     refuse_keywords(load_model, unknown)
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
-    for name in _SET_BY_SETTINGS.keys() & loader.keys():
+    refused = sorted(_SET_BY_SETTINGS.keys() & loader.keys())
+    if refused:
+        name = refused[0]
         raise ValueError(
             f"loader has {name!r}, which the kit sets: write "
             f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
