@@ -8,6 +8,7 @@ a kernel. Further obstacles (the model, 4 bit, versions, a length) show when the
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
@@ -34,6 +35,15 @@ class VllmObstacle:
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.fix})"
+
+
+def has_engine(model: Any) -> bool:
+    """Return whether a vLLM engine shares a loaded model's weights. Unsloth puts it on the model.
+
+    >>> has_engine(None)
+    False
+    """
+    return getattr(model, "vllm_engine", None) is not None
 
 
 def vllm_obstacle(

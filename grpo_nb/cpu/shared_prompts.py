@@ -304,7 +304,7 @@ def shared_prompt_logps(
             `batch_obstacle` returns None.
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
-        pad_id: Any token id. Masked positions are filled with it.
+        pad_id: Any token id. It fills prompts to one length, where the mask hides it.
         kept: As in `prompt_cache`.
 
     Returns:

@@ -1,6 +1,6 @@
 """Known errors of the GPU, its driver and vLLM: recognised by their text, each with a fix.
 
-`grpo_nb.config.planning` has the advice for a lack of memory. tests/data/gpu_errors.json lists
+`grpo_nb.config.memory_savers` has the advice for a lack of memory. tests/data/gpu_errors.json lists
 real messages, each with the thread in which somebody reported it.
 """
 

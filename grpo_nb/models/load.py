@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.dtype import compute_dtype
-from grpo_nb.config.memory import is_standby
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
-from grpo_nb.config.vllm_obstacle import VllmObstacle, vllm_obstacle
+from grpo_nb.config.vllm_obstacle import VllmObstacle, has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
@@ -29,7 +28,6 @@ from grpo_nb.models.import_unsloth import (
 from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import is_sleeping, put_to_sleep
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
@@ -53,21 +51,6 @@ class _Loaded(NamedTuple):
     model: Any
     tokenizer: Any
     obstacle: VllmObstacle | None
-
-
-def has_engine(model: Any) -> bool:
-    """Return whether a vLLM engine shares the model's weights. If so, it does all sampling."""
-    return getattr(model, "vllm_engine", None) is not None
-
-
-def rest_engine(model: Any) -> None:
-    """Put a model's vLLM engine to sleep, so that gradients can use its memory (in standby).
-
-    TRL's GRPO trainer does so by itself. The next sampling wakes the engine
-    (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
-    """
-    if has_engine(model) and is_standby() and not is_sleeping(model.vllm_engine):
-        put_to_sleep(model.vllm_engine)
 
 
 def load_model(
@@ -225,10 +208,10 @@ def loader_arguments(
         "model_name": source,
         "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
         "load_in_4bit": settings.load_in_4bit,
-        # Only one of them may be set (unsloth/models/loader.py, _precision_flags_conflict).
+        # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not (settings.load_in_4bit or is_8bit),
-        # It trades time for memory, which pays on a GPU. A CPU has memory, and would lose its
-        # key/value cache.
+        # Checkpointing trades time for memory, which a GPU is short of. A CPU has memory, and would
+        # lose its key/value cache.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":
@@ -278,7 +261,7 @@ def _load(
                 model, **lora_arguments(settings, gpu)
             ), tokenizer
     except Exception as error:
-        memory = memory_advice(error, settings, place="loading")
+        memory = memory_advice(error, settings, phase="loading")
         if memory is not None:
             raise EnvironmentProblem(
                 f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"

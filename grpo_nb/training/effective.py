@@ -83,6 +83,6 @@ def effective_settings(
         changed["num_train_epochs"] = Effect(settings.num_train_epochs, steps, reason)
     if settings.fast_inference and engine.why_not_vllm is not None:
         changed["fast_inference"] = Effect(True, False, engine.why_not_vllm)
-    if settings.shared_prompts and engine.why_not_cpu_engine is not None:
+    if settings.shared_prompts and not engine.can_share_prompts:
         changed["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
     return EffectiveSettings({**changed, **result.changed}, arguments)

@@ -172,7 +172,7 @@ def train(
 
 def _require_memory(prepared: Prepared) -> None:
     """Raise if the run does not fit this machine, on the path that the run will take."""
-    can_share_prompts = prepared.engine.why_not_cpu_engine is None
+    can_share_prompts = prepared.engine.can_share_prompts
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
     model, tokenizer = prepared.model, prepared.tokenizer
     plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
