@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_rollout_obstacle
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.match import record_of_model
+from grpo_nb.models.load_record import record_of_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -17,7 +17,7 @@ from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, with_adapter
-from grpo_nb.models.identity import require_trained_on, weights_here, with_template_of
+from grpo_nb.models.identity import require_trained_on, weights_here
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
     said_last,
@@ -25,8 +25,9 @@ from grpo_nb.models.import_unsloth import (
     tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
+from grpo_nb.models.load_record import SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
+from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
@@ -132,7 +133,7 @@ def load_model(
     tokenizer.clean_up_tokenization_spaces = False
     if folder is not None:
         load_adapter(model, folder)
-        with_template_of(folder, tokenizer)
+        set_template_from(folder, tokenizer)
     why_not_vllm = ""
     if has_engine(model):
         _prepare_engine(model, source)

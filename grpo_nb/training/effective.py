@@ -12,7 +12,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
-from grpo_nb.models.match import SHAPE, as_loaded
+from grpo_nb.models.load_record import SHAPE, as_loaded
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 

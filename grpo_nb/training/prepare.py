@@ -23,7 +23,7 @@ from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.spinning import yield_cores
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
-from grpo_nb.models.match import as_loaded, require_same_settings
+from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.async_rewards import event_loop
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.fitting import check_rows
