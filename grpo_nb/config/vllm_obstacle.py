@@ -21,7 +21,7 @@ _AGAIN = (
     "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 )
 _WITHOUT = "set fast_inference=False to silence this"
-_COMPUTE_CAPABILITY = (7, 0)  # least that vLLM takes
+_LEAST_CAPABILITY_FOR_VLLM = (7, 0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def vllm_obstacle(
         )
     if gpu is None:
         return VllmObstacle("vLLM needs a GPU", _WITHOUT)
-    if gpu.compute_capability < _COMPUTE_CAPABILITY:
+    if gpu.compute_capability < _LEAST_CAPABILITY_FOR_VLLM:
         return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has less", _WITHOUT)
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)

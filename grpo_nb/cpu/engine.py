@@ -41,7 +41,7 @@ class CpuEngine:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        # One copy of the weights for everybody who holds an engine of this model.
+        # All engines of one model share one copy of its weights.
         self._folded = FoldedLora.of(model)
         # Keys and values of the prefix that all prompts share, for the model without its adapter.
         self._reference_prefix: dict[tuple[int, ...], DynamicCache] = {}
@@ -53,7 +53,7 @@ class CpuEngine:
         Args:
             model: Causal language model, plain or wrapped by PEFT.
             longest_row: Tokens of prompt and completion together. Sliding-window layers are no
-                obstacle as long as every row fits into the window; if None, they are.
+                obstacle if every row fits into the window. Without this number they are one.
         """
         return shared_prompts.shared_prompt_obstacle(model, longest_row)
 

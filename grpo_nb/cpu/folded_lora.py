@@ -69,8 +69,8 @@ class _FoldedLinear(torch.autograd.Function):
 class FoldedLora:
     """Folded copies of a model's adapted weights, in memory that is kept between uses.
 
-    The copies are made anew at each use: it cannot be told with certainty from the tensors whether
-    an optimizer step or a loaded adapter changed them, and folding is cheap.
+    The copies are computed again at each use, because the tensors do not show reliably if an
+    optimizer step or a loaded adapter changed them. Folding is cheap.
 
     Args:
         model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and
@@ -87,7 +87,7 @@ class FoldedLora:
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
-        """Return the copies that somebody already holds for this model, or new ones."""
+        """Return the copies that another engine of this model holds, or new ones."""
         return cls._living.setdefault(id(model), cls(model))
 
     def release(self) -> None:

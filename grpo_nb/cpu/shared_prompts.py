@@ -51,8 +51,8 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
-        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle as
-            long as everything fits into the window; if None, they are.
+        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
+            every row fits into the window. Without this number they are one.
     """
     config = model.config.get_text_config()
     name = config.model_type

@@ -55,7 +55,7 @@ def choose_engine(
     *,
     longest_row: int | None = None,
 ) -> EngineChoice:
-    """Return the engine that will sample from a model as it is, and why it is not a faster one.
+    """Return the engine that will sample from a model as it is. `generate` asks nothing else.
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.

@@ -61,7 +61,7 @@ _SILENCE = _Silence()
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Keep printed output and vLLM's log out of the notebook; `said_last` returns it afterwards."""
+    """Keep printed output and vLLM's log out of the notebook; `said_last` returns its end."""
     _SILENCE.kept = ""
     try:
         with contextlib.redirect_stdout(_SILENCE):
