@@ -164,9 +164,9 @@ def rewards() -> list[Any]:
 def loaded(request: Request, settings: gn.Settings) -> Any:
     """Load a model, yield what generates for it and how it is packed, and return it with what the phases do with it."""
     from grpo_nb.config.dtype import compute_dtype
+    from grpo_nb.config.vllm_obstacle import has_engine
     from grpo_nb.generation.choice import choose_engine
     from grpo_nb.generation.vllm import model_runner_name
-    from grpo_nb.models.load import has_engine
 
     begun, gpu = time.perf_counter(), gn.machine.find_gpu()
     model, tokenizer = gn.load_model(settings)

@@ -6,7 +6,7 @@ takes ten seconds, so the names are written down in `grpo_config_fields`. TRL it
 values in `extra`: the trainer is built before the run has a folder.
 
 The checks are not pydantic's. Its message for a number out of bounds has four lines and a link, and
-does not say what to write. It also checks one class, while a name may stand in two places here.
+does not say what to write. Nor can pydantic see that a name belongs in `extra` instead of a field.
 """
 
 import math
@@ -280,45 +280,77 @@ def correct_names(values: Mapping[str, Any], fields: Collection[str]) -> Correct
     extra = extra if isinstance(extra, Mapping) else {}
     service = values.get("report_to") or extra.get("report_to")
     has_service = service not in (None, "none", [])
-    written = [("", name, value) for name, value in values.items() if name not in fields]
-    written += [("extra's ", name, value) for name, value in extra.items()]
-
-    problems: list[str] = []
-    labels_by_reason: dict[str, list[str]] = {}
-    replacement: dict[str, Any] = {}
-    corrected_extra: dict[str, Any] = {}
-    for place, name, value in written:
-        refusal = _refusal_of(name, has_service=has_service)
-        if name in fields:
-            reason = "it is a setting, and extra takes other arguments only"
-            replacement[name] = value
-        elif refusal is not None:
-            reason = refusal.reason
-            if refusal.setting:
-                replacement[refusal.setting] = value
-        elif name in _EXTRA_NAMES:
-            # A name may be in both places; the setting takes precedence, as below.
-            corrected_extra.setdefault(name, value)
-            if place:
-                continue
-            reason = "an argument of TRL without a setting here, so extra takes it"
-        else:
-            kind = "name in extra" if place else "setting"
-            known = {*_EXTRA_NAMES, *fields} if place else fields
-            problems.append(f"unknown {kind} {name!r}{did_you_mean(name, known)}")
-            continue
-        label = f"{place}{name!r}"
-        # A value helps to find the line. A token for the Hub must not be shown.
-        if isinstance(value, str | int | float) and refusal is not _NO_PUBLISHING:
-            label += f" ({value!r:.40})"
-        labels_by_reason.setdefault(reason, []).append(label)
-    for reason, labels in labels_by_reason.items():
-        problems.append(f"{', '.join(labels)}: {reason}.")
+    written = [
+        _Written(name, value, is_in_extra=False)
+        for name, value in values.items()
+        if name not in fields
+    ]
+    written += [_Written(name, value, is_in_extra=True) for name, value in extra.items()]
+    problems = _problems(written, fields, has_service=has_service)
+    replacement, corrected_extra = _sorted_by_place(written, fields, has_service=has_service)
     # Settings that were written as such take precedence over corrected ones.
     replacement = {name: value for name, value in replacement.items() if name not in values}
     if corrected_extra and corrected_extra != extra:
         replacement["extra"] = corrected_extra
     return Correction(problems, replacement)
+
+
+class _Written(NamedTuple):
+    """A name that is not a setting, or that is written in `extra`."""
+
+    name: str
+    value: Any
+    is_in_extra: bool
+
+    @property
+    def label(self) -> str:
+        """The name and its place, with the value, which helps to find the line."""
+        label = f"extra's {self.name!r}" if self.is_in_extra else repr(self.name)
+        # A token for the Hub must not be shown.
+        is_shown = isinstance(self.value, str | int | float) and not is_publishing(self.name)
+        return f"{label} ({self.value!r:.40})" if is_shown else label
+
+
+def _problems(written: list[_Written], fields: Collection[str], *, has_service: bool) -> list[str]:
+    """Return one sentence for each unknown name, and one for all names with the same reason."""
+    unknown = []
+    labels_by_reason: dict[str, list[str]] = {}
+    for item in written:
+        refusal = _refusal_of(item.name, has_service=has_service)
+        if item.name in fields:
+            reason = "it is a setting, and extra takes other arguments only"
+        elif refusal is not None:
+            reason = refusal.reason
+        elif item.name not in _EXTRA_NAMES:
+            kind = "name in extra" if item.is_in_extra else "setting"
+            known = {*_EXTRA_NAMES, *fields} if item.is_in_extra else fields
+            unknown.append(f"unknown {kind} {item.name!r}{did_you_mean(item.name, known)}")
+            continue
+        elif item.is_in_extra:
+            continue
+        else:
+            reason = "an argument of TRL without a setting here, so extra takes it"
+        labels_by_reason.setdefault(reason, []).append(item.label)
+    explained = [f"{', '.join(labels)}: {reason}." for reason, labels in labels_by_reason.items()]
+    return unknown + explained
+
+
+def _sorted_by_place(
+    written: list[_Written], fields: Collection[str], *, has_service: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values that belong to a setting, and those that belong in `extra`."""
+    settings: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for item in written:
+        refusal = _refusal_of(item.name, has_service=has_service)
+        if item.name in fields:
+            settings[item.name] = item.value
+        elif refusal is not None and refusal.setting:
+            settings[refusal.setting] = item.value
+        elif refusal is None and item.name in _EXTRA_NAMES:
+            # A name may be in both places. What was written as a setting takes precedence.
+            extra.setdefault(item.name, item.value)
+    return settings, extra
 
 
 def as_keywords(values: Mapping[str, Any]) -> str:

@@ -13,10 +13,9 @@ from typing import Any
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
 
+#: Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0 float32.
 CPU_BF16_ENV = "UNSLOTH_CPU_BF16"
-"""Unsloth's variable (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 is bfloat16, 0
-float32."""
-_BFLOAT16_FROM = (8, 0)  # compute capability
+_LEAST_CAPABILITY_FOR_BFLOAT16 = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def compute_dtype(settings: Settings, gpu: Gpu | None) -> ComputeDtype:
         return cpu_dtype(settings.dtype)
     if settings.dtype != "auto":
         return ComputeDtype(settings.dtype, "As set.")
-    name = "bfloat16" if gpu.compute_capability >= _BFLOAT16_FROM else "float16"
+    name = "bfloat16" if gpu.compute_capability >= _LEAST_CAPABILITY_FOR_BFLOAT16 else "float16"
     return ComputeDtype(
         name, "A GPU computes in bfloat16 from compute capability 8.0 on, else in float16."
     )

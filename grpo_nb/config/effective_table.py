@@ -36,11 +36,11 @@ _SAME_NAME = (
 )
 # Bookkeeping of a run, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
-# Settings of another name show these: `dtype` and `fast_inference`.
+# Shown as `dtype` and `fast_inference`.
 _SHOWN_ELSEWHERE = {"bf16", "fp16", "use_vllm"}
 _WHY = {
-    "adam_beta2": "The kit's: a run of tens of steps forgets the first gradients sooner than "
-    "transformers' 0.999 lets it.",
+    "adam_beta2": "The kit's: 0.99 forgets early gradients sooner than transformers' 0.999, which "
+    "suits short runs.",
     "gradient_checkpointing": "The kit's: it trades time for memory, which is worth it on a GPU "
     "and rarely on a CPU.",
     "optim": "The optimizer that was asked for has no code for a CPU, or is slower over a LoRA's "

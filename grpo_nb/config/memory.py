@@ -18,24 +18,29 @@ from grpo_nb.config.settings import ALL_LINEAR, Settings
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.machine.gpu import Gpu
 
+#: Unsloth's variable, read at its import: vLLM gives its memory back while gradients are computed.
 STANDBY = "UNSLOTH_VLLM_STANDBY"
-"""Unsloth's variable, read at its import: vLLM gives its memory back while gradients are
-computed."""
+#: Value that the kit sets before it imports unsloth, unless the user has set another.
 STANDBY_OF_KIT = "1"
-"""Value that the kit sets before it imports unsloth, unless the user has set another."""
 
-# Python with torch, unsloth, transformers, trl, a tokenizer and a task, measured with the pins.
+#: Python with torch, unsloth, transformers, trl, a tokenizer and a task, measured with the pins.
 CPU_BASE = 0.72e9
 _BYTES_IN_4_BIT = (4 + 0.127) / 8
 # CUDA context and fragmentation: a margin, not a measurement.
 _GPU_RESERVE = 1.07e9
 # Elements of one block of logits (unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs).
 _LOGIT_CHUNK = 16 * 1024 * 1024
+_COPIES_OF_LOGIT_CHUNK = 4
+_BYTES_OF_FLOAT32 = 4
+# Unsloth's estimate for a GPU (unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks): bytes of
+# each hidden number and each logit with its copies, and the fewest chunks that it splits logits in.
+_UNSLOTH_BYTES_PER_NUMBER = 16
+_UNSLOTH_LEAST_CHUNKS = 4
 
+#: Sizes of the models of the presets, so that a plan for them needs no download.
 PUBLISHED: Mapping[str, Mapping] = json.loads(
     Path(__file__).with_name("published.json").read_text("utf-8")
 )
-"""Sizes of the models of the presets, so that a plan for them needs no download."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +119,12 @@ def peak_gb(parts: Iterable[Part]) -> float:
 
 
 def memory_parts(
-    settings: Settings, sizes: Sizes, gpu: Gpu | None, size: int, prompt: int
+    settings: Settings,
+    sizes: Sizes,
+    gpu: Gpu | None,
+    *,
+    bytes_per_number: int,
+    prompt_tokens: int,
 ) -> Iterator[Part]:
     """Estimate each part, with every completion at its longest.
 
@@ -122,71 +132,79 @@ def memory_parts(
         settings: Settings of the run; with `fast_inference`, vLLM generates.
         sizes: Sizes of the model.
         gpu: GPU that trains, or None for a CPU.
-        size: Bytes of a number that is not quantized: 2, or 4 for float32.
-        prompt: Tokens of the longest prompt.
+        bytes_per_number: For numbers that are not quantized: 2, or 4 for float32.
+        prompt_tokens: Tokens of the longest prompt.
     """
-    bits = 4 if settings.load_in_4bit else 8 * size
+    bits = 4 if settings.load_in_4bit else 8 * bytes_per_number
     weights = f"{sizes.parameters / 1e6:,.0f} million in {bits} bit"
-    yield _part("weights", _weights(settings, sizes, size), weights)
+    yield _part("weights", _weights(settings, sizes, bytes_per_number), weights)
     lora = sizes.lora_parameters(settings.lora_rank, settings.lora_target_modules)
     rank = f"rank {settings.lora_rank}: {lora / 1e6:,.1f} million in float32"
-    yield _part("LoRA", lora * 4, rank)
-    yield _part("gradients", lora * 4, "one for each LoRA weight", "training")
+    yield _part("LoRA", lora * _BYTES_OF_FLOAT32, rank)
+    yield _part("gradients", lora * _BYTES_OF_FLOAT32, "one for each LoRA weight", "training")
     if gpu is not None and "8bit" in settings.optim:
         yield _part("optimizer", lora * 2, "two states, of 1 byte each")
     else:
-        yield _part("optimizer", lora * 8, "two states in float32")
+        yield _part("optimizer", lora * 2 * _BYTES_OF_FLOAT32, "two states in float32")
     if gpu is None:
-        yield from _on_cpu(settings, sizes, size, prompt)
+        yield from _on_cpu(settings, sizes, bytes_per_number, prompt_tokens)
     else:
-        yield from _on_gpu(settings, sizes, gpu, size, prompt)
+        yield from _on_gpu(settings, sizes, gpu, bytes_per_number, prompt_tokens)
 
 
-def _on_cpu(settings: Settings, sizes: Sizes, size: int, prompt: int) -> Iterator[Part]:
+def _on_cpu(
+    settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int
+) -> Iterator[Part]:
     micro = settings.per_device_train_batch_size
     length = settings.max_completion_length
     yield _part("Python and libraries", CPU_BASE, "measured with the pinned versions")
-    yield _cache(settings, sizes, size, prompt)
+    yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
     prompts = math.ceil(micro / settings.num_generations) if settings.shared_prompts else micro
-    computed = micro * length + prompts * prompt
-    attended = micro * (prompt + length)
-    kept = sizes.layers * _activations(sizes, computed, attended, size)
+    computed = micro * length + prompts * prompt_tokens
+    attended = micro * (prompt_tokens + length)
+    activations = sizes.layers * _activations(sizes, computed, attended, bytes_per_number)
     tokens = f"{computed:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
-    yield _part("activations", kept, tokens, "training")
-    chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK) * 4 * 4
+    yield _part("activations", activations, tokens, "training")
+    chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
     block = f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million"
-    yield _part("logits", chunk, block, "training")
-    if size == 4 and (settings.shared_prompts or settings.holdout_every):
+    copies = chunk * _COPIES_OF_LOGIT_CHUNK * _BYTES_OF_FLOAT32
+    yield _part("logits", copies, block, "training")
+    if bytes_per_number == _BYTES_OF_FLOAT32 and (
+        settings.shared_prompts or settings.holdout_every
+    ):
         # grpo_nb.cpu keeps one more copy of the adapted weights for sampling. Held-out answers are
         # sampled with it even without shared prompts, and the copy is freed afterwards.
         phase = "always" if settings.shared_prompts else "generation"
         folded = "the adapter added to a copy of the linear layers"
-        yield _part("folded weights", sizes.linear * 4, folded, phase)
-        packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * 4
+        yield _part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
+        packed = (sizes.linear + sizes.vocabulary * sizes.hidden) * _BYTES_OF_FLOAT32
         order = "linear and output layers in the order that decoding reads"
         yield _part("packed weights", packed, order, phase)
 
 
-def _on_gpu(settings: Settings, sizes: Sizes, gpu: Gpu, size: int, prompt: int) -> Iterator[Part]:
+def _on_gpu(
+    settings: Settings, sizes: Sizes, gpu: Gpu, bytes_per_number: int, prompt_tokens: int
+) -> Iterator[Part]:
     micro = settings.per_device_train_batch_size
-    length = prompt + settings.max_completion_length
+    length = prompt_tokens + settings.max_completion_length
     yield _part("CUDA and fragmentation", _GPU_RESERVE, "a margin, not a measurement")
     # Unsloth's checkpointing moves the inputs of the layers to the computer's memory and recomputes
     # one layer at a time.
     tokens = micro * length
-    layer = _activations(sizes, tokens, tokens, size) + 2 * tokens * sizes.hidden * size
+    layer = _activations(sizes, tokens, tokens, bytes_per_number)
+    layer += 2 * tokens * sizes.hidden * bytes_per_number  # its input and its output
     recomputed = f"{tokens:,} tokens in one layer at a time (checkpointing)"
     yield _part("activations", layer, recomputed, "training")
-    # unsloth_zoo/rl_replacements.py, autotune_batch_and_chunks: its smallest block, one row, 4
-    # chunks.
-    logits = length * (sizes.vocabulary * 16 / (4 * micro) + sizes.hidden * 16)
+    # The smallest block is one row. Unsloth's formula divides its logits by the number of rows too.
+    logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
+    logits = length * (logits_at_once + sizes.hidden) * _UNSLOTH_BYTES_PER_NUMBER
     smallest = "the smallest block; Unsloth takes more where memory is free"
     yield _part("logits", logits, smallest, "training")
     if not settings.fast_inference:
-        yield _cache(settings, sizes, size, prompt)
+        yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
         return
     share = settings.gpu_memory_utilization * gpu.memory_gib * 2**30
-    beside_weights = max(share - _weights(settings, sizes, size), 0)
+    beside_weights = max(share - _weights(settings, sizes, bytes_per_number), 0)
     how = "its share of the card without the weights, which training uses too"
     if is_standby():
         standby = f"{how}; given back in training (standby)"
@@ -195,12 +213,14 @@ def _on_gpu(settings: Settings, sizes: Sizes, gpu: Gpu, size: int, prompt: int) 
         yield _part("vLLM", beside_weights, how)
 
 
-def _weights(settings: Settings, sizes: Sizes, size: int) -> float:
-    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else size
-    return sizes.linear * bytes_of_linear + (sizes.parameters - sizes.linear) * size
+def _weights(settings: Settings, sizes: Sizes, bytes_per_number: int) -> float:
+    """Return the bytes of all weights; 4-bit loading packs only the linear layers."""
+    bytes_of_linear = _BYTES_IN_4_BIT if settings.load_in_4bit else bytes_per_number
+    others = sizes.parameters - sizes.linear
+    return sizes.linear * bytes_of_linear + others * bytes_per_number
 
 
-def _activations(sizes: Sizes, computed: int, attended: int, size: int) -> float:
+def _activations(sizes: Sizes, computed: int, attended: int, bytes_per_number: int) -> float:
     """Return the bytes that one layer keeps for the backward pass, without a matrix of scores.
 
     For each computed token, 12 hidden widths (two norms, inputs and outputs of attention,
@@ -210,15 +230,18 @@ def _activations(sizes: Sizes, computed: int, attended: int, size: int) -> float
     """
     per_computed = 12 * sizes.hidden + 4 * sizes.inner
     per_attended = 2 * (sizes.key_value + sizes.query)
-    return size * (computed * per_computed + attended * per_attended)
+    return bytes_per_number * (computed * per_computed + attended * per_attended)
 
 
-def _cache(settings: Settings, sizes: Sizes, size: int, prompt: int) -> Part:
+def _cache(settings: Settings, sizes: Sizes, bytes_per_number: int, prompt_tokens: int) -> Part:
+    """Return the keys and values of all rows of one generation."""
     rows = settings.generation_batch_size
     length = settings.max_completion_length
-    cache = rows * (prompt + length) * 2 * sizes.key_value * sizes.layers * size
-    return _part("KV cache", cache, f"{rows} rows of {prompt} + {length} tokens", "generation")
+    numbers_per_token = 2 * sizes.key_value * sizes.layers
+    cache = rows * (prompt_tokens + length) * numbers_per_token * bytes_per_number
+    how = f"{rows} rows of {prompt_tokens} + {length} tokens"
+    return _part("KV cache", cache, how, "generation")
 
 
-def _part(name: str, size: float, how: str, phase: str = "always") -> Part:
-    return Part(name, size / 1e9, how, phase)
+def _part(name: str, byte_count: float, how: str, phase: str = "always") -> Part:
+    return Part(name, byte_count / 1e9, how, phase)

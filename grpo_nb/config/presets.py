@@ -1,6 +1,6 @@
 """Presets of settings for kinds of machines, and the GPUs that they are for.
 
-A plan for a machine that is not here takes the GPU of its preset.
+`plan(machine="t4")` assumes the GPU listed here.
 """
 
 from collections.abc import Mapping

@@ -22,8 +22,8 @@ from grpo_nb.core.words import did_you_mean
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
+#: PEFT's word for every linear layer except the output layer (peft/tuners/tuners_utils.py).
 ALL_LINEAR = ("all-linear",)
-"""PEFT's word for every linear layer except the output layer (peft/tuners/tuners_utils.py)."""
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Names of settings in files that an earlier version wrote, and their names now.
 _OLD_NAMES = {"keep": "keep_adapter"}
@@ -168,7 +168,11 @@ class Settings(Shown):
             self._check_warmup()
 
     def _check_warmup(self) -> None:
-        """Refuse a warm-up that the run would never finish."""
+        """Refuse a warm-up longer than the run, except the default one.
+
+        With the default of four warm-up steps, a trial of two steps equals the start of a longer
+        run.
+        """
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = "
@@ -229,7 +233,7 @@ class Settings(Shown):
         Raises:
             ValueError: A name is unknown, with the nearest right one, or a value cannot work.
         """
-        changes = _without_minus_one_step(changes)
+        changes = _one_run_length(changes)
         arguments.check_names(changes, _DEFAULTS)
         if "max_steps" in changes:
             changes = {"num_train_epochs": None, **changes}
@@ -273,13 +277,12 @@ class Settings(Shown):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings of `to_dict`, checked as if they were written in a cell."""
+        """Return the settings of `to_dict`, checked; steps and epochs may both be given."""
         values = with_current_names(values)
         arguments.check_names(values, _DEFAULTS)
         settings = object.__new__(cls)
-        # A run records both the epochs and the steps computed from them, so the check that only one
-        # of them is given is left out.
-        _init_unchecked(settings, **values)
+        # A run records both the epochs and the steps computed from them.
+        _dataclass_init(settings, **values)
         return settings
 
     def save(self, path: str | Path) -> Path:
@@ -296,7 +299,7 @@ class Settings(Shown):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read the file that `save` wrote, checked as if the settings were written in a cell.
+        """Return the settings in the file that `save` wrote, checked as by `from_dict`.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -316,21 +319,21 @@ class Settings(Shown):
 
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
-_init_unchecked = Settings.__init__
+_dataclass_init = Settings.__init__
 
 
 # `wraps` keeps the signature, which editors and `help` show.
-@functools.wraps(_init_unchecked)
+@functools.wraps(_dataclass_init)
 def _init_with_known_names(self: Settings, *unnamed: Any, **values: Any) -> None:
-    """Check the names before the method of `dataclass`, which cannot suggest the right ones."""
+    """Check the names before `_dataclass_init`, which cannot suggest the right ones."""
     if unnamed:
         raise TypeError(
             f"Settings takes names and values, not {unnamed[0]!r:.60}: gn.Settings(max_steps=100), "
             "or gn.Settings.from_dict(values) for a dict."
         )
-    values = _without_minus_one_step(values)
+    values = _one_run_length(values)
     arguments.check_names(values, _DEFAULTS)
-    _init_unchecked(self, **values)
+    _dataclass_init(self, **values)
 
 
 Settings.__init__ = _init_with_known_names
@@ -340,20 +343,23 @@ def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored settings under the names that they have now.
 
     Both readers of stored settings call it: `Settings.from_dict`, and `read_run_info` for
-        `run.json`.
+    `run.json`.
 
     >>> with_current_names({"keep": "best"})
     {'keep_adapter': 'best'}
     """
-    current = {}
-    for name, value in values.items():
-        new_name = _OLD_NAMES.get(name, name)
-        current[name if new_name in values else new_name] = value
+    current = dict(values)
+    for old_name, new_name in _OLD_NAMES.items():
+        # If both names are given, the old one is kept, so that the check of names refuses it.
+        if old_name in values and new_name not in values:
+            current[new_name] = current.pop(old_name)
     return current
 
 
-def _without_minus_one_step(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without `max_steps=-1`, which TRL writes where epochs give the length.
+def _one_run_length(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with one length of the run: in steps, or in epochs.
+
+    `max_steps=-1`, which TRL writes if the epochs give the length, is dropped.
 
     Raises:
         ValueError: Both `max_steps` and `num_train_epochs` give the length of the run.

@@ -1,14 +1,14 @@
 """The rule for "can vLLM run here?": the settings, the GPU, and what is installed.
 
-This is the only place that decides it, before a model is loaded. `load_model` and `plan` ask it;
-`generation.choose_engine` asks it too, and is the only answer to "which engine samples from this
-model?", because a loaded model has a vLLM engine or has none.
+Before a model is loaded, `vllm_obstacle` decides. Once it is loaded, the model has a vLLM engine or
+has none, and `generation.choose_engine` decides.
 
 Three checks are cheap. The fourth imports vLLM in a process of its own, because a wrong CUDA kills
 a kernel. Further obstacles (the model, 4 bit, versions, a length) show when the model is loaded.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.machine.gpu import Gpu
@@ -20,8 +20,8 @@ _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restar
 _AGAIN = (
     "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 )
-_WITHOUT = "fast_inference=False says that you want it so"
-_COMPUTE_CAPABILITY = (7, 0)  # least that vLLM takes
+_WITHOUT = "set fast_inference=False to silence this"
+_LEAST_CAPABILITY_FOR_VLLM = (7, 0)
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,15 @@ class VllmObstacle:
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.fix})"
+
+
+def has_engine(model: Any) -> bool:
+    """Return whether a vLLM engine shares a loaded model's weights. Unsloth puts it on the model.
+
+    >>> has_engine(None)
+    False
+    """
+    return getattr(model, "vllm_engine", None) is not None
 
 
 def vllm_obstacle(
@@ -56,7 +65,7 @@ def vllm_obstacle(
         )
     if gpu is None:
         return VllmObstacle("vLLM needs a GPU", _WITHOUT)
-    if gpu.compute_capability < _COMPUTE_CAPABILITY:
+    if gpu.compute_capability < _LEAST_CAPABILITY_FOR_VLLM:
         return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has less", _WITHOUT)
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)

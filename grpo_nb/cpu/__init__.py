@@ -1,6 +1,7 @@
 """A GRPO step on a CPU at about a quarter of its cost, with the same numbers.
 
-`grpo_nb.cpu.engine.CpuEngine` is the only public name. It samples completions and computes their log-probabilities with
-every distinct prompt computed once, the LoRA folded into the weights, attention without copies of
-the key/value heads, and the output layer in tiles. Its parts are private to this subpackage.
+`grpo_nb.cpu.engine` has the two names for other subpackages. `CpuEngine` samples completions and
+computes their log-probabilities. It computes every distinct prompt once, with the LoRA folded into
+the weights, attention without copies of the key/value heads, and the output layer in tiles.
+`regroup_by_prompt` sorts the rows of a training step for it. The other files are private.
 """

@@ -70,7 +70,7 @@ def _attention_without_copies(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as transformers' `sdpa` does; calls that are not covered go to `original`."""
+    """Compute attention as transformers' `sdpa` does; pass calls not covered to `original`."""
     is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
     has_bias = kwargs.get("position_bias") is not None
     if query.device.type != "cpu" or not is_grouped or attention_mask is None or has_bias:
@@ -87,7 +87,7 @@ def _attention_without_copies(
     return out.transpose(1, 2).contiguous(), None
 
 
+#: Within this block, models with transformers' `sdpa` attention do not copy key/value heads.
 grouped_attention = Swap(
     attention_functions(), "sdpa", lambda original: partial(_attention_without_copies, original)
 )
-"""Within this block, models with transformers' `sdpa` attention do not copy key/value heads."""

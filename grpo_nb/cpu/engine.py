@@ -1,7 +1,7 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
-The training's trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the
-same numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
+The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same
+numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
 reason, and the caller takes TRL's path.
 """
 
@@ -41,7 +41,7 @@ class CpuEngine:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        # One copy of the weights for everybody who holds an engine of this model.
+        # All engines of one model share one copy of its weights.
         self._folded = FoldedLora.of(model)
         # Keys and values of the prefix that all prompts share, for the model without its adapter.
         self._reference_prefix: dict[tuple[int, ...], DynamicCache] = {}
@@ -53,7 +53,7 @@ class CpuEngine:
         Args:
             model: Causal language model, plain or wrapped by PEFT.
             longest_row: Tokens of prompt and completion together. Sliding-window layers are no
-                obstacle as long as every row fits into the window; if None, they are.
+                obstacle if every row fits into the window. Without this number they are one.
         """
         return shared_prompts.shared_prompt_obstacle(model, longest_row)
 
@@ -155,7 +155,7 @@ class CpuEngine:
         entropies = torch.zeros(len(input_ids), length)
         rows = is_scored.nonzero()[:, 0]
         if not len(rows):
-            # Zero gradients, not missing ones: the optimizer's momentum moves on, as it does in TRL.
+            # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
             zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
             return log_probs + zero, entropies
         with self._folded.for_training(), autocast:

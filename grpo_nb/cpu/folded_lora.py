@@ -1,7 +1,7 @@
 """One matrix product per LoRA layer instead of three, on a CPU, with the same result and gradient.
 
-PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks a
-4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
+PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks
+a 4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
 weights, into memory kept from the last time) and computes with the copy. The gradients of A and B
 follow from the same numbers by the chain rule, so training can use it too. The trained tensors and
 the base weights are read, never written.
@@ -69,14 +69,15 @@ class _FoldedLinear(torch.autograd.Function):
 class FoldedLora:
     """Folded copies of a model's adapted weights, in memory that is kept between uses.
 
-    The copies are made anew at each use: it cannot be told with certainty from the tensors whether
-    an optimizer step or a loaded adapter changed them, and folding is cheap.
+    The copies are computed again at each use, because the tensors do not show reliably if an
+    optimizer step or a loaded adapter changed them. Folding is cheap.
 
     Args:
         model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and
             for decoding a copy of all linear layers in oneDNN's own order.
     """
 
+    # By id of the model. No id can belong to another model, because each value holds its model.
     _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -86,7 +87,7 @@ class FoldedLora:
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
-        """Return the copies that somebody already holds for this model, or new ones."""
+        """Return the copies that another engine of this model holds, or new ones."""
         return cls._living.setdefault(id(model), cls(model))
 
     def release(self) -> None:

@@ -1,10 +1,10 @@
 """Log-probabilities and entropies of the output layer on a CPU, in tiles that stay in the cache.
 
-TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function that Unsloth replaces. On a
-CPU that function makes a dozen passes over all logits, each into fresh memory, which cost more than
-the matrix product (docs/evidence/cpu_step.md). Here the vocabulary is processed in tiles, with a
-running sum as in FlashAttention's softmax (arXiv:1805.02867), and the gradient of a frozen head is
-computed in the same sweep.
+TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function that Unsloth replaces. On
+a CPU that function makes a dozen passes over all logits, each into fresh memory, which cost more
+than the matrix product (docs/evidence/cpu_step.md). Here the vocabulary is processed in tiles, with
+a running sum as in FlashAttention's softmax (arXiv:1805.02867). The same sweep computes the
+gradient of the hidden states, for a head that is frozen.
 
 Unsloth's function computes what is not covered: heads that are trained, 16-bit heads, heads with a
 bias, and logits that are soft-capped or scaled.
@@ -58,9 +58,9 @@ class _Head:
 class _TiledLogProbs(torch.autograd.Function):
     """`log_softmax(hidden @ weight.T / temperature)` at the targets, and its entropy.
 
-    Shapes: hidden (N, H), weight (V, H), targets (N). Both results are (N), in nats. The gradient of
-    the log-probabilities is computed with them. The gradient of the entropies, which only an entropy
-    bonus needs, is computed when it is asked for.
+    Shapes: hidden (N, H), weight (V, H), targets (N). Both results are (N), in nats. The gradient
+    of the log-probabilities is computed with them. The gradient of the entropies, which only an
+    entropy bonus needs, is computed in the backward pass.
     """
 
     @staticmethod
@@ -134,5 +134,5 @@ class _TiledLogProbs(torch.autograd.Function):
         return total, None, None, None
 
 
+#: Within this block, TRL's fused output layers compute in tiles, where this module covers them.
 tiled_head = Swap(fused_head_namespace(), "_ChunkedLogProbFunction", _Head)
-"""Within this block, TRL's fused output layers compute in tiles, where this module covers them."""

@@ -30,8 +30,8 @@ from grpo_nb.cpu.shared_prompts import distinct, left_padded, prompt_cache
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Rows leave the batch once at most this share of it is still running: each time, the key/value
-#: cache of the others is copied.
+#: Finished rows are removed when at most this share of the batch still runs, because each removal
+#: copies the key/value cache of the running rows.
 SHARE_STILL_RUNNING = 0.875
 
 

@@ -1,15 +1,16 @@
 """Compute once what all completions of a group share: exact and differentiable.
 
-A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the loss.
-With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are copies.
-Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest of each
-distinct prompt once. The completions run in one pass after its key/value cache, several in one row,
-so that little is padding. The arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in
-arXiv:2107.02027). Only its order differs, so results agree up to rounding.
+A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the
+loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
+copies. Here the prefix that all prompts share (system prompt, example turn) runs once, and the rest
+of each distinct prompt once. Then all completions run in one pass after the key/value caches of
+their prompts. Several completions are packed into one row, so that little is padding. The
+arithmetic is the same (Prefix Grouper, arXiv:2506.05433; packing as in arXiv:2107.02027). Only its
+order differs, so results agree up to rounding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention),
-learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then takes
-TRL's own path.
+learned position tables, images. `shared_prompt_obstacle` gives the reason, and the caller then
+takes TRL's own path.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 #: The prefix that all prompts share, and its keys and values.
 KeptPrefix = dict[tuple[int, ...], DynamicCache]
 
-#: In a lane of this many tokens attention costs about as much as everything else, so lanes are not
-#: made longer without need.
+#: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
+#: tokens, attention costs about as much as everything else, so lanes are not longer than needed.
 ATTENTION_TOKENS = 2000
 #: Up to this many tokens, all prompts run in one row after their shared prefix, none of them seeing
 #: another.
@@ -50,8 +51,8 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
 
     Args:
         model: Causal language model, plain or wrapped by PEFT.
-        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle as
-            long as everything fits into the window; if None, they are.
+        longest: Tokens of prompt and completion together. Sliding-window layers are no obstacle if
+            every row fits into the window. Without this number they are one.
     """
     config = model.config.get_text_config()
     name = config.model_type
@@ -133,13 +134,13 @@ def prompt_cache(
     Returns:
         The cache, with P rows, and its mask (P, L).
     """
-    heads = [tuple(prompt[:-1]) for prompt in prompts]
-    prefix = _shared_prefix(heads)
-    if len(heads) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
+    all_but_last = [tuple(prompt[:-1]) for prompt in prompts]
+    prefix = _shared_prefix(all_but_last)
+    if len(prompts) == 1 or len(prefix) < MIN_PREFIX_TOKENS:
         prefix = ()
     common = len(prefix)
-    ids, tail_mask = left_padded([head[common:] for head in heads], pad_id)
-    mask = torch.cat([torch.ones(len(heads), common, dtype=torch.long), tail_mask], 1)
+    ids, tail_mask = left_padded([tokens[common:] for tokens in all_but_last], pad_id)
+    mask = torch.cat([torch.ones(len(prompts), common, dtype=torch.long), tail_mask], 1)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     is_tail = tail_mask.bool()
     tail_ids = ids[is_tail]
@@ -160,7 +161,7 @@ def prompt_cache(
         )
         tail_places = torch.zeros_like(ids)
         tail_places[is_tail] = common + torch.arange(len(tail_ids))
-        prefix_places = torch.arange(common).expand(len(heads), -1)
+        prefix_places = torch.arange(common).expand(len(prompts), -1)
         return _take_places(cache, torch.cat([prefix_places, tail_places], 1)), mask
     cache = DynamicCache()
     if common:
@@ -175,7 +176,7 @@ def prompt_cache(
             )
             kept.clear()
             kept[prefix] = cache
-        cache = copy_of_rows(kept[prefix], torch.zeros(len(heads), dtype=torch.long))
+        cache = copy_of_rows(kept[prefix], torch.zeros(len(prompts), dtype=torch.long))
     if ids.shape[1]:
         run(
             input_ids=ids,
@@ -187,7 +188,7 @@ def prompt_cache(
 
 
 def _shared_prefix(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    # What the first and the last in sorted order share, all in between share too.
+    # All rows share the prefix that the first and the last row in sorted order share.
     first = min(rows)
     last = max(rows)
     for place, (a, b) in enumerate(zip(first, last, strict=False)):
@@ -236,8 +237,8 @@ def _mapped(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicC
 def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
     """Put rows of one prompt one after the other into lanes of equal width.
 
-    Several widths are tried, and the cheapest is taken. The longest rows are placed first, each into
-    the first lane with room.
+    Widths from 1 to 4 times the longest row are tried, and the cheapest is taken. The longest rows
+    are placed first, each into the first lane with room.
 
     Args:
         lengths: Tokens of each row.
@@ -262,8 +263,8 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
     longest = max(max(lengths), 1)
     best: list[list[int]] = []
     best_cost = float("inf")
-    for quarter in range(13):
-        width = longest + longest * quarter // 4
+    for quarters in range(4, 17):
+        width = longest * quarters // 4
         lanes = fill(width)
         cost = len(lanes) * width * (1 + width / ATTENTION_TOKENS)
         if cost < best_cost:
@@ -303,7 +304,7 @@ def shared_prompt_logps(
             `batch_obstacle` returns None.
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
-        pad_id: Any token id. Masked positions are filled with it.
+        pad_id: Any token id. It fills prompts to one length, where the mask hides it.
         kept: As in `prompt_cache`.
 
     Returns:

@@ -20,16 +20,12 @@ from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import load_adapter
-from grpo_nb.models.identity import (
-    base_identity,
-    require_trained_on,
-    tokenizer_for,
-    with_template_of,
-)
+from grpo_nb.models.identity import base_identity, require_trained_on
 from grpo_nb.models.import_unsloth import import_unsloth, without_loading_bars
 from grpo_nb.models.load import load_model
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.models.sources import resolve_model
+from grpo_nb.models.templates import set_template_from, tokenizer_for
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.tasks.tools import Tools
 
@@ -328,7 +324,7 @@ def model_of(run: Run) -> tuple[Any, Any]:
         recorded = run.info.get("loader", {})
         loader = {name: recorded[name] for name in LOADER_ARGUMENTS if name in recorded}
         run.model, run.tokenizer = load_model(_settings_to_load(run), loader=loader)
-        with_template_of(run.path, run.tokenizer)
+        set_template_from(run.path, run.tokenizer)
         load_adapter(run.model, run.adapter_path)
     # A training that was stopped leaves its model in memory and no adapter on disk.
     elif has_adapter and not _holds_adapter_of(run):
@@ -389,7 +385,8 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
         # Numbers of a wider dtype stay the same. Those of a narrower one would be another model.
         model = model.float()
-    tokenizer = with_template_of(folder, AutoTokenizer.from_pretrained(source))
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    set_template_from(folder, tokenizer)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
 

@@ -9,7 +9,8 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
 from grpo_nb.export.export_folder import make_export, same_base, weights_folder
 from grpo_nb.export.result import ADAPTER, Export, require_passed
-from grpo_nb.models.identity import keep_template, tokenizer_for, weights_identity
+from grpo_nb.models.identity import weights_identity
+from grpo_nb.models.templates import keep_template, tokenizer_for
 from grpo_nb.runs.card import published_name, shareable
 from grpo_nb.runs.run_folder import Run, open_run
 

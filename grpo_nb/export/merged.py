@@ -17,7 +17,7 @@ from grpo_nb.export.export_folder import (
 from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
 from grpo_nb.export.result import Export, ExportError, Report
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.identity import template_of, tokenizer_for
+from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.card import shareable
 from grpo_nb.runs.run_folder import Run, open_run
 

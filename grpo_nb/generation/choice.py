@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.config.vllm_obstacle import vllm_obstacle
+from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.generation.vllm import vllm_rollout_obstacle
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.models.load import has_engine
-from grpo_nb.models.match import record_of_model
+from grpo_nb.models.load_record import record_of_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +26,8 @@ class EngineChoice:
 
     name: str
     """Name of the engine, as `run.json` records it."""
+    has_vllm_engine: bool
+    """True if the model has a vLLM engine, whether it can sample now or not."""
     why_not_vllm: str | None
     """Reason why vLLM does not sample, with what to do; None if it does."""
     why_not_cpu_engine: str | None
@@ -39,6 +40,11 @@ class EngineChoice:
         """True if vLLM samples."""
         return self.why_not_vllm is None
 
+    @property
+    def can_share_prompts(self) -> bool:
+        """True if the `CpuEngine` can run the model, which computes each distinct prompt once."""
+        return self.why_not_cpu_engine is None
+
     def __str__(self) -> str:
         return f"{self.name}; not vLLM: {self.why_not_vllm}" if self.is_vllm_missed else self.name
 
@@ -49,7 +55,7 @@ def choose_engine(
     *,
     longest_row: int | None = None,
 ) -> EngineChoice:
-    """Return the engine that will sample from a model as it is, and why it is not a faster one.
+    """Return the engine that will sample from a model as it is. `generate` asks nothing else.
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.
@@ -80,6 +86,7 @@ def choose_engine(
     has_missed_vllm = record is not None and record.why_not_vllm != ""
     return EngineChoice(
         name=name,
+        has_vllm_engine=has_engine(model),
         why_not_vllm=why_not_vllm,
         why_not_cpu_engine=why_not_cpu_engine,
         is_vllm_missed=has_missed_vllm and why_not_vllm is not None,

@@ -59,7 +59,8 @@ def answer(
         gguf: Path of the file. Its own chat template is used.
         prompts: Chat messages of at least one chat.
         max_completion_length: Tokens of an answer.
-        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary.
+        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
+            unless `sampling` limits it.
         sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first
             prompt. Each following prompt has a seed that is one higher.
         chat_template_kwargs: Further arguments of the chat template.

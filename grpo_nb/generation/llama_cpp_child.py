@@ -20,7 +20,7 @@ import httpx
 TEMPLATE_TOKENS = 1024
 #: llama.cpp allocates its context in blocks of this many tokens.
 CONTEXT_BLOCK = 256
-#: A long answer on a slow CPU takes minutes; after an hour the server counts as stuck.
+#: A long answer on a slow CPU takes minutes. After an hour the server counts as stuck.
 TIMEOUT_SECONDS = 3600.0
 
 Post = Callable[[str, dict[str, Any]], dict[str, Any]]

@@ -24,7 +24,6 @@ from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
-from grpo_nb.models.load import has_engine
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
@@ -63,9 +62,12 @@ def generate(
         model: Model as it is, with its adapter on or off.
         tokenizer: Tokenizer of the model.
         prompts: Chat messages. The chat template and the generation prompt are applied here.
+            Ignored with `tools`, which build the prompts from `rows`.
         max_completion_length: Tokens of a completion, or of a whole episode with tool results.
-        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary.
-        sampling: With a temperature above 0, more parameters of `GenerationConfig`, as `top_p`.
+        temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
+            unless `sampling` limits it.
+        sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
+            `top_p`.
         batch_size: Number of prompts at a time.
         chat_template_kwargs: Further arguments of the chat template.
         progress: Called with the number of completed prompts after each batch.
@@ -143,7 +145,7 @@ def generate(
             sample = partial(sample_with_vllm, model, config=config)
             complete_all(order[:count], sample, max(batch_size, PROMPTS_PER_VLLM_CALL))
     sample = partial(sample_with_transformers, model, config=config)
-    if choice.why_not_cpu_engine is None:
+    if choice.can_share_prompts:
         sample = partial(CpuEngine(model).sample, config=config)
     complete_all(order[count:], sample, batch_size)
     return [completions[index] for index in range(len(prompt_ids))]
@@ -174,12 +176,12 @@ def _count_for_vllm(
     """Return how many of the prompts vLLM completes, shortest first; warn if it is not all.
 
     Args:
-        model: Model with or without a vLLM engine. Without one the answer is 0, and no warning.
+        model: Model to sample from.
         lengths: Tokens of each prompt, in ascending order.
         max_completion_length: Tokens of a completion.
-        choice: The engine of the model.
+        choice: The engine of the model. Without a vLLM engine the answer is 0, and no warning.
     """
-    if not has_engine(model):
+    if not choice.has_vllm_engine:
         return 0
     if not choice.is_vllm:
         _LOG.warning(
@@ -257,7 +259,7 @@ def _inference_mode(model: Any) -> Iterator[None]:
 
 def _through_end(tokens: list[int], end_tokens: Sequence[int]) -> list[int]:
     """Return the tokens up to the first end token, with it."""
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token in end_tokens:
-            return tokens[: place + 1]
+            return tokens[: index + 1]
     return tokens

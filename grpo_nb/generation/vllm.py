@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models.load import has_engine
+from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 from grpo_nb.upstream.vllm import (
     drop_requests,
@@ -157,7 +157,9 @@ def sample_with_vllm(
     if config.do_sample:
         # One seed for each row: with a common seed all rows of a prompt would be the same.
         seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
-    hand_copies_to_vllm()  # also for a model that the kit did not load
+    # vLLM would scale the trained LoRA tensors in place, so it gets copies. `load_model` did this
+    # already, but the model may come from elsewhere.
+    hand_copies_to_vllm()
     drop_leftovers(model)
     adapter = None
     if is_adapter_on(model):

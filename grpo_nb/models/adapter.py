@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import Settings
-from grpo_nb.models.identity import CALLS_FILE, TEMPLATE_FILE
 from grpo_nb.models.sources import hub_errors_in_one_line
+from grpo_nb.models.templates import CALLS_FILE, TEMPLATE_FILE
 from grpo_nb.upstream.peft import save_without_model_card
 
 _CONFIG = "adapter_config.json"

@@ -1,17 +1,13 @@
-"""Identity of a run's base model: a hash of its weights, and the chat template that was in use.
+"""Identity of a base model: a hash of its weights.
 
 An adapter only works on the weights that it was trained on, and nothing else notices when the
-weights in the base's folder have changed since. A template that was set on the tokenizer in a
-notebook is on disk only in the run's folder.
+weights in the base's folder have changed since.
 """
 
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
-
-TEMPLATE_FILE = "chat_template.jinja"
-CALLS_FILE = "response_template.json"
 
 
 def weights_identity(folder: Path) -> str | None:
@@ -125,41 +121,3 @@ def require_trained_on(adapter: Path, base: str, identity: str | None) -> None:
             "here, and is worth nothing on them. Take the base model that it was trained on, or "
             "the merged model of its run (gn.export_merged)."
         )
-
-
-def keep_template(run_folder: Path, tokenizer: Any) -> None:
-    """Write the chat template of a run into its folder, and the template that reads tool calls."""
-    if isinstance(tokenizer.chat_template, str):
-        (run_folder / TEMPLATE_FILE).write_text(tokenizer.chat_template, "utf-8")
-    calls = getattr(tokenizer, "response_template", None)
-    if calls is not None:
-        (run_folder / CALLS_FILE).write_text(json.dumps(calls), "utf-8")
-
-
-def template_of(folder: Path) -> str | None:
-    """Return the chat template that a run or an adapter was trained with; None if there is none."""
-    file = folder / TEMPLATE_FILE
-    if file.is_file():
-        return file.read_text("utf-8")
-    older = folder / "tokenizer_config.json"  # written by an earlier transformers
-    if not older.is_file():
-        return None
-    template = json.loads(older.read_text("utf-8")).get("chat_template")
-    # If there are several templates by name, transformers chooses.
-    return template if isinstance(template, str) else None
-
-
-def with_template_of(folder: Path, tokenizer: Any) -> Any:
-    """Return a tokenizer with the chat template of a run or an adapter, if there is one."""
-    tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
-    calls = folder / CALLS_FILE
-    if calls.is_file():
-        tokenizer.response_template = json.loads(calls.read_text("utf-8"))
-    return tokenizer
-
-
-def tokenizer_for(run_folder: Path, base: str | Path) -> Any:
-    """Return the tokenizer of a run's base, with the chat template of the run."""
-    from transformers import AutoTokenizer
-
-    return with_template_of(run_folder, AutoTokenizer.from_pretrained(base))

@@ -19,8 +19,8 @@ from grpo_nb.machine.packages import BY_HAND, import_order_problem
 from grpo_nb.machine.spinning import set_spin_count
 from grpo_nb.upstream.unsloth import patch_vllm_for_notebooks, set_cpu_dtype
 
+#: Unsloth's variable, on unless it is 0: score a group after one copy of its prompt (no vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
-"""Unsloth's variable, on unless it is 0: score a group behind one copy of its prompt (no vLLM)."""
 # Attribute set on the module unsloth, which stays when the kit is reloaded.
 _BY_THE_KIT = "imported_by_grpo_nb"
 # vLLM logs it at each sampling, because Unsloth wakes an engine that TRL has woken
@@ -61,7 +61,7 @@ _SILENCE = _Silence()
 
 @contextlib.contextmanager
 def silently() -> Iterator[None]:
-    """Keep printed output and vLLM's log out of the notebook; `said_last` returns it afterwards."""
+    """Keep printed output and vLLM's log out of the notebook; `said_last` returns its end."""
     _SILENCE.kept = ""
     try:
         with contextlib.redirect_stdout(_SILENCE):
@@ -100,8 +100,8 @@ def import_unsloth() -> Any:
         os.environ.setdefault(name, value)
     if gpu is None:
         set_spin_count(os.environ)
-    # It warns, in a red box, that a faster 4-bit product on a CPU could be downloaded, which
-    # nothing here would use.
+    # bitsandbytes warns, in a red box, that a faster 4-bit product on a CPU could be downloaded,
+    # which nothing here would use.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         # `check_environment` shows the facts of Unsloth's banner in a table.
@@ -115,8 +115,8 @@ def import_unsloth() -> Any:
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     if has_vllm:
-        # At the import it saw the replaced stdout. Without this, a model that the user loads with
-        # Unsloth directly would have no vLLM.
+        # At its import Unsloth saw the replaced stdout. Without this patch, a model that the user
+        # loads with Unsloth directly would have no vLLM.
         patch_vllm_for_notebooks()
     return unsloth
 

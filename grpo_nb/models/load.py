@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grpo_nb.config.dtype import compute_dtype
-from grpo_nb.config.memory import is_standby
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
-from grpo_nb.config.vllm_obstacle import VllmObstacle, vllm_obstacle
+from grpo_nb.config.vllm_obstacle import VllmObstacle, has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import load_adapter, with_adapter
-from grpo_nb.models.identity import require_trained_on, weights_here, with_template_of
+from grpo_nb.models.identity import require_trained_on, weights_here
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
     said_last,
@@ -26,10 +25,10 @@ from grpo_nb.models.import_unsloth import (
     tell_unsloth,
     without_loading_bars,
 )
-from grpo_nb.models.match import SHAPE, LoadRecord, keep_record
+from grpo_nb.models.load_record import SHAPE, LoadRecord, keep_record
 from grpo_nb.models.sources import resolve_model
+from grpo_nb.models.templates import set_template_from
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
-from grpo_nb.upstream.vllm import is_sleeping, put_to_sleep
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 # Arguments of Unsloth's loader that the kit sets, and the setting to change instead.
@@ -55,21 +54,6 @@ class _Loaded(NamedTuple):
     obstacle: VllmObstacle | None
 
 
-def has_engine(model: Any) -> bool:
-    """Return whether a vLLM engine shares the model's weights. If so, it does all sampling."""
-    return getattr(model, "vllm_engine", None) is not None
-
-
-def rest_engine(model: Any) -> None:
-    """Put a model's vLLM engine to sleep, so that gradients can use its memory (in standby).
-
-    TRL's GRPO trainer does so by itself. The next sampling wakes the engine
-    (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
-    """
-    if has_engine(model) and is_standby() and not is_sleeping(model.vllm_engine):
-        put_to_sleep(model.vllm_engine)
-
-
 def load_model(
     settings: Settings,
     *,
@@ -83,8 +67,8 @@ def load_model(
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless the
     settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded too
     and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and one
-    warning gives the reason and what to do. That is so for a second model in the same kernel, too,
-    as long as the first one exists.
+    warning gives the reason and what to do. A second model in the same kernel gets no vLLM while
+    the first one exists.
 
     Args:
         settings: The model and how to load it.
@@ -93,8 +77,8 @@ def load_model(
             called with a line about it, or there is a warning.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
             `offload_embedding`. Arguments that the settings decide are refused. On a CPU models
-            read text only, with or without `text_only`. A model that is loaded again from its run
-            gets these three again; pass others yourself.
+            read text only, with or without `text_only`. Reloading from a run repeats only these
+            three.
         report: Called with one line per stage, to show progress.
 
     Returns:
@@ -112,7 +96,9 @@ def load_model(
     refuse_keywords(load_model, unknown)
     require("gn.load_model(settings)", optional=("adapter",), settings=settings, adapter=adapter)
     loader = dict(loader or {})
-    for name in _SET_BY_SETTINGS.keys() & loader.keys():
+    refused = sorted(_SET_BY_SETTINGS.keys() & loader.keys())
+    if refused:
+        name = refused[0]
         raise ValueError(
             f"loader has {name!r}, which the kit sets: write "
             f"settings = settings.replace({_SET_BY_SETTINGS[name]}=...)."
@@ -147,7 +133,7 @@ def load_model(
     tokenizer.clean_up_tokenization_spaces = False
     if folder is not None:
         load_adapter(model, folder)
-        with_template_of(folder, tokenizer)
+        set_template_from(folder, tokenizer)
     why_not_vllm = ""
     if has_engine(model):
         _prepare_engine(model, source)
@@ -223,10 +209,10 @@ def loader_arguments(
         "model_name": source,
         "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
         "load_in_4bit": settings.load_in_4bit,
-        # Only one of them may be set (unsloth/models/loader.py, _precision_flags_conflict).
+        # Only one precision may be set (unsloth/models/loader.py, _precision_flags_conflict).
         "load_in_16bit": not (settings.load_in_4bit or is_8bit),
-        # It trades time for memory, which pays on a GPU. A CPU has memory, and would lose its
-        # key/value cache.
+        # Checkpointing trades time for memory, which a GPU is short of. A CPU has memory, and would
+        # lose its key/value cache.
         "use_gradient_checkpointing": "unsloth" if gpu else False,
     }
     if gpu is None or settings.dtype != "auto":
@@ -276,7 +262,7 @@ def _load(
                 model, **lora_arguments(settings, gpu)
             ), tokenizer
     except Exception as error:
-        memory = memory_advice(error, settings, place="loading")
+        memory = memory_advice(error, settings, phase="loading")
         if memory is not None:
             raise EnvironmentProblem(
                 f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"

@@ -64,10 +64,10 @@ def hub_errors_in_one_line(name: str, kind: str) -> Iterator[None]:
     except GatedRepoError:
         raise
     except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
-        there = f"and no {kind} that the Hub gives: {summary(error)}"
+        on_hub = f"and no {kind} that the Hub gives: {summary(error)}"
         if isinstance(error, HFValidationError):
-            there = "and cannot be a name on the Hub, which has the form user/name"
+            on_hub = "and cannot be a name on the Hub, which has the form user/name"
         raise FileNotFoundError(
-            f"{name!r} is no folder here (looked in {Path.cwd()}) {there}. Correct the path; "
-            "gn.runs.list() shows the runs here."
+            f"{name!r} is no folder here (looked in {Path.cwd()}) {on_hub}. Correct the path or "
+            "the name. For a run, take its path from gn.runs.list()."
         ) from None

@@ -12,7 +12,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.import_unsloth import silently
-from grpo_nb.models.match import SHAPE, as_loaded
+from grpo_nb.models.load_record import SHAPE, as_loaded
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 
@@ -83,6 +83,6 @@ def effective_settings(
         changed["num_train_epochs"] = Effect(settings.num_train_epochs, steps, reason)
     if settings.fast_inference and engine.why_not_vllm is not None:
         changed["fast_inference"] = Effect(True, False, engine.why_not_vllm)
-    if settings.shared_prompts and engine.why_not_cpu_engine is not None:
+    if settings.shared_prompts and not engine.can_share_prompts:
         changed["shared_prompts"] = Effect(True, False, engine.why_not_cpu_engine)
     return EffectiveSettings({**changed, **result.changed}, arguments)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory

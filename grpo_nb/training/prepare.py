@@ -15,6 +15,7 @@ from typing import Any
 from grpo_nb.config.dtype import compute_dtype, dtype_of_model
 from grpo_nb.config.effective_table import requested_arguments
 from grpo_nb.config.settings import Settings
+from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.generation.choice import EngineChoice, choose_engine
 from grpo_nb.generation.episodes import tool_template
@@ -22,8 +23,7 @@ from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.spinning import start_spin_watcher
 from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
-from grpo_nb.models.load import has_engine
-from grpo_nb.models.match import as_loaded, require_same_settings
+from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.async_rewards import event_loop
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.fitting import check_rows
@@ -59,7 +59,7 @@ class Prepared:
         settings: The settings, with the task's arguments for the chat template, so that the trainer
             renders the same prompts, and with the steps that `num_train_epochs` amounts to.
         weights: The weight of each reward by name.
-        engine: The engine that samples. Prompts are shared if `engine.why_not_cpu_engine` is None.
+        engine: The engine that samples. Prompts are shared if `engine.can_share_prompts`.
     """
 
     model: Any
@@ -93,7 +93,7 @@ def prepare(
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
     engine = choose_engine(model, settings)
-    is_slow = settings.shared_prompts and engine.why_not_cpu_engine is not None
+    is_slow = settings.shared_prompts and not engine.can_share_prompts
     if is_slow and find_gpu() is None:
         warn_user(
             "The completions of a group do not share their prompt, so a step takes about three "
@@ -175,7 +175,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = N
     drop_leftovers(model)
     if find_gpu() is None:
         start_spin_watcher()
-    can_share_prompts = prepared.engine.why_not_cpu_engine is None
+    can_share_prompts = prepared.engine.can_share_prompts
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (

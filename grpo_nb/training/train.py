@@ -20,8 +20,9 @@ from grpo_nb.core.writers import writing_here
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.adapter import load_adapter, save_adapter
-from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.match import record_of_model
+from grpo_nb.models.identity import base_identity
+from grpo_nb.models.load_record import record_of_model
+from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
@@ -172,7 +173,7 @@ def train(
 
 def _require_memory(prepared: Prepared) -> None:
     """Raise if the run does not fit this machine, on the path that the run will take."""
-    can_share_prompts = prepared.engine.why_not_cpu_engine is None
+    can_share_prompts = prepared.engine.can_share_prompts
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
     model, tokenizer = prepared.model, prepared.tokenizer
     plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()

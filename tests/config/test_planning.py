@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import counting, memory, planning, presets
 from grpo_nb.config.memory import PUBLISHED, sizes_of
-from grpo_nb.config.planning import memory_advice
+from grpo_nb.config.memory_savers import memory_advice
 from grpo_nb.config.presets import GPUS
 from grpo_nb.core.processes import ChildError
 from grpo_nb.tasks.chat_template import prompt_lengths
@@ -135,7 +135,7 @@ def test_plan_that_does_not_fit_a_gpu_warns() -> None:
 
 def test_plan_that_does_not_fit_a_cpu_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 3e9)
-    message = r"needs about .*\(3\.7 GB free\).*settings.replace\(.*An estimate"
+    message = r"needs about .*; this computer has 3\.7 GB free.*settings.replace\(.*An estimate"
     with pytest.raises(gn.machine.EnvironmentProblem, match=message):
         gn.plan(gn.preset("cpu"), machine="cpu").require_fit()
 
@@ -229,7 +229,7 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
 
 @pytest.mark.parametrize(
-    ("error", "place", "settings", "change"),
+    ("error", "phase", "settings", "change"),
     [
         pytest.param(
             CUDA,
@@ -267,16 +267,16 @@ CPU = RuntimeError("DefaultCPUAllocator: can't allocate memory")
     ],
 )
 def test_memory_advice_names_the_setting_to_lower(
-    error: Exception, place: str | None, settings: dict, change: dict
+    error: Exception, phase: str | None, settings: dict, change: dict
 ) -> None:
-    advice = memory_advice(error, gn.Settings(**settings), place=place)
+    advice = memory_advice(error, gn.Settings(**settings), phase=phase)
     assert advice.change == change
     for name, value in change.items():
         assert f"{name}={value!r}" in advice.advice
 
 
 def test_memory_advice_without_a_setting_names_a_smaller_model() -> None:
-    advice = memory_advice(CPU, gn.Settings(fast_inference=True), place="loading")
+    advice = memory_advice(CPU, gn.Settings(fast_inference=True), phase="loading")
     assert advice.change == {}
     assert "smaller model" in advice.advice
 
@@ -287,7 +287,7 @@ def test_memory_advice_sees_that_it_happened_in_sampling() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         _generate()
-    assert memory_advice(caught.value, gn.Settings()).place == "generation"
+    assert memory_advice(caught.value, gn.Settings()).phase == "generation"
 
 
 @pytest.mark.parametrize("message", ["No available memory for the cache blocks.", "no"])

@@ -21,7 +21,7 @@ from grpo_nb.export import export_folder
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
 from grpo_nb.export.export_folder import verification_request
-from grpo_nb.models.identity import template_of
+from grpo_nb.models.templates import template_of
 from tests.conftest import brevity
 from tests.support.warm_kernel import run_module
 

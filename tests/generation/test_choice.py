@@ -9,7 +9,7 @@ from grpo_nb.config import vllm_obstacle
 from grpo_nb.config.presets import GPUS
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
-from grpo_nb.models.match import LoadRecord, keep_record
+from grpo_nb.models.load_record import LoadRecord, keep_record
 from tests.support.small_models import lora_model
 
 

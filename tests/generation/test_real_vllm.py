@@ -19,6 +19,7 @@ import torch
 from transformers import GenerationConfig
 
 import grpo_nb as gn
+from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.sampling import sample_with_transformers
@@ -31,7 +32,6 @@ from grpo_nb.generation.vllm import (
 from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
 from grpo_nb.models import import_unsloth
-from grpo_nb.models.load import has_engine
 from grpo_nb.upstream.vllm import longest_row
 from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 from tests.support.small_models import drawn_log_probs

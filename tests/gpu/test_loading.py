@@ -19,13 +19,14 @@ from unsloth_zoo import vllm_utils
 import grpo_nb as gn
 from grpo_nb.config import vllm_obstacle as vllm
 from grpo_nb.config.presets import GPUS
+from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.generation import choice
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.import_unsloth import SHARED_SCORING
-from grpo_nb.models.load import has_engine, loader_arguments, lora_arguments
+from grpo_nb.models.load import loader_arguments, lora_arguments
 from grpo_nb.training import prepare, run_start
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load
-from grpo_nb.models.identity import template_of
+from grpo_nb.models.templates import template_of
 from grpo_nb.training.run_start import START_ADAPTER
 from tests.support.tiny import load_tiny
 

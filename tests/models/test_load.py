@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.config import memory
 from grpo_nb.generation.sampling import generate
-from grpo_nb.models import adapter, load
+from grpo_nb.models import adapter
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
 
 
@@ -116,19 +116,12 @@ def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("value", "is_standby"), [(None, True), ("1", True), ("0", False)])
-def test_standby_is_the_same_for_the_plan_and_the_engine(
+def test_standby_is_off_only_if_its_variable_is_0(
     value: str | None, is_standby: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(memory.STANDBY, raising=False)
     if value is not None:
         monkeypatch.setenv(memory.STANDBY, value)
-    levels = []
-    inner = types.SimpleNamespace(is_sleeping=lambda: False)
-    model = types.SimpleNamespace(
-        vllm_engine=types.SimpleNamespace(llm_engine=inner, sleep=levels.append)
-    )
-    load.rest_engine(model)
-    assert levels == [1] * is_standby
     assert memory.is_standby() is is_standby
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb.evaluation.results import REWARD
 from grpo_nb.generation.samples import Completion
-from grpo_nb.models.identity import tokenizer_for
+from grpo_nb.models.templates import tokenizer_for
 from tests.support.run_folders import untimed
 from tests.support.village import FORM, Village, loaded_village, progress, speak_for
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.models import match
-from grpo_nb.models.match import (
+from grpo_nb.models import load_record
+from grpo_nb.models.load_record import (
     LoadRecord,
     as_loaded,
     keep_record,
@@ -89,9 +89,9 @@ def test_load_record_is_found_from_wrapper_and_base(loaded: tuple[Any, ...]) -> 
 def test_load_record_ends_with_its_model() -> None:
     model = torch.nn.Linear(1, 1)
     keep_record(model, LoadRecord(gn.Settings()))
-    count = len(match._RECORDS)
+    count = len(load_record._RECORDS)
     del model
-    assert len(match._RECORDS) == count - 1
+    assert len(load_record._RECORDS) == count - 1
 
 
 def test_as_loaded_takes_the_shape_of_the_adapter() -> None:

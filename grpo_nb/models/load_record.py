@@ -88,11 +88,12 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         value_of_model = getattr(loaded, name)
         if value != value_of_model:
             differences.append(f"{name} is {value!r} and the model has {value_of_model!r}")
-    longest = settings.max_prompt_length + settings.max_completion_length
-    room = loaded.max_prompt_length + loaded.max_completion_length
-    if longest > room:
+    longest_row = settings.max_prompt_length + settings.max_completion_length
+    longest_of_model = loaded.max_prompt_length + loaded.max_completion_length
+    if longest_row > longest_of_model:
         differences.append(
-            f"max_prompt_length + max_completion_length is {longest} and the model has {room}"
+            f"max_prompt_length + max_completion_length is {longest_row} and the model has "
+            f"{longest_of_model}"
         )
     if differences:
         raise ValueError(

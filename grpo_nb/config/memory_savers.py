@@ -1,0 +1,225 @@
+"""Smaller settings, for a plan that does not fit and after an out-of-memory error.
+
+Both use the same list of savers. A saver is a function that returns a change to the settings, or an
+empty one if it cannot save more.
+"""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.config.arguments import as_keywords
+from grpo_nb.config.memory import is_standby
+from grpo_nb.config.settings import Settings
+from grpo_nb.machine.faults import error_chain, is_out_of_memory
+from grpo_nb.machine.gpu import find_gpu
+
+Change = dict[str, Any]
+
+# Below this share the weights of a model hardly fit into vLLM's memory.
+_LEAST_SHARE_OF_VLLM = 0.3
+_LEAST_COMPLETION_LENGTH = 64
+# Every sampling of a training calls one of these functions (trl 1.15, transformers 5.17).
+_SAMPLING_FUNCTIONS = {"generate", "_generate"}
+
+
+def _smaller_passes(settings: Settings) -> Change:
+    micro = settings.per_device_train_batch_size
+    for parts in range(2, micro + 1):
+        if micro % parts == 0:
+            return {
+                "per_device_train_batch_size": micro // parts,
+                "gradient_accumulation_steps": settings.gradient_accumulation_steps * parts,
+            }
+    return {}
+
+
+def _smaller_share_of_vllm(settings: Settings) -> Change:
+    share = settings.gpu_memory_utilization
+    if not settings.fast_inference or share <= _LEAST_SHARE_OF_VLLM:
+        return {}
+    return {"gpu_memory_utilization": max(round(share - 0.1, 3), _LEAST_SHARE_OF_VLLM)}
+
+
+def _fewer_bits(settings: Settings) -> Change:
+    return {} if settings.load_in_4bit else {"load_in_4bit": True}
+
+
+def _shorter_completions(settings: Settings) -> Change:
+    length = settings.max_completion_length
+    return {"max_completion_length": length // 2} if length > _LEAST_COMPLETION_LENGTH else {}
+
+
+def _smaller_groups(settings: Settings) -> Change:
+    group = settings.num_generations
+    return {"num_generations": max(group // 2, 2)} if group > 2 else {}
+
+
+def _no_vllm(settings: Settings) -> Change:
+    return {"fast_inference": False} if settings.fast_inference else {}
+
+
+@dataclass(frozen=True)
+class _Saver:
+    """A way to save memory."""
+
+    change: Callable[[Settings], Change]
+    why: str
+    is_for_gpu: bool = False
+    useless_in: tuple[str, ...] = ()
+    """Phases in which it does not help: `loading`, `generation`, `training`."""
+
+
+# The cheapest first: smaller passes train the same.
+_SAVERS = (
+    _Saver(
+        _smaller_passes,
+        "Activations grow with the completions of one pass. The same step in smaller passes gives "
+        "the same result.",
+        useless_in=("loading", "generation"),
+    ),
+    _Saver(
+        _smaller_share_of_vllm,
+        "vLLM takes its share at once, and what is left was too little for the rest.",
+        is_for_gpu=True,
+        # In standby vLLM gives the share back while gradients are computed.
+        useless_in=("training",),
+    ),
+    _Saver(
+        _fewer_bits,
+        "The weights in 16 bit are the largest part left; in 4 bit they take about a third.",
+        is_for_gpu=True,
+        useless_in=("generation",),
+    ),
+    _Saver(
+        _shorter_completions,
+        "Memory grows with the length of the completions.",
+        useless_in=("loading",),
+    ),
+    _Saver(_smaller_groups, "Fewer completions are generated at once.", useless_in=("loading",)),
+    _Saver(
+        _no_vllm,
+        "Without vLLM the memory it takes for itself is free; generation is slower.",
+        is_for_gpu=True,
+    ),
+)
+
+
+def replacing(change: Mapping[str, Any]) -> str:
+    """Return the line that changes settings.
+
+    >>> replacing({"max_steps": 5})
+    'settings = settings.replace(max_steps=5)'
+    """
+    return f"settings = settings.replace({as_keywords(change)})"
+
+
+def fitting_changes(
+    settings: Settings, fits: Callable[[Settings], bool | None], *, is_gpu: bool
+) -> Change:
+    """Return the changes to settings that make `fits(settings)` true; empty if nothing does.
+
+    Each saver is used as often as needed, the cheapest first. Then the savers are taken back one by
+    one, the dearest first, because a later one may have made an earlier one unnecessary.
+    """
+    smaller = settings
+    used = []
+    for saver in _SAVERS:
+        if is_gpu or not saver.is_for_gpu:
+            before = smaller
+            smaller = _smaller_until_fits(smaller, saver, fits)
+            used.append((saver, _differences(smaller, before)))
+    for saver, values_before in reversed(used):
+        smaller = _smaller_until_fits(smaller.replace(**values_before), saver, fits)
+    return _differences(settings, smaller) if fits(smaller) else {}
+
+
+def _smaller_until_fits(
+    settings: Settings, saver: _Saver, fits: Callable[[Settings], bool | None]
+) -> Settings:
+    """Return settings with a saver used as often as they need to fit, or as often as it can be."""
+    while not fits(settings) and (smaller := _smaller(settings, saver)):
+        settings = smaller
+    return settings
+
+
+def _smaller(settings: Settings, saver: _Saver) -> Settings | None:
+    """Return settings with a saver used once; None if it cannot be used any more."""
+    change = saver.change(settings)
+    if not change:
+        return None
+    try:
+        return settings.replace(**change)
+    except ValueError:  # a group would be split
+        return None
+
+
+def _differences(settings: Settings, others: Settings) -> Change:
+    """Return the values of `others` that differ from `settings`."""
+    return {name: value for name, value in vars(others).items() if value != vars(settings)[name]}
+
+
+@dataclass(frozen=True)
+class MemoryAdvice:
+    """Advice after an out-of-memory error."""
+
+    message: str
+    why: str
+    advice: str
+    change: Mapping[str, object]
+    """Settings to write; empty if every setting is at its least already."""
+    phase: str | None
+    """`loading`, `generation`, or None if it is not known."""
+
+
+def memory_advice(
+    error: BaseException, settings: Settings, *, phase: str | None = None
+) -> MemoryAdvice | None:
+    """Return which setting to lower after an out-of-memory error, with the line to paste.
+
+    Args:
+        error: The error; those that it came from are looked at too.
+        settings: Settings of the run that failed.
+        phase: `loading` or `generation`; by default the latter if the error's traceback shows it.
+
+    Returns:
+        None for any other error, and where vLLM's share is too small, which vLLM explains itself.
+
+    >>> memory_advice(RuntimeError("CUDA out of memory"), Settings()).change
+    {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2}
+    """
+    chain = list(error_chain(error))
+    text = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
+    if not is_out_of_memory(error) or "cache blocks" in text or "kv cache" in text:
+        return None
+    if phase is None and any(_is_in_sampling(cause) for cause in chain):
+        phase = "generation"
+    is_gpu = find_gpu() is not None or any(sign in text for sign in ("cuda", "cublas", "gpu"))
+    change: Change = {}
+    why = "No setting of this run is left to lower."
+    instead = "Take a smaller model"
+    for saver in _SAVERS:
+        smaller = _smaller(settings, saver) if is_gpu or not saver.is_for_gpu else None
+        if smaller is not None and not _is_useless(saver, phase):
+            change = _differences(settings, smaller)
+            why = saver.why
+            instead = replacing(change)
+            break
+    advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
+    when = {None: "", "loading": " while loading"}.get(phase, f" in {phase}")
+    return MemoryAdvice(f"Out of memory{when}.", why, advice, change, phase)
+
+
+def _is_in_sampling(error: BaseException) -> bool:
+    """Return whether an error was raised while completions were sampled."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name in _SAMPLING_FUNCTIONS for frame in frames)
+
+
+def _is_useless(saver: _Saver, phase: str | None) -> bool:
+    """Return whether a saver does not help in a phase; an unknown phase counts as training."""
+    if saver.change is _smaller_share_of_vllm and phase is None:
+        # Without standby vLLM keeps its share, so lowering it leaves more for the gradients.
+        return is_standby()
+    return (phase or "training") in saver.useless_in
