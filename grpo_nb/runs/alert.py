@@ -32,6 +32,10 @@ class Alert(Shown):
             reward. There is one alert for each rule and subject.
         ended: Step at which the alert was withdrawn because it was no longer true; None if open.
 
+    `severity` keeps its last value when an alert is withdrawn. `kind` is the severity of an open
+    alert, or "withdrawn"; programs filter and sort by it. `standing` is the same in words, with the
+    step, for tables.
+
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
     True

@@ -7,7 +7,6 @@ pages.
 
 import base64
 import io
-import re
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -61,34 +60,50 @@ class Panel:
         title: The title of the panel.
         metric: The key of the metric in a row.
         unit: The unit, written under the title.
-        rules: Regular expression for the names of the health rules that are about this panel.
-            Their alerts are marked in it.
+        rules: Names of the health rules whose alerts are marked in the panel; None marks all
+            alerts.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
 
     title: str
     metric: str
     unit: str
-    rules: str
+    rules: tuple[str, ...] | None = ()
     is_share: bool = False
 
+    def marks(self, alert: Alert) -> bool:
+        """Return True if the panel marks this alert."""
+        return self.rules is None or alert.rule in self.rules
 
-TOTAL = Panel("Total reward", "reward", "weighted sum", "")
-EACH = Panel("Each reward", "rewards/", "mean, unweighted", "constant_reward|form_only")
-HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", "holdout", is_share=True)
-KL = Panel("KL", "kl", "nats", "kl")
-LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", "length")
+
+TOTAL = Panel("Total reward", "reward", "weighted sum", rules=None)
+EACH = Panel("Each reward", "rewards/", "mean, unweighted", ("constant_reward", "form_only"))
+HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", ("holdout",), is_share=True)
+KL = Panel("KL", "kl", "nats", ("kl_drift",))
+LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", ("length",))
 MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
 OTHER_PANELS = (
     KL,
     LENGTH,
-    Panel("Truncated", "completions/clipped_ratio", "share of completions", "truncation", True),
-    Panel("No learning signal", "frac_reward_zero_std", "share of groups", "no_spread", True),
-    Panel("Entropy", "entropy", "nats", "collapse"),
-    Panel("Gradient norm", "grad_norm", "before clipping", "gradient"),
-    Panel("Learning rate", "learning_rate", "", "no rule"),
-    Panel("Time per step", "step_time", "seconds", "no rule"),
-    Panel("Tool calls", "tools/call_frequency", "per completion", "tools"),
+    Panel(
+        "Truncated",
+        "completions/clipped_ratio",
+        "share of completions",
+        ("truncation",),
+        is_share=True,
+    ),
+    Panel(
+        "No learning signal",
+        "frac_reward_zero_std",
+        "share of groups",
+        ("no_spread",),
+        is_share=True,
+    ),
+    Panel("Entropy", "entropy", "nats", ("collapse",)),
+    Panel("Gradient norm", "grad_norm", "before clipping", ("gradient",)),
+    Panel("Learning rate", "learning_rate", ""),
+    Panel("Time per step", "step_time", "seconds"),
+    Panel("Tool calls", "tools/call_frequency", "per completion", ("tools",)),
 )
 #: The held-out measures: prefix of the keys, separator before `low` and `high`, label, colour,
 #: style.
@@ -188,7 +203,7 @@ def training_figure(
             _draw_heldout(axis, rows)
         else:
             _draw_metric(axis, rows, window, panel)
-        _mark_alerts(axis, [alert for alert in marked if re.match(panel.rules, alert.rule)])
+        _mark_alerts(axis, [alert for alert in marked if panel.marks(alert)])
     return figure
 
 
@@ -499,7 +514,7 @@ def png(figure: Figure, dpi: int = 100) -> bytes:
     return buffer.getvalue()
 
 
-def drawn(figure: Figure, words: str) -> Html:
+def figure_html(figure: Figure, words: str) -> Html:
     """Return a figure as HTML with alternative text, or the text where no image is shown."""
     picture = base64.b64encode(png(figure)).decode()
     return Html(words, f'<img alt="{escaped(words)}" src="data:image/png;base64,{picture}">')
@@ -547,8 +562,7 @@ class LivePlot:
         data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})
         seconds = time.perf_counter() - started
-        # The first figure also loads matplotlib's fonts. Waiting for that would leave the cell
-        # bare.
+        # The first figure also loads matplotlib's fonts, so its time is no measure of a redraw.
         pause = 200 * seconds if self._is_drawn else 0.0
         self._next_redraw = started + seconds + pause
         self._is_drawn = True

@@ -13,7 +13,7 @@ from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
-#: Deepest nesting of a JSON file. The kit writes at most five levels; Python's own functions fail
+#: Deepest nesting of a JSON file. grpo_nb writes at most five levels; Python's own functions fail
 #: at about a thousand.
 MAX_LEVELS = 50
 #: Digits of a whole number. The largest float has 309.
@@ -52,7 +52,7 @@ def reading(
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
-            f"{shown_path(file)}{where} is damaged, or was written by another version of the kit "
+            f"{shown_path(file)}{where} is damaged, or was written by another version of grpo_nb "
             f"({reason}): {cure}."
         ) from error
 

@@ -1,24 +1,23 @@
 """Read and write the folder of a run, which holds everything that is known about the run.
 
 runs/<name>/
-  run.json              settings, seeds, versions, machine, data fingerprint, rewards, status
-  (`RunInfo`) metrics.jsonl         one JSON object per logged step, flushed, with the alerts that
-  came with it completions/          per logged step: prompt, completion, turns (with tools), each
-  reward, total,
-                        advantage (parquet)
-  holdout.jsonl         the held-out questions, for comparisons and exports train_questions.txt
-  hashes of the training questions, to recognise held-out questions among them chat_template.jinja
-  the chat template, for evaluations and exports response_template.json   how tool calls were read,
-  where there are tools checkpoints/          the newest two, or the last one of a finished run
-  (`grpo_nb.runs.checkpoints`) start/                what the run started from: adapter, training
-  rows, first completions
-                        (`grpo_nb.training.run_start`)
-  reference/            the adapter that the KL is measured against, if that is not the base model
-  adapter/              the LoRA of the newest checkpoint, or of the best score
-  best/                 the adapter of the best held-out score, if the settings keep it
-  figures/              PNG of the curves
-  comparison/           held-out results before and after: numbers, table, figure, every answer
-  README.md             the model card
+  run.json                settings, versions, machine, data fingerprint, rewards, status (`RunInfo`)
+  metrics.jsonl           one JSON object per logged step, with the alerts that came with it
+  completions/            per logged step (parquet): prompt, completion, turns (with tools), each
+                          reward, total, advantage
+  holdout.jsonl           the held-out questions, for comparisons and exports
+  train_questions.txt     hashes of the training questions, to recognise them among held-out ones
+  chat_template.jinja     the chat template, for evaluations and exports
+  response_template.json  how tool calls were read, if there are tools
+  checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
+  start/                  what the run started from: adapter, training rows, first completions
+                          (`training.run_start`)
+  reference/              the adapter that the KL is measured against, if it is not the base model
+  adapter/                the LoRA of the newest checkpoint, or of the best score
+  best/                   the adapter of the best held-out score, if the settings keep it
+  figures/                PNG of the curves
+  comparison/             held-out results before and after: numbers, table, figure, every answer
+  README.md               the model card
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ class Run(Shown):
         """Status in one word; `status_sentence` has the details.
 
         - `finished`: all steps are done.
-        - `interrupted`: ended by the stop button.
+        - `interrupted`: ended by the stop button, or because a judge's budget was used up.
         - `stopped`: ended by an alert or an observer.
         - `failed`: ended by an error, which is in `info["error"]`.
         - `running`: its process is alive.
@@ -510,7 +509,7 @@ class Run(Shown):
         In this order a row never lacks its completions.
 
         Raises:
-            TypeError: A value of the row is not a number.
+            TypeError: A value of the row cannot be written as JSON.
         """
         line = json.dumps(row, default=float) + "\n"
         if table is not None:

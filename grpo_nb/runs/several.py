@@ -112,11 +112,11 @@ class SideBySide(Shown, Sequence):
         return overlay({name: run.rows for name, run in self.named.items()})
 
     def _parts(self) -> Iterable[Part]:
-        from grpo_nb.runs.figure import drawn
+        from grpo_nb.runs.figure import figure_html
 
         yield bold(self.title)
         if self.is_drawn:
-            yield drawn(self.plot(), "The curves of these runs: .plot() draws them.")
+            yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         table = self.table.round(2)
         yield Table(
             table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)

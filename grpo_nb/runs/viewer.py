@@ -54,7 +54,7 @@ class RunViewer(Panel):
             widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px"
         )
         self._slider.continuous_update = False
-        curves = "triangles and diamonds mark the alerts"
+        curves = "markers at the upper edge are alerts"
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),

@@ -32,7 +32,7 @@ from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import keep_best
 from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.groups import played
+from grpo_nb.runs.groups import transcripts
 from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import ACCURACY, best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
@@ -67,7 +67,8 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        is_interrupted: True after the stop button was pressed, or when a judge's budget is used up.
+        should_end: True after the stop button was pressed, or when a judge's budget is used up. The
+            training then ends after the current step.
         stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
@@ -89,7 +90,7 @@ class Recorder(TrainerCallback):
             rows=self.rows,
             stop_on=settings.stop_on_alert,
         )
-        self.is_interrupted = False
+        self.should_end = False
         self.stopped_by: str | None = None
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
@@ -101,14 +102,14 @@ class Recorder(TrainerCallback):
     def stop_button(self) -> Iterator[None]:
         """Within the block, end the training after the current step at the first Ctrl-C.
 
-        A second Ctrl-C ends it at once.
-        Outside of the main thread no interrupt arrives, and nothing changes.
+        A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
+        nothing changes.
         """
 
         def on_interrupt(number: int, frame: Any) -> None:
-            if self.is_interrupted:
+            if self.should_end:
                 raise KeyboardInterrupt
-            self.is_interrupted = True
+            self.should_end = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
@@ -132,12 +133,12 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
-            self.is_interrupted = True
+            self.should_end = True
             warn_user(
                 "The budget of a judge does not cover another step, so the training ends here.",
             )
         # A checkpoint always follows a row, also where only every tenth step is logged.
-        control.should_log |= self.is_interrupted or control.should_training_stop
+        control.should_log |= self.should_end or control.should_training_stop
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -161,7 +162,7 @@ class Recorder(TrainerCallback):
         if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
             self._save_best_adapter(row["step"])
         self._show(row, new_alerts)
-        if self.is_interrupted or self.stopped_by or self.error:
+        if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
@@ -173,7 +174,7 @@ class Recorder(TrainerCallback):
         table = completions_table(
             last_generation(self.trainer), row["step"], group_size, self.weights, has_tools
         )
-        texts = list(played(table))
+        texts = list(transcripts(table))
         groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
         row |= repetition_metrics(groups)
         if has_tools:

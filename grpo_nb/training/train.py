@@ -33,14 +33,20 @@ from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
-from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
+from grpo_nb.training.prepare import (
+    CALL,
+    Prepared,
+    build_trainer,
+    prepare,
+    reference_adapter_removed,
+)
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder, best_adapter
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
 from grpo_nb.training.run_start import (
-    BASE_MODEL,
-    START_ADAPTER,
+    BASE_REFERENCE,
+    START_REFERENCE,
+    new_run_info,
     reference_of,
-    run_info,
     write_generation,
     write_start,
 )
@@ -74,12 +80,11 @@ def train(
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
     All input is checked first: with bad input nothing is written and nothing slow starts. A
-        checkpoint is written as `settings.save_steps` says and when the training ends. The first
-        Ctrl-C ends the training after the current step, the second one at once. An error or a lost
-        machine costs only the work since the last checkpoint. With `resume="auto"` the same cell
-        can be run again and again: it starts the run, resumes it after an interruption with the
-        same numbers as if nothing had happened, and returns the run once it is finished
-        (docs/guide/runs.md).
+    checkpoint is written as often as `settings.save_steps` sets, and at the end. The first Ctrl-C
+    ends the training after the current step, the second one at once. An error or a lost machine
+    costs only the work since the last checkpoint. With `resume="auto"` the same cell can be run
+    again and again: it starts the run, resumes it after an interruption with the same numbers as if
+    nothing had happened, and returns the run once it is finished (docs/guide/runs.md).
 
     Args:
         model: A model from `load_model`, with a LoRA, which is trained in place. A second call
@@ -93,9 +98,10 @@ def train(
         name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
         resume: None starts a new run. "auto" resumes the newest run under `settings.run_root` (the
             run called `name`, if given). A finished run is returned with its adapter in the model,
-            without training. "auto" starts a new run if there is none, or if the newest one is
-            finished and had other settings, data or rewards. A path or name resumes that run; a
-            finished run continues if `max_steps` is larger now.
+            without training. "auto" starts a new run if there is none. It also starts a new run
+            if no `name` is given and the newest run is finished and had other settings, data or
+            rewards; with a `name` this is an error. A path or name resumes that run; a finished
+            run continues if `max_steps` is larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
         kl_reference: The model that the KL is measured against if `beta` is above 0: the model as
@@ -105,10 +111,12 @@ def train(
 
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
-            resume. EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked
-            beforehand. FileExistsError: A run of that name exists. FileNotFoundError: There is no
-            run to resume at that path. RewardError: A reward failed, in its trial on the first row
-            or in training. The error names the row and shows an excerpt of the completion.
+            resume.
+        EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked beforehand.
+        FileExistsError: A run of that name exists.
+        FileNotFoundError: There is no run to resume at that path.
+        RewardError: A reward failed, in its trial on the first row or in training. The error names
+            the row and shows an excerpt of the completion.
 
     >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
     >>> trained.status, len(trained.metrics)
@@ -141,9 +149,9 @@ def train(
             info.reference = reference_of(model, settings, kl_reference)
         else:
             info = continued_info(resumption, info)
-        with reference_adapter(model):
-            # 2. Build the trainer before the run has a folder: if TRL refuses, nothing is left
-            # behind.
+        with reference_adapter_removed(model):
+            # 2. Build the trainer before the run has a folder, so that nothing is left behind if
+            # TRL refuses.
             _, stock_configuration = configurations(settings, model)
             trainer = build_trainer(prepared)
             pair = (trainer.args, stock_configuration)
@@ -180,7 +188,7 @@ def _require_memory(prepared: Prepared) -> None:
 
 def _info_of_new_run(prepared: Prepared) -> RunInfo:
     model, settings = prepared.model, prepared.settings
-    info = run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
+    info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
     info.base = base_identity(model, settings.model)
     load_record = record_of_model(model)
     info.loader = {} if load_record is None else load_record.loader
@@ -202,8 +210,8 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
         figure = LivePlot(run)
         figure.update(run.rows, alerts=run.alerts, is_last=True)
     warn_user(
-        f"Run {run.name!r} is already finished; returning it without training. Pass resume=None to "
-        "start a new run.",
+        f"Run {run.name!r} is already finished; returning it without training. To start a "
+        "new run, pass resume=None and another name.",
     )
     return run
 
@@ -220,7 +228,7 @@ def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitSta
 
 def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
     """Write what a new run starts from: adapters, questions, rows and chat template."""
-    if info.reference == START_ADAPTER:
+    if info.reference == START_REFERENCE:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     write_start(run, prepared.model, prepared.task)
@@ -239,13 +247,14 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     failure = None
     info.status = "failed"  # until the training ends otherwise; run.json says "running" meanwhile
     try:
+        # `refusing` turns an unusable tool result into a ValueError that ends the training.
         with explained(settings, run.path), recorder.stop_button(), refusing():
             _settle_reference(trainer, run, info)
             _run_trainer(trainer, settings, resumption)
             if recorder.error is not None:
                 raise recorder.error
         info.stopped_by = recorder.stopped_by
-        if recorder.is_interrupted and trainer.state.global_step < settings.max_steps:
+        if recorder.should_end and trainer.state.global_step < settings.max_steps:
             info.status = "interrupted"
         elif recorder.stopped_by:
             info.status = "stopped"
@@ -282,18 +291,19 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
     write_info = partial(run.write_info, info)
-    steps = [write_info, recorder.close, partial(write_model_card, run), write_info]
+    # run.json comes first, because figure and card can fail, and last, to record what failed.
+    writers = [write_info, recorder.close, partial(write_model_card, run), write_info]
     # An error before the first step has changed nothing, so the adapter is left as it is.
     has_trained = recorder.bar is not None or info.status != "failed"
     if has_trained:
-        steps.insert(0, partial(_leave_adapter, recorder, info))
+        writers.insert(0, partial(_leave_adapter, recorder, info))
     problems: list[str] = []
-    for step in steps:
+    info.not_saved = problems  # the same list, which grows below
+    for write in writers:
         try:
-            step()
+            write()
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
-        info.not_saved = problems
     return problems
 
 
@@ -301,11 +311,11 @@ def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
-    if has_frozen_copy and info.reference == BASE_MODEL:
+    if has_frozen_copy and info.reference == BASE_REFERENCE:
         # TRL adds a frozen copy of the adapter as the reference. Without the copy it switches the
         # adapter off, which gives the base model and saves three matrix products per layer.
         model.delete_adapter("ref")
-    elif not has_frozen_copy and info.reference != BASE_MODEL:
+    elif not has_frozen_copy and info.reference != BASE_REFERENCE:
         raise ValueError(
             f"the run {run.name!r} measures its KL against the adapter that it started from, but "
             "on a GPU Unsloth measures it against the base model. Resume it on a CPU, where it "
@@ -343,8 +353,9 @@ def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
     if kept is not None:
         rest = f"the best adapter that is left is that of step {step}"
     warn_user(
-        f'keep_adapter="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
-        f"its adapter is gone: {rest}, and the run's adapter is now that of step {step}.",
+        f'keep_adapter="best": step {best["step"]} has the best held-out score '
+        f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}, and the run's adapter is now "
+        f"that of step {step}.",
     )
 
 

@@ -26,7 +26,7 @@ from grpo_nb.models import import_unsloth as unsloth_first
 from grpo_nb.models import load as models
 from grpo_nb.models.import_unsloth import SHARED_SCORING
 from grpo_nb.models.load import has_engine, loader_arguments, lora_arguments
-from grpo_nb.training import info, prepare
+from grpo_nb.training import prepare, run_start
 from tests.support.signatures import parameters_of
 from tests.support.small_models import lora_model
 
@@ -327,10 +327,13 @@ def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
         lora_model(),
         gn.preset("cpu"),
     )  # small_models gives its adapter numbers: it is a trained one
-    assert info.reference_of(model, settings, "start") == info.START_ADAPTER
-    monkeypatch.setattr(info, "find_gpu", lambda: GPUS["t4"])
+    assert run_start.reference_of(model, settings, "start") == run_start.START_REFERENCE
+    monkeypatch.setattr(run_start, "find_gpu", lambda: GPUS["t4"])
     with pytest.warns(UserWarning, match="held to the base model"):
-        assert info.reference_of(model, settings, "start") == info.BASE_MODEL
+        assert run_start.reference_of(model, settings, "start") == run_start.BASE_REFERENCE
     with warnings.catch_warnings(action="error"):
-        assert info.reference_of(model, settings, "base") == info.BASE_MODEL
-        assert info.reference_of(model, settings.replace(beta=0.0), "start") == info.BASE_MODEL
+        assert run_start.reference_of(model, settings, "base") == run_start.BASE_REFERENCE
+        assert (
+            run_start.reference_of(model, settings.replace(beta=0.0), "start")
+            == run_start.BASE_REFERENCE
+        )

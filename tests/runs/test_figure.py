@@ -27,6 +27,7 @@ from grpo_nb.runs.figure import (
     LENGTH,
     TOTAL,
     LivePlot,
+    Panel,
     overlay,
     png,
     thinned,
@@ -386,3 +387,15 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     assert EACH.title not in expected
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]
+
+
+@pytest.mark.parametrize(
+    ("panel", "is_marked"),
+    [
+        pytest.param(TOTAL, True, id="total-marks-every-rule"),
+        pytest.param(KL, True, id="panel-marks-its-rule"),
+        pytest.param(LENGTH, False, id="panel-leaves-out-other-rules"),
+    ],
+)
+def test_panel_marks_the_alerts_of_its_rules(panel: Panel, is_marked: bool) -> None:
+    assert panel.marks(alert(5, rule="kl_drift")) == is_marked
