@@ -17,6 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
+from grpo_nb.runs.rows import HELDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -172,21 +173,22 @@ def heldout_table(comparison: Any) -> str:
             "after": comparison.after,
         }
     meaning = "right, and in the format" if comparison.after.compares_gold else "by a function"
-    rows = {
-        f"correct ({meaning})": ("accuracy", "interval"),
-        "in the format": ("format_share", "format_interval"),
-        "correct answer anywhere in the completion": ("anywhere_share", "anywhere_interval"),
+    labels = {
+        "correct": f"correct ({meaning})",
+        "format": "in the format",
+        "anywhere": "correct answer anywhere in the completion",
     }
     lines = [
         f"| held-out, 95 % interval | {' | '.join(columns)} |",
         "| --- |" + " --- |" * len(columns),
     ]
-    for name, (share, interval) in rows.items():
+    for measure in HELDOUT_MEASURES:
         cells = []
         for side in columns.values():
-            value = getattr(side, share, None)
-            cells.append(_share_in_words(value, getattr(side, interval, None)))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+            share = getattr(side, measure.share_field)
+            interval = getattr(side, measure.interval_field)
+            cells.append(_share_in_words(share, interval))
+        lines.append(f"| {labels[measure.name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -108,6 +108,16 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
+def best_adapter(run: Path, step: int) -> Path:
+    """Return the folder that keeps the adapter of a step with the best held-out score so far.
+
+    Args:
+        run: Folder of the run.
+        step: Step of the adapter.
+    """
+    return run / "best" / f"step-{step}"
+
+
 def best_adapters(run: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each adapter that once had the best held-out score, in order."""
     adapters = []

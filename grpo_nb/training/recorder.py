@@ -6,13 +6,14 @@ tells the trainer whether to save a checkpoint and whether to stop. Everything t
 decides from the rows, so that a resumed run continues as if nothing had happened.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 from tqdm import tqdm
@@ -30,11 +31,11 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.checkpoints import keep_best
+from grpo_nb.runs.checkpoints import best_adapter, keep_best
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.groups import transcripts
 from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import ACCURACY, best_row, tidy_row
+from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.right_by import choose_judge, judge_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -42,6 +43,10 @@ from grpo_nb.upstream.trl import last_generation
 import_unsloth()
 
 from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    from grpo_nb.training.prepare import Prepared
+    from grpo_nb.training.trainer import KitTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
@@ -75,7 +80,7 @@ class Recorder(TrainerCallback):
     """
 
     def __init__(
-        self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()
+        self, run: Run, trainer: KitTrainer, settings: Settings, observers: Sequence[Observer] = ()
     ) -> None:
         self.run = run
         self.trainer = trainer
@@ -192,7 +197,7 @@ class Recorder(TrainerCallback):
                 self.error = self.error or error
 
     def _save_best_adapter(self, step: int) -> None:
-        target = best_adapter(self.run, step)
+        target = best_adapter(self.run.path, step)
         with staged_folder(target) as staged:
             save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
             put_in_place(staged, target)
@@ -236,11 +241,6 @@ class Recorder(TrainerCallback):
         if self._plot is not None and self._is_shown:
             self._plot.update(self.rows, alerts=self.health.alerts, is_last=True)
         self.run.save_figure()
-
-
-def best_adapter(run: Run, step: int) -> Path:
-    """Return the folder that keeps the adapter of a step with the best held-out score so far."""
-    return run.path / "best" / f"step-{step}"
 
 
 def completions_table(
@@ -294,11 +294,11 @@ class HoldoutScore:
     state is restored afterwards, so that the training is the same with and without the score.
 
     Args:
-        prepared: The training, a `grpo_nb.training.prepare.Prepared`. The same questions are asked
-            each time, so that the whole curve shows one measure.
+        prepared: The training. The same questions are asked each time, so that the whole curve
+            shows one measure.
     """
 
-    def __init__(self, prepared: Any) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         holdout = prepared.task.holdout
         count = min(prepared.settings.holdout_questions, len(holdout))
@@ -336,14 +336,13 @@ class HoldoutScore:
             self._questions, completions, training.task.format, reward=self._judge
         )
         evaluation = Evaluation("", answers)
-        low, high = evaluation.interval
-        measured = {ACCURACY: evaluation.accuracy, "holdout/low": low, "holdout/high": high}
-        for measure, name in (("format", "in_format"), ("anywhere", "anywhere")):
-            share = evaluation.share_of(measure)
-            interval = evaluation.interval_of(measure)
+        measured = {}
+        for measure in HELDOUT_MEASURES:
+            share = evaluation.share_of(measure.name)
+            interval = evaluation.interval_of(measure.name)
             if share is not None and interval is not None:
-                measured[f"holdout/{name}"] = share
-                measured[f"holdout/{name}_low"] = interval[0]
-                measured[f"holdout/{name}_high"] = interval[1]
+                measured[measure.share_key] = share
+                measured[measure.low_key] = interval[0]
+                measured[measure.high_key] = interval[1]
         measured["holdout/mean_length"] = evaluation.mean_length
         return measured

@@ -9,6 +9,8 @@ runs/<name>/start/
                                of each completion
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -17,7 +19,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
@@ -33,6 +35,9 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
 
+if TYPE_CHECKING:
+    from grpo_nb.training.prepare import Prepared
+
 #: The two values of `RunInfo.reference`: the model that the KL of a run is measured against. They
 #: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
 BASE_REFERENCE = "the base model"
@@ -41,11 +46,11 @@ START_REFERENCE = "the adapter it started from"
 MAX_TASK_BYTES = 100_000_000
 
 
-def new_run_info(prepared: Any, number_type: str) -> RunInfo:
+def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
     """Return the `RunInfo` of a run that starts now.
 
     Args:
-        prepared: The run's `grpo_nb.training.prepare.Prepared`.
+        prepared: The checked parts of the training.
         number_type: The dtype that the loaded model computes in.
     """
     gpu = find_gpu()

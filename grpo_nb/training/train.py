@@ -24,7 +24,7 @@ from grpo_nb.models.identity import base_identity, keep_template
 from grpo_nb.models.match import record_of_model
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import ACCURACY, best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
@@ -40,7 +40,7 @@ from grpo_nb.training.prepare import (
     prepare,
     reference_adapter_removed,
 )
-from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder, best_adapter
+from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
 from grpo_nb.training.run_start import (
     BASE_REFERENCE,
@@ -54,6 +54,8 @@ from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grpo_nb.training.trainer import KitTrainer
 
 #: Disk space for logs, completions and figures of a run.
 BYTES_OF_LOGS = 200_000_000
@@ -240,10 +242,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     run = recorder.run
     trainer = recorder.trainer
     settings = recorder.settings
-    trainer.args.output_dir = str(run.path / "checkpoints")
-    trainer.add_callback(recorder)
-    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
+    _connect(recorder)
     failure = None
     info.status = "failed"  # until the training ends otherwise; run.json says "running" meanwhile
     try:
@@ -276,7 +275,19 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
         keep_newest(run.path / "checkpoints", 1)
 
 
-def _run_trainer(trainer: Any, settings: Settings, resumption: Resumption | None) -> None:
+def _connect(recorder: Recorder) -> None:
+    """Make the trainer write to the folder of the run and report to the recorder."""
+    run = recorder.run
+    trainer = recorder.trainer
+    trainer.args.output_dir = str(run.path / "checkpoints")
+    trainer.add_callback(recorder)
+    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
+    trainer.record_generation = partial(
+        write_generation, run, group_size=recorder.settings.num_generations
+    )
+
+
+def _run_trainer(trainer: KitTrainer, settings: Settings, resumption: Resumption | None) -> None:
     """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
     if resumption is None:
         trainer.train()
@@ -307,7 +318,7 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     return problems
 
 
-def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
+def _settle_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
@@ -331,11 +342,13 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     step = newest.step
     best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
     if best is not None:
-        with_adapter = [row for row in recorder.rows if best_adapter(run, row["step"]).is_dir()]
+        with_adapter = [
+            row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
+        ]
         kept = best_row(with_adapter)
         if kept is not None:
             step = kept["step"]
-            source = best_adapter(run, step)
+            source = best_adapter(run.path, step)
         if kept is not best:
             _warn_of_lost_best_adapter(best, kept, step)
     if source is None:  # the training ended before its first checkpoint

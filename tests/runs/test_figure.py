@@ -366,7 +366,9 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
         plot.update(rows[:count])
     # Two at the start, then a two-hundredth of the time, which is used.
     assert 30 <= clock["drawn"] <= 2 + 0.005 * clock["now"] / 0.25
-    assert plot.update(rows, is_last=True)
+    drawn = clock["drawn"]
+    plot.update(rows, is_last=True)
+    assert clock["drawn"] == drawn + 1
     assert [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
     assert data["text/plain"] == describe(rows, "the base model")
