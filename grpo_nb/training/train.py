@@ -31,7 +31,7 @@ from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
-from grpo_nb.training.effective import configurations, effective_settings
+from grpo_nb.training.effective import effective_settings, stock_configuration
 from grpo_nb.training.errors import explained
 from grpo_nb.training.prepare import (
     CALL,
@@ -154,10 +154,10 @@ def train(
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses.
-            _, stock_configuration = configurations(settings, model)
+            stock = stock_configuration(settings, model)
             trainer = build_trainer(prepared)
-            pair = (trainer.args, stock_configuration)
-            info.effective = effective_settings(settings, model, pair=pair).to_dict()
+            effective = effective_settings(settings, model, trained_with=trainer.args, stock=stock)
+            info.effective = effective.to_dict()
             all_observers = list(observers)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
@@ -184,12 +184,13 @@ def _require_memory(prepared: Prepared) -> None:
     """Raise if the run does not fit this machine, on the path that the run will take."""
     can_share_prompts = prepared.engine.why_not_cpu_engine is None
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
-    model, tokenizer = prepared.model, prepared.tokenizer
-    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+    estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
+    estimate.require_fit()
 
 
 def _info_of_new_run(prepared: Prepared) -> RunInfo:
-    model, settings = prepared.model, prepared.settings
+    model = prepared.model
+    settings = prepared.settings
     info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
     info.base = base_identity(model, settings.model)
     load_record = record_of_model(model)
