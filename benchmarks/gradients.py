@@ -18,7 +18,7 @@ import numpy
 
 import grpo_nb as gn
 from grpo_nb.core.tables import Part, Shown
-from grpo_nb.runs.figure import COLOURS, drawn
+from grpo_nb.runs.figure import COLOURS, figure_html
 
 DIGITS = tuple("0123456789")
 PASS_RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
@@ -35,7 +35,7 @@ class Picture(Shown):
     words: str
 
     def _parts(self) -> Iterable[Part]:
-        yield drawn(self.figure, self.words)
+        yield figure_html(self.figure, self.words)
 
 
 # Lesson 1: the exact gradient.

@@ -22,7 +22,7 @@ from scipy.stats import permutation_test, trim_mean
 
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import in_line
-from grpo_nb.runs.figure import COLOURS, drawn
+from grpo_nb.runs.figure import COLOURS, figure_html
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -182,7 +182,7 @@ class SeedScores(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
-        yield drawn(
+        yield figure_html(
             self.plot(),
             "plot() draws every seed, the means with their intervals, and the differences.",
         )

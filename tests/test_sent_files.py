@@ -91,7 +91,9 @@ def test_what_a_file_names_lies_in_its_folder(
     theirs: Path, read: Callable[[Path, str], object], name: str
 ) -> None:
     name = str(theirs.parent / name[1:]) if name.startswith("/") else name
-    with pytest.raises(ValueError, match=r"leads out of the folder|names a file that is not in its folder"):
+    with pytest.raises(
+        ValueError, match=r"leads out of the folder|names a file that is not in its folder"
+    ):
         read(theirs, name)
 
 
@@ -113,7 +115,8 @@ def test_a_run_with_a_link_to_elsewhere_is_not_opened(
         (run.path / name).rename(tmp_path / "aside")
     (run.path / name).symlink_to(tmp_path / "mine")
     with pytest.raises(
-        ValueError, match=rf"'{name}' leads out of the folder .* replace the link by what it points to"
+        ValueError,
+        match=rf"'{name}' leads out of the folder .* replace the link by what it points to",
     ):
         gn.open_run(run.path)
     listed = gn.runs.list(run.path.parent)

@@ -11,7 +11,7 @@ from grpo_nb.export.export_folder import make_export, same_base, weights_folder
 from grpo_nb.export.result import ADAPTER, Export, require_passed
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.templates import keep_template, tokenizer_for
-from grpo_nb.runs.card import published_name, shareable
+from grpo_nb.runs.card import published_name, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 
 
@@ -56,7 +56,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         )
         checks["tensors finite"] = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
         checks["the adapter changes the model"] = any(bool(tensor.any()) for tensor in lora_b)
-        base_name = shareable(config["base_model_name_or_path"])
+        base_name = without_private_parts(config["base_model_name_or_path"])
         verification = {
             "passed": True,
             "checks": checks,

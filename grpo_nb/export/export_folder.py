@@ -88,7 +88,11 @@ def make_export(
                 f"{verification['trained_in_4bit']['said']}"
             )
         write_export_card(
-            run, staged, kind, verification=verification, said=verification["sentence"]
+            run,
+            staged,
+            kind,
+            verification=verification,
+            verification_sentence=verification["sentence"],
         )
         verification["files"] = recorded_files(staged)
         write_json(staged / RECORD, verification)

@@ -18,7 +18,7 @@ from grpo_nb.export.merge import BY_FILE, WIDTHS, merge, require_memory
 from grpo_nb.export.result import Export, ExportError, Report
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.templates import template_of, tokenizer_for
-from grpo_nb.runs.card import shareable
+from grpo_nb.runs.card import without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 
 #: Loss by rounding that a merged model may have: lowest and highest share of the training's effect,
@@ -138,7 +138,7 @@ def compare_score_with_run(run: Run, folder: Path) -> dict[str, Any]:
                     "the run itself does"
                 }
     except Exception as error:  # out of memory, a damaged comparison
-        return {"said": shareable(f"not measured: {type(error).__name__}: {error}")}
+        return {"said": without_private_parts(f"not measured: {type(error).__name__}: {error}")}
     low, high = recorded.interval
     sentence = (
         f"{score.accuracy:.1%} of {score.questions} held-out questions right, the run in 4 bit "

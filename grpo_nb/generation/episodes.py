@@ -84,10 +84,12 @@ def run_episodes(
         result.turns, result.completion_ids, result.tool_masks, columns, strict=True
     ):
         has_ended = bool(ids) and ids[-1] in end_tokens
-        completions.append(Completion.of_episode(turns, written(ids, mask), has_ended, column))
+        completions.append(
+            Completion.of_episode(turns, tokens_of_model(ids, mask), has_ended, column)
+        )
     return completions
 
 
-def written(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
+def tokens_of_model(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
     """Return the tokens of an episode that the model wrote itself, without those of tools."""
     return [token for token, is_own in zip(ids, mask, strict=True) if is_own]

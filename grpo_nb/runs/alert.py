@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.words import in_line
+from grpo_nb.runs.rows import is_whole
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: Severities of open alerts, and `withdrawn` for all others, from the least to the most urgent.
 KINDS = ("withdrawn", *SEVERITIES)
-#: A larger step cannot be stored in an array.
-MAX_STEP = 2**53
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,6 +30,10 @@ class Alert(Shown):
         subject: What the rule is about, for rules that watch several things, such as the name of a
             reward. There is one alert for each rule and subject.
         ended: Step at which the alert was withdrawn because it was no longer true; None if open.
+
+    `severity` keeps its last value when an alert is withdrawn. `kind` is the severity of an open
+    alert, or "withdrawn"; programs filter and sort by it. `standing` is the same in words, with the
+    step, for tables.
 
     >>> alert = Alert(rule="kl", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
@@ -100,7 +103,7 @@ def alert_from(values: Mapping[str, Any]) -> Alert:
             f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}"
         )
     for step in (alert.step, alert.ended or 0):
-        if not isinstance(step, int) or not 0 <= step < MAX_STEP:
+        if not is_whole(step) or step < 0:
             raise ValueError(
                 f"step = {in_line(alert.step)} and ended = {in_line(alert.ended)} must be steps"
             )

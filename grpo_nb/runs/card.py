@@ -1,7 +1,7 @@
 """Write the model card of a run and of its exports: model, data, rewards, results, settings.
 
-The card holds only what was measured or recorded. It is made to be published, so it holds no paths,
-logins or keys of the machine.
+The card holds only what was measured or recorded. It is made to be published, so the usual paths,
+logins and keys are removed from its texts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from grpo_nb.config.settings import EMBEDDED_MODEL
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.words import displayable
+from grpo_nb.runs.rows import HELDOUT_MEASURES
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
 #: The model that the embedded model was made of. The embedded weights are those of a 4-bit file,
-#: dequantised, and in no repository. So an adapter that was trained on them names them by the kit's
-#: own name, which nobody takes for the original weights.
+#: dequantised, and in no repository. So an adapter that was trained on them names them by
+#: grpo_nb's own name, which nobody takes for the original weights.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FIGURE = "figures/training.png"
 
 #: Names of settings that hold secrets, and of settings that mean nothing on another machine.
-SECRET_NAME = re.compile(r"(?i)(.*_)?(token|password|secret|key|credentials?)")
-PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET_NAME.pattern[4:]}")
+SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
+SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
+PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
 #: The login in a URL, and keys in its query.
 LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
 URL_KEY = re.compile(
@@ -89,7 +91,7 @@ def write_export_card(
     kind: str,
     *,
     verification: Mapping[str, Any] | None = None,
-    said: str = "",
+    verification_sentence: str = "",
 ) -> Path:
     """Write the card of an export with its figure into the export's folder; return the card's path.
 
@@ -98,7 +100,7 @@ def write_export_card(
         folder: The folder of the export.
         kind: "adapter", "merged" or "gguf". More words may follow, as in "merged bfloat16".
         verification: The checks that were made of the export.
-        said: The verification in words.
+        verification_sentence: The result of the verification in words.
     """
     figure = run.path / FIGURE
     if figure.is_file():
@@ -106,7 +108,12 @@ def write_export_card(
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(figure, target)
     card = Path(folder) / "README.md"
-    card.write_text(model_card(run, kind, verification=verification, said=said), "utf-8")
+    card.write_text(
+        model_card(
+            run, kind, verification=verification, verification_sentence=verification_sentence
+        ),
+        "utf-8",
+    )
     return card
 
 
@@ -115,7 +122,7 @@ def model_card(
     kind: str = "adapter",
     *,
     verification: Mapping[str, Any] | None = None,
-    said: str = "",
+    verification_sentence: str = "",
 ) -> str:
     """Return the model card in Markdown, with metadata that the Hub accepts.
 
@@ -133,7 +140,7 @@ def model_card(
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
-        info=shareable(info),
+        info=without_private_parts(info),
         kind=kind.partition(" ")[0],
         data=card_data(run, kind),
         base=published_name(settings.model),
@@ -142,20 +149,20 @@ def model_card(
         heldout_table=heldout_table(comparison) if comparison is not None else "",
         heldout_note=anywhere_note(comparison) if comparison is not None else "",
         verification=verification,
-        said=said,
+        verification_sentence=verification_sentence,
         figure=FIGURE if has_figure else None,
         form=AnswerFormat(**info["task"]["format"]),
-        settings=public({**settings.to_dict(), **settings.extra}),
+        settings=public_settings({**settings.to_dict(), **settings.extra}),
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
     )
-    return displayable(shareable(f"{card}\n"))
+    return displayable(without_private_parts(f"{card}\n"))
 
 
 def heldout_table(comparison: Any) -> str:
     """Return the held-out results as a Markdown table: three measures of each model.
 
     Args:
-        comparison: `Run.comparison`. Measures that an earlier version of the kit did not take are
+        comparison: `Run.comparison`. Measures that an earlier version of grpo_nb did not take are
             shown as not measured.
     """
     columns = {"before": comparison.before, "after": comparison.after}
@@ -166,21 +173,22 @@ def heldout_table(comparison: Any) -> str:
             "after": comparison.after,
         }
     meaning = "right, and in the format" if comparison.after.compares_gold else "by a function"
-    rows = {
-        f"correct ({meaning})": ("accuracy", "interval"),
-        "in the format": ("format_share", "format_interval"),
-        "correct answer anywhere in the completion": ("anywhere_share", "anywhere_interval"),
+    labels = {
+        "correct": f"correct ({meaning})",
+        "format": "in the format",
+        "anywhere": "correct answer anywhere in the completion",
     }
     lines = [
         f"| held-out, 95 % interval | {' | '.join(columns)} |",
         "| --- |" + " --- |" * len(columns),
     ]
-    for name, (share, interval) in rows.items():
+    for measure in HELDOUT_MEASURES:
         cells = []
         for side in columns.values():
-            value = getattr(side, share, None)
-            cells.append(_share_in_words(value, getattr(side, interval, None)))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+            share = getattr(side, measure.share_field)
+            interval = getattr(side, measure.interval_field)
+            cells.append(_share_in_words(share, interval))
+        lines.append(f"| {labels[measure.name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -209,7 +217,7 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     base = published_name(model)
     if is_embedded and card_kind.relation != "adapter":
         base = ORIGIN_OF_EMBEDDED_MODEL
-    data = shareable(run.info["task"]["name"])
+    data = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
@@ -234,19 +242,19 @@ def published_name(model: str) -> str | None:
     return model if is_id and not has_forbidden_part and not is_local else None
 
 
-def shareable(value: Any) -> Any:
+def without_private_parts(value: Any) -> Any:
     """Return texts, lists and mappings without private parts: a path's folders, logins and keys.
 
-    >>> shareable(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
+    >>> without_private_parts(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5"])
     ['model', 'http://host:8000/v1?api_key=***']
-    >>> shareable("open('~/a b/c.txt') or </answer>")
+    >>> without_private_parts("open('~/a b/c.txt') or </answer>")
     "open('c.txt') or </answer>"
     """
     if isinstance(value, Mapping):
         public_names = [name for name in value if not SECRET_NAME.fullmatch(str(name))]
-        return {name: shareable(value[name]) for name in public_names}
+        return {name: without_private_parts(value[name]) for name in public_names}
     if isinstance(value, (list, tuple)):
-        return type(value)(shareable(item) for item in value)
+        return type(value)(without_private_parts(item) for item in value)
     if not isinstance(value, str):
         return value
     if WHOLE_PATH.fullmatch(value):
@@ -256,10 +264,10 @@ def shareable(value: Any) -> Any:
     return PATH.sub(lambda match: _last_part(match[0]), without_keys)
 
 
-def public(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as `shareable` has them, without those that mean nothing elsewhere."""
+def public_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that mean something on another machine, without private parts."""
     names = [name for name in values if not PRIVATE_NAME.fullmatch(name)]
-    return {name: shareable(values[name]) for name in names}
+    return {name: without_private_parts(values[name]) for name in names}
 
 
 def _last_part(path: str) -> str:

@@ -1,7 +1,7 @@
-"""Write and find checkpoints on disk. A checkpoint is complete or not there, whatever happens.
+"""Write and find checkpoints on disk. A checkpoint counts only if its files match its manifest.
 
 A checkpoint is written into a staged folder, forced to the disk, given a manifest with the sha256
-of each file, and renamed. The manifest decides and not the name: on a network drive (Google Drive
+of each file, and renamed. The manifest decides, not the name: on a network drive (Google Drive
 in Colab) a folder can arrive with files that did not. Nothing here needs links, locks, or a rename
 from one disk to another.
 """
@@ -108,6 +108,16 @@ def keep_newest(root: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
+def best_adapter(run: Path, step: int) -> Path:
+    """Return the folder that keeps the adapter of a step with the best held-out score so far.
+
+    Args:
+        run: Folder of the run.
+        step: Step of the adapter.
+    """
+    return run / "best" / f"step-{step}"
+
+
 def best_adapters(run: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each adapter that once had the best held-out score, in order."""
     adapters = []
@@ -119,10 +129,10 @@ def best_adapters(run: Path) -> list[tuple[int, Path]]:
 
 
 def keep_best(run: Path) -> None:
-    """Delete the best adapters that no checkpoint can need.
+    """Delete the adapters that would not be the best at any kept checkpoint.
 
-    A run can go back to any of its checkpoints, and then loses the rows after it. So the best
-    adapter before the oldest checkpoint is kept, and every later one.
+    A run can go back to any of its checkpoints, and then loses the rows after it. So the newest
+    adapter up to the oldest checkpoint is kept, and every later one.
     """
     oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
     adapters = best_adapters(run)

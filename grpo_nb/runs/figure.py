@@ -7,7 +7,6 @@ pages.
 
 import base64
 import io
-import re
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.rise import describe
-from grpo_nb.runs.rows import ACCURACY, Row
+from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
@@ -61,42 +60,57 @@ class Panel:
         title: The title of the panel.
         metric: The key of the metric in a row.
         unit: The unit, written under the title.
-        rules: Regular expression for the names of the health rules that are about this panel.
-            Their alerts are marked in it.
+        rules: Names of the health rules whose alerts are marked in the panel; None marks all
+            alerts.
         is_share: True if the values lie between 0 and 1, and are written in percent.
     """
 
     title: str
     metric: str
     unit: str
-    rules: str
+    rules: tuple[str, ...] | None = ()
     is_share: bool = False
 
+    def marks(self, alert: Alert) -> bool:
+        """Return True if the panel marks this alert."""
+        return self.rules is None or alert.rule in self.rules
 
-TOTAL = Panel("Total reward", "reward", "weighted sum", "")
-EACH = Panel("Each reward", "rewards/", "mean, unweighted", "constant_reward|form_only")
-HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", "holdout", is_share=True)
-KL = Panel("KL", "kl", "nats", "kl")
-LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", "length")
+
+TOTAL = Panel("Total reward", "reward", "weighted sum", rules=None)
+EACH = Panel("Each reward", "rewards/", "mean, unweighted", ("constant_reward", "form_only"))
+HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", ("holdout",), is_share=True)
+KL = Panel("KL", "kl", "nats", ("kl_drift",))
+LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", ("length",))
 MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
 OTHER_PANELS = (
     KL,
     LENGTH,
-    Panel("Truncated", "completions/clipped_ratio", "share of completions", "truncation", True),
-    Panel("No learning signal", "frac_reward_zero_std", "share of groups", "no_spread", True),
-    Panel("Entropy", "entropy", "nats", "collapse"),
-    Panel("Gradient norm", "grad_norm", "before clipping", "gradient"),
-    Panel("Learning rate", "learning_rate", "", "no rule"),
-    Panel("Time per step", "step_time", "seconds", "no rule"),
-    Panel("Tool calls", "tools/call_frequency", "per completion", "tools"),
+    Panel(
+        "Truncated",
+        "completions/clipped_ratio",
+        "share of completions",
+        ("truncation",),
+        is_share=True,
+    ),
+    Panel(
+        "No learning signal",
+        "frac_reward_zero_std",
+        "share of groups",
+        ("no_spread",),
+        is_share=True,
+    ),
+    Panel("Entropy", "entropy", "nats", ("collapse",)),
+    Panel("Gradient norm", "grad_norm", "before clipping", ("gradient",)),
+    Panel("Learning rate", "learning_rate", ""),
+    Panel("Time per step", "step_time", "seconds"),
+    Panel("Tool calls", "tools/call_frequency", "per completion", ("tools",)),
 )
-#: The held-out measures: prefix of the keys, separator before `low` and `high`, label, colour,
-#: style.
-HELDOUT_MEASURES = (
-    ("holdout/anywhere", "_", "correct anywhere", COLOURS[4], ":"),
-    ("holdout/in_format", "_", "in the format", COLOURS[2], "--"),
-    (ACCURACY, "/", "correct", COLOURS[0], "-"),
-)
+#: Colour and line style of each held-out measure.
+HELDOUT_LOOKS = {
+    "correct": (COLOURS[0], "-"),
+    "format": (COLOURS[2], "--"),
+    "anywhere": (COLOURS[4], ":"),
+}
 
 
 def curve(rows: Sequence[Row], metric: str) -> tuple[pandas.Series, list[int]]:
@@ -188,7 +202,7 @@ def training_figure(
             _draw_heldout(axis, rows)
         else:
             _draw_metric(axis, rows, window, panel)
-        _mark_alerts(axis, [alert for alert in marked if re.match(panel.rules, alert.rule)])
+        _mark_alerts(axis, [alert for alert in marked if panel.marks(alert)])
     return figure
 
 
@@ -210,16 +224,21 @@ def _empty_figure(
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     share = foot_inches / height
     figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), w_pad=0.08, h_pad=0.06)
-    axes: list[Axes] = []
-    if panel_count:
-        grid = figure.subplots(row_count, columns, squeeze=False).ravel()
-        axes = list(grid[:panel_count])
-        for unused in grid[panel_count:]:
-            unused.remove()
+    axes = _panel_axes(figure, panel_count, columns)
     for number, (text, colour) in enumerate(foot):
         place = (foot_inches - FOOT_LINE_INCHES * (number + 0.5)) / height
         figure.text(0.012, place, text, fontsize=9, color=colour, va="center", parse_math=False)
     return figure, axes
+
+
+def _panel_axes(figure: Figure, count: int, columns: int) -> list[Axes]:
+    """Add axes for `count` panels to a figure, row by row, and return them."""
+    if count == 0:
+        return []
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+    for unused in grid[count:]:
+        unused.remove()
+    return list(grid[:count])
 
 
 def _foot_lines(sentence: str, alerts: Sequence[Alert], window: int) -> list[tuple[str, str]]:
@@ -323,18 +342,18 @@ def _draw_each_reward(
 def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the three held-out measures with their 95 % intervals and their last values."""
     ends: list[tuple[float, str, str]] = []
-    for metric, separator, label, colour, style in HELDOUT_MEASURES:
-        values, broken = curve(rows, metric)
-        prefix = "holdout" if metric == ACCURACY else metric
-        low, _ = curve(rows, f"{prefix}{separator}low")
-        high, _ = curve(rows, f"{prefix}{separator}high")
+    for measure in reversed(HELDOUT_MEASURES):  # the accuracy lies above the others
+        colour, style = HELDOUT_LOOKS[measure.name]
+        values, broken = curve(rows, measure.share_key)
+        low, _ = curve(rows, measure.low_key)
+        high, _ = curve(rows, measure.high_key)
         if len(low) and len(low) == len(high):
             axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
         _mark_broken(axis, broken)
         if values.empty:
             continue
         end = _draw_values(axis, values, 1, colour, style)
-        ends.append((end, f"{label} {end:.0%}", colour))
+        ends.append((end, f"{measure.label} {end:.0%}", colour))
     axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
     axis.set_ylim(0, 1.02)
     _label_ends(axis, ends)
@@ -453,12 +472,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
         facecolor="none",
         layout="constrained",
     )
-    axes = []
-    if shown:
-        grid = figure.subplots(-(-len(shown) // 2), min(2, len(shown)), squeeze=False).ravel()
-        axes = list(grid[: len(shown)])
-        for unused in grid[len(shown) :]:
-            unused.remove()
+    axes = _panel_axes(figure, len(shown), min(2, len(shown)))
     for axis, panel in zip(axes, shown, strict=True):
         has_anywhere = panel is HOLDOUT and any("holdout/anywhere" in row for row in all_rows)
         _frame(axis, panel.title, "correct; dotted: anywhere" if has_anywhere else panel.unit)
@@ -499,9 +513,14 @@ def png(figure: Figure, dpi: int = 100) -> bytes:
     return buffer.getvalue()
 
 
-def drawn(figure: Figure, words: str) -> Html:
+def base64_png(figure: Figure) -> str:
+    """Render a figure as PNG in base64, as HTML and notebooks take an image."""
+    return base64.b64encode(png(figure)).decode()
+
+
+def figure_html(figure: Figure, words: str) -> Html:
     """Return a figure as HTML with alternative text, or the text where no image is shown."""
-    picture = base64.b64encode(png(figure)).decode()
+    picture = base64_png(figure)
     return Html(words, f'<img alt="{escaped(words)}" src="data:image/png;base64,{picture}">')
 
 
@@ -525,8 +544,8 @@ class LivePlot:
 
     def update(
         self, rows: Sequence[Row], *, alerts: Sequence[Alert] = (), is_last: bool = False
-    ) -> bool:
-        """Redraw if it is due, and return True if the figure was redrawn.
+    ) -> None:
+        """Redraw the figure if a redraw is due.
 
         Args:
             rows: All rows so far.
@@ -535,7 +554,7 @@ class LivePlot:
         """
         started = time.perf_counter()
         if not rows or (not is_last and started < self._next_redraw):
-            return False
+            return
         figure = training_figure(
             rows,
             self._weights,
@@ -544,12 +563,10 @@ class LivePlot:
             reward_range=self._reward_range,
         )
         sentence = figure.get_label()
-        data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": sentence}
+        data = {"image/png": base64_png(figure), "text/plain": sentence}
         self._output.show(data, metadata={"image/png": {"alt": f"Training curves. {sentence}"}})
         seconds = time.perf_counter() - started
-        # The first figure also loads matplotlib's fonts. Waiting for that would leave the cell
-        # bare.
+        # The first figure also loads matplotlib's fonts, so its time is no measure of a redraw.
         pause = 200 * seconds if self._is_drawn else 0.0
         self._next_redraw = started + seconds + pause
         self._is_drawn = True
-        return True

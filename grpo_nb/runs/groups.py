@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OWN_COLUMNS = ("step", "group", "prompt", "completion", "turns", "total", "advantage")
 
 
-def played(table: pandas.DataFrame) -> pandas.Series:
+def transcripts(table: pandas.DataFrame) -> pandas.Series:
     """Return the text of each completion; with tools, the transcript of its episode."""
     if "turns" in table:
         return table["turns"].map(json.loads).map(transcript)
@@ -45,9 +45,9 @@ class GroupScores:
     weights: Mapping[str, float]
 
     @property
-    def played(self) -> pandas.Series:
+    def transcripts(self) -> pandas.Series:
         """Text or transcript of each completion."""
-        return played(self.table)
+        return transcripts(self.table)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class GroupScores:
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
         for advantage, total, text in zip(
-            self.table["advantage"], self.table["total"], self.played, strict=True
+            self.table["advantage"], self.table["total"], self.transcripts, strict=True
         ):
             lines.append(f"{advantage:+8.3f}  total {total:7.4g}  {' '.join(text.split())[:80]!r}")
         return "\n".join(lines)

@@ -29,15 +29,18 @@ def baseline_of_task(info: Mapping[str, Any], after: Any) -> MajorityBaseline | 
 
     Args:
         info: The content of `run.json`.
-        after: The stored numbers of the trained model, with `accuracy` and `interval`.
+        after: The stored numbers of the trained model, with `accuracy` and `interval`. The interval
+            of an old comparison may be None.
     """
-    floor = info.get("task", {}).get("floor")
+    floor = info["task"].get("floor")
     if floor is None:
         return None
     answer = str(floor[0])
     share = float(floor[1])
-    is_cleared = after.interval[0] > share
+    is_cleared = after.interval is not None and after.interval[0] > share
     position = "is above" if is_cleared else "is not clearly above"
+    if after.interval is None:
+        position = "was stored without its interval, so it is not shown to be above"
     sentence = (
         f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
         f"{after.accuracy:.1%} {position} this majority-class baseline."

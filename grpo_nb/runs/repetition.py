@@ -14,10 +14,13 @@ def repetition_metrics(groups: Iterable[Sequence[str]]) -> dict[str, float]:
         groups: The completions of one step, one group for each prompt.
 
     Returns:
-        `completions/duplicates`: the share of completions that repeat another one of their group,
-        from 0 (all differ) to 1 (all are equal). Missing if every group has a single completion.
-        `completions/same_answer`: the share of completions that are the most common text of the
-        step. Missing if the step has a single prompt.
+        Two shares between 0 and 1.
+
+        - `completions/duplicates`: For a group of `n` completions with `d` different texts, the
+          share is `(n - d) / (n - 1)`: 0 if all differ, 1 if all are equal. The metric is the mean
+          over the groups. It is missing if every group has a single completion.
+        - `completions/same_answer`: Share of the step's completions that have its most common text.
+          It is missing if the step has a single prompt.
 
     >>> repetition_metrics([["a", "a "], ["b", "c"]])
     {'completions/duplicates': 0.5, 'completions/same_answer': 0.5}

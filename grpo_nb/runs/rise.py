@@ -1,4 +1,4 @@
-"""Test whether the reward of a run rose by more than chance, and describe the run in one sentence.
+"""Test whether a metric of a run rose by more than chance, and describe the run in one sentence.
 
 Prompts and samples differ from step to step, so a comparison of the first and last steps alone
 could show a rise that is luck. The test takes all steps.
@@ -26,16 +26,19 @@ class Rise:
     """Result of the test.
 
     Attributes:
-        first: Mean of the metric over the first third of the steps. last: Mean of the metric over
-            the last third of the steps. p_value: Probability that a model which learns nothing
-            shows a rise at least as clear; 1 with too few steps.
+        first: Mean of the metric over the first third of the steps.
+        last: Mean of the metric over the last third of the steps.
+        p_value: Probability that a model which learns nothing shows a rise at least as clear; 1
+            with too few steps.
         steps: Number of steps at which the metric was measured.
+        metric: Key of the metric in the rows.
     """
 
     first: float
     last: float
     p_value: float
     steps: int
+    metric: str = "reward"
 
     @property
     def is_clear(self) -> bool:
@@ -44,23 +47,27 @@ class Rise:
 
     @property
     def claim(self) -> str:
-        """Beginning of every sentence about the reward of a run, so that all sentences agree."""
+        """Beginning of every sentence about the metric of a run, so that all sentences agree."""
         if self.steps == 0:
-            return "No step has a reward"
+            return f"No step has a {self._name}"
         if self.steps == 1:
-            return f"The reward of the only step is {self.first:.2f}"
+            return f"The {self._name} of the only step is {self.first:.2f}"
         third = f" {self.steps // 3}" if self.steps >= 6 else ""
         start = f"{self.first:.2f} (first{third} of {self.steps} steps)"
         end = f"{self.last:.2f} (last{third})"
         if self.is_clear:
-            return f"The reward rose from {start} to {end}"
+            return f"The {self._name} rose from {start} to {end}"
         if self.steps >= MIN_STEPS:
-            return f"The reward did not rise clearly: it went from {start} to {end}"
-        return f"The reward went from {start} to {end}"
+            return f"The {self._name} did not rise clearly: it went from {start} to {end}"
+        return f"The {self._name} went from {start} to {end}"
+
+    @property
+    def _name(self) -> str:
+        return "reward" if self.metric == "reward" else f"metric {self.metric!r}"
 
     @property
     def sentence(self) -> str:
-        """Result in words, with what to do if the reward did not rise."""
+        """Result in words, with what to do if the metric did not rise."""
         if self.is_clear:
             runs = 10 ** math.floor(-math.log10(max(self.p_value, 1e-9)))
             return (
@@ -99,7 +106,13 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     values = [value for value in series(rows, metric) if math.isfinite(value)]
     third = max(1, len(values) // 3)
     p_value = rise_p_value(values) if len(values) >= MIN_STEPS else 1.0
-    return Rise(mean(values[:third]), mean(values[-third:]), p_value, len(values))
+    return Rise(
+        first=mean(values[:third]),
+        last=mean(values[-third:]),
+        p_value=p_value,
+        steps=len(values),
+        metric=metric,
+    )
 
 
 def describe(rows: Sequence[Row], reference: str = "the reference model") -> str:

@@ -6,19 +6,76 @@ import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.words import in_line
 
 Row = Mapping[str, Any]
 ACCURACY = "holdout/accuracy"
-#: Deepest nesting of a JSON file. The kit writes at most five levels; Python's own functions fail
+#: Deepest nesting of a JSON file. grpo_nb writes at most five levels; Python's own functions fail
 #: at about a thousand.
 MAX_LEVELS = 50
 #: Digits of a whole number. The largest float has 309.
 MAX_DIGITS = 300
-#: Errors that a damaged file can cause when its content is used.
+#: Largest whole number that a file of a run may hold: every one up to here is exact as a float.
+MAX_WHOLE = 2**53 - 1
+
+
+class HeldoutMeasure(NamedTuple):
+    """Names of one held-out measure, in words, in the rows of a run and in a comparison.
+
+    Attributes:
+        name: Name in `Evaluation.share_of`.
+        label: Name that users see.
+        share_key: Key of the share in a row.
+        low_key: Key of the lower end of its 95 % interval in a row.
+        high_key: Key of the upper end.
+        share_field: Field of the share in a comparison.
+        interval_field: Field of the interval in a comparison.
+    """
+
+    name: str
+    label: str
+    share_key: str
+    low_key: str
+    high_key: str
+    share_field: str
+    interval_field: str
+
+
+HELDOUT_MEASURES = (
+    HeldoutMeasure(
+        name="correct",
+        label="correct",
+        share_key=ACCURACY,
+        low_key="holdout/low",
+        high_key="holdout/high",
+        share_field="accuracy",
+        interval_field="interval",
+    ),
+    HeldoutMeasure(
+        name="format",
+        label="in the format",
+        share_key="holdout/in_format",
+        low_key="holdout/in_format_low",
+        high_key="holdout/in_format_high",
+        share_field="format_share",
+        interval_field="format_interval",
+    ),
+    HeldoutMeasure(
+        name="anywhere",
+        label="correct anywhere",
+        share_key="holdout/anywhere",
+        low_key="holdout/anywhere_low",
+        high_key="holdout/anywhere_high",
+        share_field="anywhere_share",
+        interval_field="anywhere_interval",
+    ),
+)
+#: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
+#: errors are among them, because valid JSON can have any shape. So a block of `reading` holds only
+#: what reads the file.
 CONTENT_ERRORS = (
     ValueError,
     TypeError,
@@ -52,7 +109,7 @@ def reading(
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
-            f"{shown_path(file)}{where} is damaged, or was written by another version of the kit "
+            f"{shown_path(file)}{where} is damaged, or was written by another version of grpo_nb "
             f"({reason}): {cure}."
         ) from error
 
@@ -98,7 +155,7 @@ def is_number(value: Any) -> bool:
 
 def is_whole(value: Any) -> bool:
     """Return True if a value of a JSON file is a whole number that an array can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -1,24 +1,23 @@
 """Read and write the folder of a run, which holds everything that is known about the run.
 
 runs/<name>/
-  run.json              settings, seeds, versions, machine, data fingerprint, rewards, status
-  (`RunInfo`) metrics.jsonl         one JSON object per logged step, flushed, with the alerts that
-  came with it completions/          per logged step: prompt, completion, turns (with tools), each
-  reward, total,
-                        advantage (parquet)
-  holdout.jsonl         the held-out questions, for comparisons and exports train_questions.txt
-  hashes of the training questions, to recognise held-out questions among them chat_template.jinja
-  the chat template, for evaluations and exports response_template.json   how tool calls were read,
-  where there are tools checkpoints/          the newest two, or the last one of a finished run
-  (`grpo_nb.runs.checkpoints`) start/                what the run started from: adapter, training
-  rows, first completions
-                        (`grpo_nb.training.run_start`)
-  reference/            the adapter that the KL is measured against, if that is not the base model
-  adapter/              the LoRA of the newest checkpoint, or of the best score
-  best/                 the adapter of the best held-out score, if the settings keep it
-  figures/              PNG of the curves
-  comparison/           held-out results before and after: numbers, table, figure, every answer
-  README.md             the model card
+  run.json                settings, versions, machine, data fingerprint, rewards, status (`RunInfo`)
+  metrics.jsonl           one JSON object per logged step, with the alerts that came with it
+  completions/            per logged step (parquet): prompt, completion, turns (with tools), each
+                          reward, total, advantage
+  holdout.jsonl           the held-out questions, for comparisons and exports
+  train_questions.txt     hashes of the training questions, to recognise them among held-out ones
+  chat_template.jinja     the chat template, for evaluations and exports
+  response_template.json  how tool calls were read, if there are tools
+  checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
+  start/                  what the run started from: adapter, training rows, first completions
+                          (`training.run_start`)
+  reference/              the adapter that the KL is measured against, if it is not the base model
+  adapter/                the LoRA of the newest checkpoint, or of the best score
+  best/                   the adapter of the best held-out score, if the settings keep it
+  figures/                PNG of the curves
+  comparison/             held-out results before and after: numbers, table, figure, every answer
+  README.md               the model card
 """
 
 from __future__ import annotations
@@ -62,7 +61,15 @@ from grpo_nb.runs.outcome import (
     judge_outcome,
 )
 from grpo_nb.runs.rise import Rise, describe, reward_rise
-from grpo_nb.runs.rows import ACCURACY, Row, best_row, parse_json, read_rows, reading
+from grpo_nb.runs.rows import (
+    HELDOUT_MEASURES,
+    MAX_WHOLE,
+    Row,
+    best_row,
+    parse_json,
+    read_rows,
+    reading,
+)
 from grpo_nb.runs.run_info import (
     EXPORT_FIELDS,
     RunInfo,
@@ -73,10 +80,6 @@ from grpo_nb.runs.run_info import (
 )
 from grpo_nb.tasks.cleaning import ACCEPTED
 from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
-
-#: Highest number of a run in its folder. A run that somebody sends can have any number, and
-#: `run_info` accepts whole numbers up to this one.
-MAX_SEQUENCE = 2**53 - 1
 
 if TYPE_CHECKING:
     import pandas
@@ -198,13 +201,13 @@ class Run(Shown):
     @property
     def weights(self) -> dict[str, float]:
         """Weight of each reward by name."""
-        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
+        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Lowest and highest score of each reward whose range is known, without its weight."""
-        rewards = self.info.get("rewards") or ()
-        return {reward["name"]: tuple(reward["range"]) for reward in rewards if reward.get("range")}
+        with_range = [reward for reward in self.info["rewards"] if reward.get("range")]
+        return {reward["name"]: tuple(reward["range"]) for reward in with_range}
 
     @property
     def reward_range(self) -> tuple[float, float] | None:
@@ -226,7 +229,7 @@ class Run(Shown):
         """Status in one word; `status_sentence` has the details.
 
         - `finished`: all steps are done.
-        - `interrupted`: ended by the stop button.
+        - `interrupted`: ended by the stop button, or because a judge's budget was used up.
         - `stopped`: ended by an alert or an observer.
         - `failed`: ended by an error, which is in `info["error"]`.
         - `running`: its process is alive.
@@ -479,14 +482,14 @@ class Run(Shown):
             majority = saved.get("majority")
             if majority is not None:
                 majority = MajorityBaseline(**majority)
-            elif "majority" not in saved:  # of an earlier version
-                majority = baseline_of_task(self.info, sides["after"])
-            sides["majority"] = majority
             anywhere = saved.get("tests", {}).get("anywhere")
             sides["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
             contamination = saved.get("contamination")
             sides["contamination"] = contamination and Contamination(**contamination)
-            return SimpleNamespace(**(saved | sides))
+        if "majority" not in saved:  # of an earlier version
+            majority = baseline_of_task(self.info, sides["after"])
+        sides["majority"] = majority
+        return SimpleNamespace(**(saved | sides))
 
     @property
     def exports(self) -> list[SimpleNamespace]:
@@ -510,7 +513,7 @@ class Run(Shown):
         In this order a row never lacks its completions.
 
         Raises:
-            TypeError: A value of the row is not a number.
+            TypeError: A value of the row cannot be written as JSON.
         """
         line = json.dumps(row, default=float) + "\n"
         if table is not None:
@@ -577,11 +580,11 @@ class Run(Shown):
 
 def _heldout_in_words(row: Row) -> str:
     """Return the held-out measures of a row; the format may rise where the answers do not."""
-    parts = [f"{row[ACCURACY]:.1%} correct"]
-    for name, label in (("in_format", "in the format"), ("anywhere", "correct anywhere")):
-        share = row.get(f"holdout/{name}")
+    parts = []
+    for measure in HELDOUT_MEASURES:
+        share = row.get(measure.share_key)
         if isinstance(share, (int, float)):
-            parts.append(f"{share:.1%} {label}")
+            parts.append(f"{share:.1%} {measure.label}")
     return ", ".join(parts)
 
 
@@ -627,7 +630,8 @@ def next_sequence(root: Path) -> int:
     for file in root.glob("*/run.json"):
         with contextlib.suppress(OSError, ValueError):
             numbers.append(Run(file.parent).info.get("sequence", 0))
-    return min(max(numbers) + 1, MAX_SEQUENCE)
+    # A run that somebody sends can have any number, and `run_info` accepts none above this one.
+    return min(max(numbers) + 1, MAX_WHOLE)
 
 
 def seconds_since_written(path: Path) -> float:

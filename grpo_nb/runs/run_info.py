@@ -1,7 +1,7 @@
 """Write and read `RunInfo`, the content of `run.json`, and check the shape of a run's other files.
 
 Each file is checked for its shape before anything uses it. A run's folder can come from anybody,
-and from another version of the kit. Errors name the file, the field and the value, so that no
+and from another version of grpo_nb. Errors name the file, the field and the value, so that no
 reader of a run has to expect a missing field or a text in place of a number.
 """
 
@@ -22,8 +22,7 @@ from grpo_nb.runs.rows import ACCURACY, is_number, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
-#: older ones in `read_run_info`. Files of before it was introduced have none, and are read as
-#: version 1.
+#: older versions in `read_run_info`. A file without a version is read as version 1.
 FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
 # Rows are read as numbers under these names, by the figure, the sentences and the health rules.
@@ -54,8 +53,8 @@ class Field(NamedTuple):
 class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
-    A field that is None is left out of the file, unless it is among the first ones, which have no
-    default.
+    A field that is None is left out of the file if it has a default. The fields without a default
+    are always written.
     """
 
     status: str
@@ -75,7 +74,8 @@ class RunInfo:
     number_type: str | None
     """Dtype that the model computed in."""
     rollout: str | None
-    """Method of sampling completions: `shared prompts`, or `stock` with the reason."""
+    """`shared prompts` if the completions of a group share the computation of their prompt on a
+    CPU; otherwise `stock`, TRL's own way, with the reason."""
     format_version: int = FORMAT_VERSION
     """Version of this file's format."""
     pid: int | None = None
@@ -87,13 +87,13 @@ class RunInfo:
     sequence: int | None = None
     """Number of the run among those of its folder."""
     generation: str | None = None
-    """Engine that sampled, and why not vLLM."""
+    """Engine that samples the completions, and the reason if it is not vLLM."""
     base: str | None = None
     """Identity of the base model's weights."""
     loader: dict[str, Any] | None = None
     """Further arguments of Unsloth's loader."""
     reference: str | None = None
-    """Model that the KL is measured to, in words."""
+    """Model that the KL is measured against, in words (`training.run_start`)."""
     effective: dict[str, Any] | None = None
     """`EffectiveSettings.to_dict()`."""
     heldout_judge: str | None = None
@@ -127,11 +127,11 @@ class RunInfo:
 
 
 def read_run_info(path: Path) -> RunInfo:
-    """Read a `run.json` and check every field that the kit uses. Unknown fields are left out.
+    """Read a `run.json` and check every field that grpo_nb uses. Unknown fields are left out.
 
     Raises:
         ValueError: The file is damaged, a field is missing or of another type, or a later version
-            of the kit wrote the file; names file, field and value.
+            of grpo_nb wrote the file. The message names file, field and value.
     """
     with reading(path):
         content = parse_json(path.read_text("utf-8"))
@@ -150,15 +150,14 @@ def read_run_info(path: Path) -> RunInfo:
 
 
 def _check_run_info(path: Path, info: Any) -> None:
-    """Check every field that the kit uses."""
+    """Check every field that grpo_nb uses."""
     with reading(path):
         check_fields("run.json", info, _RUN)
         if info["status"] == "running":
             check_fields("run.json of a running run", info, _PROCESS)
         check_fields("task", info["task"], _TASK)
         AnswerFormat(**info["task"]["format"])
-        # `Run.settings` checks all of them, for this version; a run of another one can still be
-        # listed.
+        # Only what a list of runs needs. `Run.settings` checks all settings of this version.
         check_fields("settings", info["settings"], _SETTINGS)
         check_fields("extra", info["settings"].get("extra", {}), _EXTRA)
         for reward in info["rewards"]:
@@ -171,7 +170,7 @@ def _check_run_info(path: Path, info: Any) -> None:
 
 
 def check_row(row: Mapping[str, Any]) -> None:
-    """Check one row of `metrics.jsonl`: its step, the numbers that the kit reads, and its alerts.
+    """Check one row of `metrics.jsonl`: its step, the numbers that grpo_nb reads, and its alerts.
 
     Raises:
         ValueError: One of them is of another type.
@@ -204,7 +203,7 @@ def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
     Other fields are allowed.
 
     Raises:
-        ValueError: Names the first that is missing, or is something else.
+        ValueError: A field is missing or of another type. The message names the first one.
     """
     if not isinstance(values, dict):
         raise ValueError(
@@ -270,7 +269,7 @@ def _is_count(value: Any) -> bool:
 
 
 _TEXT = Field(_is_text, "a text")
-_OPTIONAL_TEXT = Field(_is_text_or_none, "a text", is_required=False)
+_OPTIONAL_TEXT = Field(_is_text_or_none, "a text or null", is_required=False)
 _OBJECT = Field(_is_object, "an object")
 _OPTIONAL_OBJECT = Field(_is_object, "an object", is_required=False)
 _LIST = Field(lambda value: isinstance(value, list), "a list")
@@ -284,8 +283,8 @@ _RUN = {
     "rewards": _LIST,
     "machine": _OBJECT,
     "versions": Field(_is_text_by_text, "an object of texts"),
-    "number_type": Field(_is_text_or_none, "a text"),
-    "rollout": Field(_is_text_or_none, "a text"),
+    "number_type": Field(_is_text_or_none, "a text or null"),
+    "rollout": Field(_is_text_or_none, "a text or null"),
     "host": _OPTIONAL_TEXT,
     "sequence": _OPTIONAL_COUNT,
     "reference": _OPTIONAL_TEXT,

@@ -12,7 +12,7 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.core.words import displayable, shorten
-from grpo_nb.runs.rows import mean, series
+from grpo_nb.runs.rows import HELDOUT_MEASURES, mean, series
 from grpo_nb.runs.run_folder import Run, open_run
 
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 MAX_VALUE_CHARACTERS = 300
 #: Steps whose mean reward the table shows.
 LAST_STEPS = 10
-#: Held-out measures: label, and name of the share in a comparison.
-HELDOUT_MEASURES = {
-    "correct": "accuracy",
-    "in the format": "format_share",
-    "correct anywhere": "anywhere_share",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,11 +106,11 @@ class SideBySide(Shown, Sequence):
         return overlay({name: run.rows for name, run in self.named.items()})
 
     def _parts(self) -> Iterable[Part]:
-        from grpo_nb.runs.figure import drawn
+        from grpo_nb.runs.figure import figure_html
 
         yield bold(self.title)
         if self.is_drawn:
-            yield drawn(self.plot(), "The curves of these runs: .plot() draws them.")
+            yield figure_html(self.plot(), "The curves of these runs: .plot() draws them.")
         table = self.table.round(2)
         yield Table(
             table.values.tolist(), list(table.columns), right=(3,), narrow=(0, 2), wide=(5,)
@@ -173,11 +167,11 @@ def side_by_side(*runs: Run | str | Path) -> SideBySide:
 def _heldout(comparison: SimpleNamespace) -> str:
     """Return each held-out measure before and after, because the format alone may have improved."""
     parts = []
-    for label, name in HELDOUT_MEASURES.items():
-        before = getattr(comparison.before, name, None)
-        after = getattr(comparison.after, name, None)
+    for measure in HELDOUT_MEASURES:
+        before = getattr(comparison.before, measure.share_field)
+        after = getattr(comparison.after, measure.share_field)
         if before is not None and after is not None:
-            parts.append(f"{label} {before:.0%} to {after:.0%}")
+            parts.append(f"{measure.label} {before:.0%} to {after:.0%}")
     return ", ".join(parts)
 
 
@@ -185,11 +179,11 @@ def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run was made of, as values by name."""
     facts = dict(info["settings"])
     facts.pop("run_root", None)
-    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info.get("rewards", ())]
+    rewards = [f"{reward['name']} x{reward['weight']:g}" for reward in info["rewards"]]
     facts["rewards"] = ", ".join(rewards)
-    task = info.get("task", {})
-    facts["task"] = f"{task.get('name')} ({task.get('train')} rows, {task.get('fingerprint')})"
-    facts["dtype"] = info.get("number_type")
-    for package, version in info.get("versions", {}).items():
+    task = info["task"]
+    facts["task"] = f"{task['name']} ({task['train']} rows, {task['fingerprint']})"
+    facts["dtype"] = info["number_type"]
+    for package, version in info["versions"].items():
         facts[f"{package} version"] = version
     return facts

@@ -4,7 +4,6 @@ Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cel
 training in the same kernel nothing here answers, from another notebook everything does.
 """
 
-import base64
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import ipywidgets as widgets
 from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section
 from grpo_nb.core.panels import view as empty_view
-from grpo_nb.runs.figure import png
+from grpo_nb.runs.figure import base64_png
 from grpo_nb.runs.groups import StepGroups, view
 from grpo_nb.runs.run_folder import Run, open_run
 
@@ -54,7 +53,7 @@ class RunViewer(Panel):
             widgets.SelectionSlider(options=[_NO_STEP], description="Step"), "340px"
         )
         self._slider.continuous_update = False
-        curves = "triangles and diamonds mark the alerts"
+        curves = "markers at the upper edge are alerts"
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
             line([self._title, self._refresh_button]),
@@ -97,7 +96,7 @@ class RunViewer(Panel):
             self._slider.options = [(str(step), step) for step in steps] or [_NO_STEP]
             self._slider.value = shown if steps else _NO_STEP[1]
         figure = self.run.plot()
-        picture = base64.b64encode(png(figure)).decode()
+        picture = base64_png(figure)
         alt = f"Training curves. {figure.get_label()}"
         self._curves_view.value = view("curves", picture=picture, alt=alt, alerts=self.run.alerts)
         self._pick_step()

@@ -21,7 +21,7 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
 from grpo_nb.models.sources import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_name
-from grpo_nb.runs.card import public, published_name, shareable
+from grpo_nb.runs.card import public_settings, published_name, without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 from grpo_nb.scaleout.back import FORM, Project, link, open_project
 from grpo_nb.scaleout.code import KIT, ROOT, CannotLeave, KitFiles, RewardsCode
@@ -197,7 +197,9 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     made["steps_per_generation"] = (
         settings.generation_batch_size // settings.per_device_train_batch_size
     )
-    kept = {name: value for name, value in public(made).items() if name not in _DECIDED_THERE}
+    kept = {
+        name: value for name, value in public_settings(made).items() if name not in _DECIDED_THERE
+    }
     plan.trainer = json.loads(json.dumps(kept, default=str))
     return plan
 
@@ -347,13 +349,15 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "settings": {
             **settings.to_dict(),
             **written,
-            "extra": public(settings.extra),
+            "extra": public_settings(settings.extra),
             "model": model,
             "run_root": "runs",
         },
-        "task": {**info["task"], "name": shareable(info["task"]["name"])},
+        "task": {**info["task"], "name": without_private_parts(info["task"]["name"])},
         # Code of the user's own goes as it is: it is read and run elsewhere.
-        "rewards": [{**shareable(entry), "source": entry["source"]} for entry in info["rewards"]],
+        "rewards": [
+            {**without_private_parts(entry), "source": entry["source"]} for entry in info["rewards"]
+        ],
         **{name: info.get(name) for name in _KEPT},
     }
     write_json(staged / "origin.json", origin)

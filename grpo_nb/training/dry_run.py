@@ -28,7 +28,7 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.prepare import CALL, build_trainer, prepare, reference_adapter
+from grpo_nb.training.prepare import CALL, build_trainer, prepare, reference_adapter_removed
 from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
@@ -72,7 +72,7 @@ def dry_run(
         with (
             kept_random_state(),
             kept_modes(model),
-            reference_adapter(model),
+            reference_adapter_removed(model),
             tempfile.TemporaryDirectory() as folder,
         ):
             # A dry run is not shown in a tracker.
@@ -81,6 +81,7 @@ def dry_run(
             trainer = build_trainer(prepared, _DryRunTrainer)
             trainer.beta = 0.0  # only a loss would need the reference model
             trainer.args.output_dir = folder
+            # `refusing` turns an unusable tool result into a ValueError that ends the dry run.
             with contextlib.suppress(_FirstStepSampled), refusing():
                 trainer.train()
     finally:

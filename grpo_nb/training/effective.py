@@ -16,28 +16,24 @@ from grpo_nb.models.load_record import SHAPE, as_loaded
 from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 
 
-def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
-    """Return the configuration of a training, and TRL's own one without Unsloth, as a pair.
-
-    Both are built from the same arguments.
+def stock_configuration(settings: Settings, model: Any = None) -> Any:
+    """Return the configuration that TRL alone, without Unsloth, builds for a training.
 
     Call this before the trainer is built: each configuration resets what an accelerator holds
     (transformers, `TrainingArguments._setup_devices`).
     """
+    # Unsloth's class on a GPU inherits from TRL's and has the same name.
+    stock_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
+    # Only Unsloth knows all values of `optim`.
+    known = {field.name for field in dataclasses.fields(stock_class)} - {"optim"}
     # The table of effective settings replaces what Unsloth prints about its changes.
     with tempfile.TemporaryDirectory() as folder, silently():
         arguments = grpo_arguments(settings, {}, Path(folder), model)
-        built = GRPOConfig(**arguments)
-        # Unsloth's class on a GPU inherits from TRL's and has the same name.
-        stock_class = [cls for cls in type(built).__mro__ if cls.__name__ == "GRPOConfig"][-1]
-        # Only Unsloth knows all values of `optim`.
-        known = {field.name for field in dataclasses.fields(stock_class)} - {"optim"}
-        stock_arguments = {name: value for name, value in arguments.items() if name in known}
-        return built, stock_class(**stock_arguments)
+        return stock_class(**{name: value for name, value in arguments.items() if name in known})
 
 
 def effective_settings(
-    settings: Settings, model: Any = None, *, pair: Any = None
+    settings: Settings, model: Any = None, *, trained_with: Any = None, stock: Any = None
 ) -> EffectiveSettings:
     """Return the settings that will not run as written here, what will run instead, and why.
 
@@ -48,8 +44,9 @@ def effective_settings(
         settings: The settings of the run.
         model: The loaded model. It decides the dtype, whether vLLM generates, and whether the
             completions of a group share their prompt.
-        pair: The result of `configurations`, if it exists already. Its first entry may be the
-            `args` of a trainer.
+        trained_with: The `args` of a trainer that exists already. By default a configuration is
+            built as for a training.
+        stock: The result of `stock_configuration`, if it exists already.
 
     Raises:
         ValueError: TRL refuses the settings.
@@ -63,7 +60,13 @@ def effective_settings(
     chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
     engine = choose_engine(model, settings)
     requested = requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=engine.is_vllm)
-    result = compared(settings, requested, *(pair or configurations(settings, model)))
+    built = trained_with
+    if built is None:
+        with tempfile.TemporaryDirectory() as folder, silently():
+            built = GRPOConfig(**grpo_arguments(settings, {}, Path(folder), model))
+    if stock is None:
+        stock = stock_configuration(settings, model)
+    result = compared(settings, requested, built, stock)
     changed = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
     loaded = as_loaded(model, settings) if has_model else settings
     for name in SHAPE:
@@ -75,7 +78,7 @@ def effective_settings(
     arguments = dict(result.arguments)
     if settings.num_train_epochs is not None:
         steps = "the number of steps that gn.plan(settings, task) shows"
-        if pair:
+        if trained_with is not None:
             steps = f"{settings.max_steps} steps"
         else:
             arguments.pop("max_steps", None)  # not known yet

@@ -102,7 +102,8 @@ def _located(reward: RewardFunction, keywords: Mapping[str, Any]) -> Iterator[No
         for index in range(len(completions)):
             rows.append({key: values[index] for key, values in columns.items()})
         repeated = {key: keywords.get(key) for key in REPEATED_KEYWORDS}
-        # Calls the reward with each row alone, and raises a `RewardError` for the row that fails.
+        # Only called to raise: it calls the reward with each row alone, and raises a `RewardError`
+        # for the row that fails. A judge that is paid for each call is paid again here.
         score(reward, completions, rows, **repeated)
         # No row fails alone, so the error belongs to the whole call.
         raise RewardError(reward_name(reward), None, "", error) from error
@@ -124,9 +125,13 @@ def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
     except EnvironmentProblem:
         raise
     except Exception as error:
-        is_reward_error = isinstance(error, RewardError)
-        is_fault_of_reward = is_reward_error and not isinstance(error.__cause__, MACHINE_ERRORS)
-        if is_fault_of_reward and not is_disk_full(error):
+        # The error of a reward is the reward's own fault, unless its cause can be the machine.
+        may_be_machine = (
+            not isinstance(error, RewardError)
+            or isinstance(error.__cause__, MACHINE_ERRORS)
+            or is_disk_full(error)
+        )
+        if not may_be_machine:
             raise
         problem = _machine_problem(error, settings, run)
         if problem is None:

@@ -113,7 +113,8 @@ def prepare(
 def _require_holdout(task: Task, settings: Settings) -> None:
     if settings.keep_adapter == "best" and not settings.holdout_every:
         raise ValueError(
-            'keep_adapter="best" needs held-out scores: settings = settings.replace(holdout_every=5).'
+            'keep_adapter="best" needs held-out scores. Write settings = '
+            "settings.replace(holdout_every=5)."
         )
     if settings.holdout_every and not len(task.holdout):
         raise ValueError(
@@ -153,7 +154,7 @@ def try_rewards(
     row = task.train[0]
     content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
-    # An attribute of the kit: a reward that learns from each training call can leave this one out.
+    # An attribute of grpo_nb: a reward that learns from each training call can leave this one out.
     state.is_trial = True
     for reward in rewards:
         answer = [{"role": "assistant", "content": content}]
@@ -162,16 +163,16 @@ def try_rewards(
     return weights
 
 
-def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = None) -> Any:
+def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: A subclass of `KitTrainer`; `KitTrainer` itself if None.
+        trainer_class: `KitTrainer` or a subclass.
     """
     model = prepared.model
     if has_engine(model):
-        hand_copies_to_vllm()  # also for a model that the kit did not load
+        hand_copies_to_vllm()  # also for a model that grpo_nb did not load
     drop_leftovers(model)
     if find_gpu() is None:
         start_spin_watcher()
@@ -189,12 +190,12 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = N
         tools = prepared.task.tools
         tool_arguments: dict[str, Any] = {}
         if tools is not None:
-            # TRL warns that its tool interface may change; the kit pins the version of TRL.
+            # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
             tool_arguments["tools"] = list(tools.functions)
             tool_arguments["environment_factory"] = tools.fresh_environment
-        trainer = (trainer_class or KitTrainer)(
+        trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
@@ -283,10 +284,12 @@ def kept_precision(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reference_adapter(model: Any) -> Iterator[None]:
-    """Delete TRL's reference adapter after the block.
+def reference_adapter_removed(model: Any) -> Iterator[None]:
+    """Delete TRL's reference adapter `ref` after the block.
 
-    If it stayed, a later load would restore only its zeros.
+    If `ref` stayed, transformers would save it in a subfolder. Its loader restores only the
+    adapters in subfolders when there are any, so the trained adapter would stay at the zeros that a
+    new LoRA starts with.
     """
     try:
         yield

@@ -6,13 +6,14 @@ tells the trainer whether to save a checkpoint and whether to stop. Everything t
 decides from the rows, so that a resumed run continues as if nothing had happened.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas
 from tqdm import tqdm
@@ -30,11 +31,11 @@ from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
-from grpo_nb.runs.checkpoints import keep_best
+from grpo_nb.runs.checkpoints import best_adapter, keep_best
 from grpo_nb.runs.figure import LivePlot
-from grpo_nb.runs.groups import played
+from grpo_nb.runs.groups import transcripts
 from grpo_nb.runs.repetition import repetition_metrics
-from grpo_nb.runs.rows import ACCURACY, best_row, tidy_row
+from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.right_by import choose_judge, judge_in_words
 from grpo_nb.upstream.trl import last_generation
@@ -42,6 +43,10 @@ from grpo_nb.upstream.trl import last_generation
 import_unsloth()
 
 from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    from grpo_nb.training.prepare import Prepared
+    from grpo_nb.training.trainer import KitTrainer
 
 Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 """A function that is called with each row before it is written, and with the step's completions.
@@ -67,14 +72,15 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        is_interrupted: True after the stop button was pressed, or when a judge's budget is used up.
+        should_end: True after the stop button was pressed, or when a judge's budget is used up. The
+            training then ends after the current step.
         stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
     """
 
     def __init__(
-        self, run: Run, trainer: Any, settings: Settings, observers: Sequence[Observer] = ()
+        self, run: Run, trainer: KitTrainer, settings: Settings, observers: Sequence[Observer] = ()
     ) -> None:
         self.run = run
         self.trainer = trainer
@@ -89,7 +95,7 @@ class Recorder(TrainerCallback):
             rows=self.rows,
             stop_on=settings.stop_on_alert,
         )
-        self.is_interrupted = False
+        self.should_end = False
         self.stopped_by: str | None = None
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
@@ -101,14 +107,14 @@ class Recorder(TrainerCallback):
     def stop_button(self) -> Iterator[None]:
         """Within the block, end the training after the current step at the first Ctrl-C.
 
-        A second Ctrl-C ends it at once.
-        Outside of the main thread no interrupt arrives, and nothing changes.
+        A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
+        nothing changes.
         """
 
         def on_interrupt(number: int, frame: Any) -> None:
-            if self.is_interrupted:
+            if self.should_end:
                 raise KeyboardInterrupt
-            self.is_interrupted = True
+            self.should_end = True
             if self.bar is not None:
                 self.bar.set_description("stopping after this step, press again to stop now")
 
@@ -132,12 +138,12 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
-            self.is_interrupted = True
+            self.should_end = True
             warn_user(
                 "The budget of a judge does not cover another step, so the training ends here.",
             )
         # A checkpoint always follows a row, also where only every tenth step is logged.
-        control.should_log |= self.is_interrupted or control.should_training_stop
+        control.should_log |= self.should_end or control.should_training_stop
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
@@ -161,7 +167,7 @@ class Recorder(TrainerCallback):
         if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
             self._save_best_adapter(row["step"])
         self._show(row, new_alerts)
-        if self.is_interrupted or self.stopped_by or self.error:
+        if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
         control.should_save = control.should_training_stop or is_save_due
@@ -173,7 +179,7 @@ class Recorder(TrainerCallback):
         table = completions_table(
             last_generation(self.trainer), row["step"], group_size, self.weights, has_tools
         )
-        texts = list(played(table))
+        texts = list(transcripts(table))
         groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
         row |= repetition_metrics(groups)
         if has_tools:
@@ -191,7 +197,7 @@ class Recorder(TrainerCallback):
                 self.error = self.error or error
 
     def _save_best_adapter(self, step: int) -> None:
-        target = best_adapter(self.run, step)
+        target = best_adapter(self.run.path, step)
         with staged_folder(target) as staged:
             save_adapter(self.trainer.accelerator.unwrap_model(self.trainer.model), staged)
             put_in_place(staged, target)
@@ -235,11 +241,6 @@ class Recorder(TrainerCallback):
         if self._plot is not None and self._is_shown:
             self._plot.update(self.rows, alerts=self.health.alerts, is_last=True)
         self.run.save_figure()
-
-
-def best_adapter(run: Run, step: int) -> Path:
-    """Return the folder that keeps the adapter of a step with the best held-out score so far."""
-    return run.path / "best" / f"step-{step}"
 
 
 def completions_table(
@@ -293,11 +294,11 @@ class HoldoutScore:
     state is restored afterwards, so that the training is the same with and without the score.
 
     Args:
-        prepared: The training, a `grpo_nb.training.prepare.Prepared`. The same questions are asked
-            each time, so that the whole curve shows one measure.
+        prepared: The training. The same questions are asked each time, so that the whole curve
+            shows one measure.
     """
 
-    def __init__(self, prepared: Any) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         holdout = prepared.task.holdout
         count = min(prepared.settings.holdout_questions, len(holdout))
@@ -335,14 +336,13 @@ class HoldoutScore:
             self._questions, completions, training.task.format, reward=self._judge
         )
         evaluation = Evaluation("", answers)
-        low, high = evaluation.interval
-        measured = {ACCURACY: evaluation.accuracy, "holdout/low": low, "holdout/high": high}
-        for measure, name in (("format", "in_format"), ("anywhere", "anywhere")):
-            share = evaluation.share_of(measure)
-            interval = evaluation.interval_of(measure)
+        measured = {}
+        for measure in HELDOUT_MEASURES:
+            share = evaluation.share_of(measure.name)
+            interval = evaluation.interval_of(measure.name)
             if share is not None and interval is not None:
-                measured[f"holdout/{name}"] = share
-                measured[f"holdout/{name}_low"] = interval[0]
-                measured[f"holdout/{name}_high"] = interval[1]
+                measured[measure.share_key] = share
+                measured[measure.low_key] = interval[0]
+                measured[measure.high_key] = interval[1]
         measured["holdout/mean_length"] = evaluation.mean_length
         return measured

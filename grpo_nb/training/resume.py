@@ -172,7 +172,7 @@ def starting(
             raise ValueError(
                 f"another process has started {started} in {str(root)!r} while this one was "
                 "preparing its own, so both would train the same. Run this cell again when the "
-                "other process has ended, or pass resume=None to start a second run."
+                "other process has ended. To start a second run, pass resume=None and another name."
             )
         yield
 
@@ -181,7 +181,7 @@ def _being_trained(name: str, holder: str) -> str:
     return (
         f"the run {name!r} is being trained right now by {holder}. Two processes would overwrite "
         "each other's steps. Wait until that process has ended, or end it, and run this cell "
-        "again. Pass resume=None to start another run."
+        "again. To start another run, pass resume=None and another name."
     )
 
 
@@ -302,8 +302,8 @@ def _require_steps_left(settings: Settings, run: Run, checkpoint: NewestCheckpoi
         raise ValueError(
             f"the run {run.name!r} has already done {checkpoint.step} steps, and max_steps = "
             f"{settings.max_steps}. To train it further, write settings = "
-            f"settings.replace(max_steps={checkpoint.step * 2}). Pass resume=None to start a new "
-            "run."
+            f"settings.replace(max_steps={checkpoint.step * 2}). To start a new run, pass "
+            "resume=None and another name."
         )
 
 

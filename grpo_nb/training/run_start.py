@@ -9,6 +9,8 @@ runs/<name>/start/
                                of each completion
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import math
@@ -17,7 +19,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import write_json, write_text
@@ -33,18 +35,22 @@ from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import record_of
 from grpo_nb.tasks.task import Task
 
-#: The two models that the KL of a run can be measured against, as run.json names them.
-BASE_MODEL = "the base model"
-START_ADAPTER = "the adapter it started from"
+if TYPE_CHECKING:
+    from grpo_nb.training.prepare import Prepared
+
+#: The two values of `RunInfo.reference`: the model that the KL of a run is measured against. They
+#: are stored in run.json, compared when a run is resumed, and shown in sentences as they are.
+BASE_REFERENCE = "the base model"
+START_REFERENCE = "the adapter it started from"
 #: Larger data are not copied into each run. Such a run cannot be written as a scale-out folder.
 MAX_TASK_BYTES = 100_000_000
 
 
-def run_info(prepared: Any, number_type: str) -> RunInfo:
+def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
     """Return the `RunInfo` of a run that starts now.
 
     Args:
-        prepared: The run's `grpo_nb.training.prepare.Prepared`.
+        prepared: The checked parts of the training.
         number_type: The dtype that the loaded model computes in.
     """
     gpu = find_gpu()
@@ -100,8 +106,8 @@ def _reward_record(reward: RewardFunction, name: str, weight: float) -> dict[str
 def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
     """Return the model that the KL of a new run is measured against.
 
-    A warning says if that is not the model asked for. On a GPU it is always the base model. Unsloth
-    removes the lines of TRL's trainer that make a frozen copy of the adapter
+    On a GPU this is always the base model, and a warning reports it if the user asked for another
+    one. Unsloth removes the lines of TRL's trainer that make a frozen copy of the adapter
     (unsloth/models/rl.py), and vLLM would receive the tensors of that copy among those of the
     trained adapter.
 
@@ -116,20 +122,20 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
     if kl_reference not in ("start", "base"):
         raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
     if settings.beta == 0 or kl_reference == "base":
-        return BASE_MODEL
+        return BASE_REFERENCE
     # A new LoRA has B = 0, so the model with it is the base model.
     lora_b = [tensor for name, tensor in model.named_parameters() if "lora_B.default" in name]
     is_new_lora = not any(tensor.detach().any() for tensor in lora_b)
     if is_new_lora:
-        return BASE_MODEL
+        return BASE_REFERENCE
     if find_gpu() is None:
-        return START_ADAPTER
+        return START_REFERENCE
     warn_user(
         "On a GPU, Unsloth measures the KL against the base model, so this run cannot measure it "
         "against the adapter that it starts from. To ask for the base model, pass "
         'kl_reference="base".',
     )
-    return BASE_MODEL
+    return BASE_REFERENCE
 
 
 def write_start(run: Run, model: Any, task: Task) -> None:

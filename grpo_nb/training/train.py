@@ -25,23 +25,29 @@ from grpo_nb.models.load_record import record_of_model
 from grpo_nb.models.templates import keep_template
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint
+from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import ACCURACY, best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
-from grpo_nb.training.effective import configurations, effective_settings
+from grpo_nb.training.effective import effective_settings, stock_configuration
 from grpo_nb.training.errors import explained
-from grpo_nb.training.prepare import CALL, Prepared, build_trainer, prepare, reference_adapter
-from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder, best_adapter
+from grpo_nb.training.prepare import (
+    CALL,
+    Prepared,
+    build_trainer,
+    prepare,
+    reference_adapter_removed,
+)
+from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
 from grpo_nb.training.run_start import (
-    BASE_MODEL,
-    START_ADAPTER,
+    BASE_REFERENCE,
+    START_REFERENCE,
+    new_run_info,
     reference_of,
-    run_info,
     write_generation,
     write_start,
 )
@@ -49,6 +55,8 @@ from grpo_nb.training.trainer import restore_state, stateful_holders
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from grpo_nb.training.trainer import KitTrainer
 
 #: Disk space for logs, completions and figures of a run.
 BYTES_OF_LOGS = 200_000_000
@@ -75,12 +83,11 @@ def train(
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
     All input is checked first: with bad input nothing is written and nothing slow starts. A
-        checkpoint is written as `settings.save_steps` says and when the training ends. The first
-        Ctrl-C ends the training after the current step, the second one at once. An error or a lost
-        machine costs only the work since the last checkpoint. With `resume="auto"` the same cell
-        can be run again and again: it starts the run, resumes it after an interruption with the
-        same numbers as if nothing had happened, and returns the run once it is finished
-        (docs/guide/runs.md).
+    checkpoint is written as often as `settings.save_steps` sets, and at the end. The first Ctrl-C
+    ends the training after the current step, the second one at once. An error or a lost machine
+    costs only the work since the last checkpoint. With `resume="auto"` the same cell can be run
+    again and again: it starts the run, resumes it after an interruption with the same numbers as if
+    nothing had happened, and returns the run once it is finished (docs/guide/runs.md).
 
     Args:
         model: A model from `load_model`, with a LoRA, which is trained in place. A second call
@@ -94,9 +101,10 @@ def train(
         name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
         resume: None starts a new run. "auto" resumes the newest run under `settings.run_root` (the
             run called `name`, if given). A finished run is returned with its adapter in the model,
-            without training. "auto" starts a new run if there is none, or if the newest one is
-            finished and had other settings, data or rewards. A path or name resumes that run; a
-            finished run continues if `max_steps` is larger now.
+            without training. "auto" starts a new run if there is none. It also starts a new run
+            if no `name` is given and the newest run is finished and had other settings, data or
+            rewards; with a `name` this is an error. A path or name resumes that run; a finished
+            run continues if `max_steps` is larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
         kl_reference: The model that the KL is measured against if `beta` is above 0: the model as
@@ -106,10 +114,12 @@ def train(
 
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
-            resume. EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked
-            beforehand. FileExistsError: A run of that name exists. FileNotFoundError: There is no
-            run to resume at that path. RewardError: A reward failed, in its trial on the first row
-            or in training. The error names the row and shows an excerpt of the completion.
+            resume.
+        EnvironmentProblem: Too little disk or memory. On a CPU the plan is checked beforehand.
+        FileExistsError: A run of that name exists.
+        FileNotFoundError: There is no run to resume at that path.
+        RewardError: A reward failed, in its trial on the first row or in training. The error names
+            the row and shows an excerpt of the completion.
 
     >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
     >>> trained.status, len(trained.metrics)
@@ -142,13 +152,13 @@ def train(
             info.reference = reference_of(model, settings, kl_reference)
         else:
             info = continued_info(resumption, info)
-        with reference_adapter(model):
-            # 2. Build the trainer before the run has a folder: if TRL refuses, nothing is left
-            # behind.
-            _, stock_configuration = configurations(settings, model)
+        with reference_adapter_removed(model):
+            # 2. Build the trainer before the run has a folder, so that nothing is left behind if
+            # TRL refuses.
+            stock = stock_configuration(settings, model)
             trainer = build_trainer(prepared)
-            pair = (trainer.args, stock_configuration)
-            info.effective = effective_settings(settings, model, pair=pair).to_dict()
+            effective = effective_settings(settings, model, trained_with=trainer.args, stock=stock)
+            info.effective = effective.to_dict()
             all_observers = list(observers)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
@@ -175,13 +185,14 @@ def _require_memory(prepared: Prepared) -> None:
     """Raise if the run does not fit this machine, on the path that the run will take."""
     can_share_prompts = prepared.engine.can_share_prompts
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
-    model, tokenizer = prepared.model, prepared.tokenizer
-    plan(settings, prepared.task, model=model, tokenizer=tokenizer).require_fit()
+    estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
+    estimate.require_fit()
 
 
 def _info_of_new_run(prepared: Prepared) -> RunInfo:
-    model, settings = prepared.model, prepared.settings
-    info = run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
+    model = prepared.model
+    settings = prepared.settings
+    info = new_run_info(prepared, dtype_of_model(model, settings, find_gpu()).name)
     info.base = base_identity(model, settings.model)
     load_record = record_of_model(model)
     info.loader = {} if load_record is None else load_record.loader
@@ -203,8 +214,8 @@ def _finished_run(resumption: Resumption, prepared: Prepared) -> Run:
         figure = LivePlot(run)
         figure.update(run.rows, alerts=run.alerts, is_last=True)
     warn_user(
-        f"Run {run.name!r} is already finished; returning it without training. Pass resume=None to "
-        "start a new run.",
+        f"Run {run.name!r} is already finished; returning it without training. To start a "
+        "new run, pass resume=None and another name.",
     )
     return run
 
@@ -221,7 +232,7 @@ def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitSta
 
 def _write_inputs(run: Run, prepared: Prepared, info: RunInfo) -> None:
     """Write what a new run starts from: adapters, questions, rows and chat template."""
-    if info.reference == START_ADAPTER:
+    if info.reference == START_REFERENCE:
         save_adapter(prepared.model, run.path / "reference")
     run.keep_questions(prepared.task.train["question"], prepared.task.holdout)
     write_start(run, prepared.model, prepared.task)
@@ -233,20 +244,18 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     run = recorder.run
     trainer = recorder.trainer
     settings = recorder.settings
-    trainer.args.output_dir = str(run.path / "checkpoints")
-    trainer.add_callback(recorder)
-    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
-    trainer.record_generation = partial(write_generation, run, group_size=settings.num_generations)
+    _connect(recorder)
     failure = None
     info.status = "failed"  # until the training ends otherwise; run.json says "running" meanwhile
     try:
+        # `refusing` turns an unusable tool result into a ValueError that ends the training.
         with explained(settings, run.path), recorder.stop_button(), refusing():
             _settle_reference(trainer, run, info)
             _run_trainer(trainer, settings, resumption)
             if recorder.error is not None:
                 raise recorder.error
         info.stopped_by = recorder.stopped_by
-        if recorder.is_interrupted and trainer.state.global_step < settings.max_steps:
+        if recorder.should_end and trainer.state.global_step < settings.max_steps:
             info.status = "interrupted"
         elif recorder.stopped_by:
             info.status = "stopped"
@@ -268,7 +277,19 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
         keep_newest(run.path / "checkpoints", 1)
 
 
-def _run_trainer(trainer: Any, settings: Settings, resumption: Resumption | None) -> None:
+def _connect(recorder: Recorder) -> None:
+    """Make the trainer write to the folder of the run and report to the recorder."""
+    run = recorder.run
+    trainer = recorder.trainer
+    trainer.args.output_dir = str(run.path / "checkpoints")
+    trainer.add_callback(recorder)
+    trainer.stateful = stateful_holders([*run.rewards, *recorder.observers])
+    trainer.record_generation = partial(
+        write_generation, run, group_size=recorder.settings.num_generations
+    )
+
+
+def _run_trainer(trainer: KitTrainer, settings: Settings, resumption: Resumption | None) -> None:
     """Run TRL's training loop, from the checkpoint of a resumed run if there is one."""
     if resumption is None:
         trainer.train()
@@ -283,30 +304,31 @@ def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
     write_info = partial(run.write_info, info)
-    steps = [write_info, recorder.close, partial(write_model_card, run), write_info]
+    # run.json comes first, because figure and card can fail, and last, to record what failed.
+    writers = [write_info, recorder.close, partial(write_model_card, run), write_info]
     # An error before the first step has changed nothing, so the adapter is left as it is.
     has_trained = recorder.bar is not None or info.status != "failed"
     if has_trained:
-        steps.insert(0, partial(_leave_adapter, recorder, info))
+        writers.insert(0, partial(_leave_adapter, recorder, info))
     problems: list[str] = []
-    for step in steps:
+    info.not_saved = problems  # the same list, which grows below
+    for write in writers:
         try:
-            step()
+            write()
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
-        info.not_saved = problems
     return problems
 
 
-def _settle_reference(trainer: Any, run: Run, info: RunInfo) -> None:
+def _settle_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
-    if has_frozen_copy and info.reference == BASE_MODEL:
+    if has_frozen_copy and info.reference == BASE_REFERENCE:
         # TRL adds a frozen copy of the adapter as the reference. Without the copy it switches the
         # adapter off, which gives the base model and saves three matrix products per layer.
         model.delete_adapter("ref")
-    elif not has_frozen_copy and info.reference != BASE_MODEL:
+    elif not has_frozen_copy and info.reference != BASE_REFERENCE:
         raise ValueError(
             f"the run {run.name!r} measures its KL against the adapter that it started from, but "
             "on a GPU Unsloth measures it against the base model. Resume it on a CPU, where it "
@@ -322,11 +344,13 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     step = newest.step
     best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
     if best is not None:
-        with_adapter = [row for row in recorder.rows if best_adapter(run, row["step"]).is_dir()]
+        with_adapter = [
+            row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
+        ]
         kept = best_row(with_adapter)
         if kept is not None:
             step = kept["step"]
-            source = best_adapter(run, step)
+            source = best_adapter(run.path, step)
         if kept is not best:
             _warn_of_lost_best_adapter(best, kept, step)
     if source is None:  # the training ended before its first checkpoint
@@ -344,8 +368,9 @@ def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
     if kept is not None:
         rest = f"the best adapter that is left is that of step {step}"
     warn_user(
-        f'keep_adapter="best": step {best["step"]} has the best held-out score ({best[ACCURACY]:.1%}), but '
-        f"its adapter is gone: {rest}, and the run's adapter is now that of step {step}.",
+        f'keep_adapter="best": step {best["step"]} has the best held-out score '
+        f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}, and the run's adapter is now "
+        f"that of step {step}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer` (1.15) with everything that the kit changes about it, in one class.
+"""TRL's `GRPOTrainer` (1.15) with everything that grpo_nb changes about it, in one class.
 
 1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler,
    random state and its counters. The rest is added here: the adapter (transformers' loader
@@ -13,7 +13,7 @@
    metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
    prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
    loss) are averages over other micro-batches; the gradient is the same. With `beta = 0`,
-   completions without advantage are not computed, and the entropy is that of the others.
+   completions with advantage 0 are not computed, and the entropy is that of the others.
 3. With tools, calls are limited in time, and rewards get the tokens that the model wrote itself.
 
 On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's, and the methods of part 2 pass on.
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.user_warnings import warn_user
-from grpo_nb.generation.episodes import written
+from grpo_nb.generation.episodes import tokens_of_model
 from grpo_nb.models.adapter import load_adapter, save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_name
@@ -50,10 +50,11 @@ from grpo_nb.cpu.engine import CpuEngine, regroup_by_prompt
 
 #: Checkpoints that are kept while a run is trained.
 KEPT_CHECKPOINTS = 2
-#: Without `save_steps`, at most this much work is lost ...
+#: Without `save_steps`, saves are this far apart, or further apart if saving is slow.
 SECONDS_BETWEEN_SAVES = 180.0
-#: ... and at most one part in this many of the time goes into saving.
-MIN_STEPS_TIME_PER_SAVE_TIME = 50
+#: The time between two saves is at least this many times the duration of a save, so that saving
+#: takes at most 2 % of the time.
+MIN_INTERVAL_PER_SAVE_TIME = 50
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus, where there is one.
@@ -95,9 +96,11 @@ class KitTrainer(GRPOTrainer):
         self._saved_step = 0
         self._saved_at = 0.0
         self._save_seconds = 0.0
-        # The batch whose loss is being computed, and which of its rows were scored.
+        # The batch whose loss is being computed, and which of its rows the engine computed.
         self._loss_inputs: dict[str, Any] | None = None
-        self._is_scored: Tensor | None = None
+        self._rows_computed: Tensor | None = None
+        # For each completion of the last tool loop, which of its tokens the model wrote.
+        self._tool_masks: list[list[int]] = []
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as TRL does, and give the engine's memory back afterwards."""
@@ -112,7 +115,12 @@ class KitTrainer(GRPOTrainer):
     @property
     def is_between_generations(self) -> bool:
         """True if the next micro-batch samples new completions."""
-        return self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+        return self._step % self._micro_batches_per_generation == 0
+
+    @property
+    def _micro_batches_per_generation(self) -> int:
+        # TRL calls the micro-batches of one pass over a generation "steps".
+        return self.args.steps_per_generation * self.num_iterations
 
     def begin(self) -> None:
         """Write the first checkpoint, or check that a resumed run has the adapter it should have.
@@ -136,8 +144,8 @@ class KitTrainer(GRPOTrainer):
         if save_steps:
             is_due = self.state.global_step - self._saved_step >= save_steps
         else:
-            patience = max(SECONDS_BETWEEN_SAVES, MIN_STEPS_TIME_PER_SAVE_TIME * self._save_seconds)
-            is_due = time.monotonic() - self._saved_at >= patience
+            interval = max(SECONDS_BETWEEN_SAVES, MIN_INTERVAL_PER_SAVE_TIME * self._save_seconds)
+            is_due = time.monotonic() - self._saved_at >= interval
         return is_due and self.is_between_generations
 
     @property
@@ -187,7 +195,10 @@ class KitTrainer(GRPOTrainer):
         if "ref" in model.peft_config:  # only if the KL is measured against it
             load_adapter(model, Path(self.args.output_dir).parent / "reference", "ref")
         loop = json.loads((folder / "loop.json").read_text("utf-8"))
-        vars(self).update(loop["numbers"])
+        # Only these names, because a checkpoint is data and could set any attribute.
+        for name in ("_step", *ENTROPY_NUMBERS):
+            if name in loop["numbers"]:
+                setattr(self, name, loop["numbers"][name])
         rest_of_generation = folder / "generation.pt"
         if rest_of_generation.is_file():
             self._buffered_inputs = torch.load(
@@ -236,21 +247,21 @@ class KitTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._loss_inputs = inputs
-        self._is_scored = None
+        self._rows_computed = None
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
             self._loss_inputs = None
-        if self._is_scored is not None and not self._is_scored.all():
+        if self._rows_computed is not None and not self._rows_computed.all():
             self._correct_entropy(inputs)
         return loss
 
     def _correct_entropy(self, inputs: dict[str, Any]) -> None:
-        """Log the entropy of the scored rows: TRL's mean counted the skipped ones as zeros."""
+        """Log the entropy of the computed rows: TRL's mean counted the skipped ones as zeros."""
         metrics = self._metrics["train" if self.model.training else "eval"]
         # Tokens that the model wrote: neither padding nor results of tools.
         lengths = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum(1)
-        tokens = lengths[self._is_scored].sum()
+        tokens = lengths[self._rows_computed].sum()
         entropy = metrics["entropy"].pop()
         if tokens:
             metrics["entropy"].append(entropy * float(lengths.sum() / tokens))
@@ -291,15 +302,17 @@ class KitTrainer(GRPOTrainer):
         batch = (model, input_ids, attention_mask, length)
         if self._loss_inputs is None:
             return self.engine.log_probs(*batch, **shared)
-        # Rows without advantage add exactly nothing to the gradient if there is neither a KL term
+        # Rows with advantage 0 add exactly nothing to the gradient if there is neither a KL term
         # nor an entropy term.
-        self._is_scored = torch.ones(len(input_ids), dtype=torch.bool)
+        self._rows_computed = torch.ones(len(input_ids), dtype=torch.bool)
         if self.beta == 0.0 and not self._uses_entropy_of_micro_batch:
-            self._is_scored = self._loss_inputs["advantages"] != 0
-        if self._is_scored.all():
+            self._rows_computed = self._loss_inputs["advantages"] != 0
+        if self._rows_computed.all():
             return self.engine.log_probs(*batch, **shared)
         old = self._loss_inputs.get("old_per_token_logps")
-        return self.engine.log_probs_of_some(*batch, is_scored=self._is_scored, old=old, **shared)
+        return self.engine.log_probs_of_some(
+            *batch, is_scored=self._rows_computed, old=old, **shared
+        )
 
     @property
     def _uses_entropy_of_micro_batch(self) -> bool:
@@ -328,13 +341,12 @@ class KitTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        steps_per_generation = self.args.steps_per_generation * self.num_iterations
-        is_recorded = self._step < RECORDED_GENERATIONS * steps_per_generation
+        is_recorded = self._step < RECORDED_GENERATIONS * self._micro_batches_per_generation
         if self.record_generation is not None and self.model.training and is_recorded:
             self.record_generation(self._step, self.state.global_step, inputs, completion_ids_list)
         if self.task_tools is not None:
             masks = zip(completion_ids_list, self._tool_masks, strict=True)
-            completion_ids_list = [written(ids, mask) for ids, mask in masks]
+            completion_ids_list = [tokens_of_model(ids, mask) for ids, mask in masks]
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
 

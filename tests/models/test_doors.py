@@ -16,7 +16,7 @@ import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load
 from grpo_nb.models.templates import template_of
-from grpo_nb.training.run_start import START_ADAPTER
+from grpo_nb.training.run_start import START_REFERENCE
 from tests.support.tiny import load_tiny
 
 
@@ -78,7 +78,7 @@ def test_a_training_goes_on_from_it_and_the_run_says_so(
     model, tokenizer = gn.load_model(settings, adapter=plain, report=lambda line: None)
     run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="on")
     assert run.settings.lora_rank == 4 and run.settings.lora_target_modules == ("q_proj", "v_proj")
-    assert run.info["reference"] == START_ADAPTER
+    assert run.info["reference"] == START_REFERENCE
     reference = load_file(run.path / "reference" / "adapter_model.safetensors")
     for name, tensor in load_file(plain / "adapter_model.safetensors").items():
         assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name

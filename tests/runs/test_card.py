@@ -10,7 +10,13 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
-from grpo_nb.runs.card import card_data, model_card, shareable, write_export_card
+from grpo_nb.runs.card import (
+    card_data,
+    model_card,
+    public_settings,
+    without_private_parts,
+    write_export_card,
+)
 from tests.support.written_run import (
     COMPARISON,
     HOSTILE_NAME,
@@ -103,8 +109,10 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
-    assert shareable(text) == (text if said is None else said)
-    assert shareable({"a": [text, 1, None]}) == {"a": [text if said is None else said, 1, None]}
+    assert without_private_parts(text) == (text if said is None else said)
+    assert without_private_parts({"a": [text, 1, None]}) == {
+        "a": [text if said is None else said, 1, None]
+    }
 
 
 def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
@@ -147,7 +155,7 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     checks = {"tensors finite and complete": True, "text | equal": False}
     verification = {"passed": False, "checks": checks}
     text = write_export_card(
-        run, folder, "merged", verification=verification, said="not verified"
+        run, folder, "merged", verification=verification, verification_sentence="not verified"
     ).read_text()
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
@@ -198,3 +206,8 @@ def test_card_of_a_comparison_with_accuracies_alone_is_written(tmp_path: Path) -
     sides = {name: {"accuracy": share} for name, share in (("before", 0.25), ("after", 0.75))}
     compare_by_hand(run, **sides)
     assert "| in the format | not measured | not measured |" in model_card(run)
+
+
+@pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])
+def test_public_settings_leaves_out_private_names_in_any_case(name: str) -> None:
+    assert public_settings({name: "hf_1234", "beta": 0.1}) == {"beta": 0.1}

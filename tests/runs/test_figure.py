@@ -27,6 +27,7 @@ from grpo_nb.runs.figure import (
     LENGTH,
     TOTAL,
     LivePlot,
+    Panel,
     overlay,
     png,
     thinned,
@@ -365,7 +366,9 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
         plot.update(rows[:count])
     # Two at the start, then a two-hundredth of the time, which is used.
     assert 30 <= clock["drawn"] <= 2 + 0.005 * clock["now"] / 0.25
-    assert plot.update(rows, is_last=True)
+    drawn = clock["drawn"]
+    plot.update(rows, is_last=True)
+    assert clock["drawn"] == drawn + 1
     assert [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
     assert data["text/plain"] == describe(rows, "the base model")
@@ -386,3 +389,15 @@ def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     assert EACH.title not in expected
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]
+
+
+@pytest.mark.parametrize(
+    ("panel", "is_marked"),
+    [
+        pytest.param(TOTAL, True, id="total-marks-every-rule"),
+        pytest.param(KL, True, id="panel-marks-its-rule"),
+        pytest.param(LENGTH, False, id="panel-leaves-out-other-rules"),
+    ],
+)
+def test_panel_marks_the_alerts_of_its_rules(panel: Panel, is_marked: bool) -> None:
+    assert panel.marks(alert(5, rule="kl_drift")) == is_marked

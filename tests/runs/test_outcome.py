@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.runs.outcome import MajorityBaseline, judge_outcome
+from grpo_nb.runs.outcome import MajorityBaseline, baseline_of_task, judge_outcome
 from grpo_nb.runs.rise import Rise
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
@@ -79,6 +79,13 @@ def test_run_outcome_of_an_old_comparison_uses_the_tasks_baseline(tmp_path: Path
     assert "majority" not in COMPARISON
     assert "is not clearly above this majority-class baseline" in run.outcome().sentence
     assert not run.outcome().worked
+
+
+def test_baseline_without_an_interval_is_not_cleared() -> None:
+    after = SimpleNamespace(accuracy=0.9, interval=None)
+    baseline = baseline_of_task({"task": {"floor": ["spam", 0.6]}}, after)
+    assert not baseline.is_cleared
+    assert "was stored without its interval" in baseline.sentence
 
 
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:

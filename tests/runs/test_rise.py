@@ -69,3 +69,8 @@ def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
         assert ("rose" in described) == rise.is_clear
         verbs.add(rise.claim.split()[2])
     assert verbs == {"rose", "did"}
+
+
+def test_sentence_names_a_metric_that_is_not_the_reward() -> None:
+    values = [{"step": step, "kl": 0.1 * step} for step in range(1, 8)]
+    assert reward_rise(values, "kl").sentence.startswith("The metric 'kl' rose from 0.15")

@@ -44,7 +44,7 @@ def write_run(
     """Write a run that looks as `train` leaves it, with weights of a few bytes."""
     from grpo_nb.config.dtype import compute_dtype
     from grpo_nb.generation.choice import choose_engine
-    from grpo_nb.training.run_start import run_info
+    from grpo_nb.training.run_start import new_run_info
 
     settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)
@@ -61,7 +61,9 @@ def write_run(
         weights=weights,
         engine=choose_engine(None, settings),
     )
-    info = run_info(prepared, compute_dtype(settings, None).name).to_dict() | {"status": "finished"}
+    info = new_run_info(prepared, compute_dtype(settings, None).name).to_dict() | {
+        "status": "finished"
+    }
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)
