@@ -190,7 +190,10 @@ class Task(Shown):
         )
 
     def _with_fitted_prompts(self, tokenizer: Any) -> Task:
-        """Return the task without a system role in its prompts, if the chat template has none."""
+        """Return the task without a system role in its prompts, if the chat template has none.
+
+        `load_task` has done this already if it was given the tokenizer.
+        """
         parts = {}
         for name in ("train", "holdout"):
             rows = getattr(self, name)
