@@ -89,7 +89,18 @@ def require_number(
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names."""
     names = sorted(str(known_name) for known_name in known)
-    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    if matches:
-        return f"; did you mean {matches[0]!r}?"
+    match = closest_name(name, names)
+    if match is not None:
+        return f"; did you mean {match!r}?"
     return f"; known: {shorten(', '.join(names), 600)}"
+
+
+def closest_name(name: object, known: Iterable[object]) -> str | None:
+    """Return the most similar known name; None if no name is similar.
+
+    >>> closest_name("colunms", ["columns", "kind"]), closest_name("xyz", ["columns", "kind"])
+    ('columns', None)
+    """
+    names = sorted(str(known_name) for known_name in known)
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return matches[0] if matches else None

@@ -1,8 +1,7 @@
 """The parts that every reward shares: TRL's signature, a name, a weight and a range.
 
 The first half is the class `Reward`. The second half is for lists of rewards of any kind, also
-plain
-functions: their names, their weights and the checks that a run needs before it calls them.
+plain functions: their names, their weights and the checks that a run needs before it calls them.
 """
 
 import dataclasses

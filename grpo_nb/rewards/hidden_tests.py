@@ -83,7 +83,13 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     [3]
     """
     is_json = isinstance(value, str) and value.strip().startswith(("[", "{"))
-    cells = json.loads(value) if is_json else value
+    try:
+        cells = json.loads(value) if is_json else value
+    except ValueError as error:
+        raise ValueError(
+            f"the tests {value!r:.120} are not valid JSON ({error}): write them with "
+            "json.dumps(tests), or as a list."
+        ) from error
     if isinstance(cells, (str, Mapping)):
         cells = [cells]
     if not isinstance(cells, Iterable):

@@ -99,7 +99,8 @@ class judge(Reward):
     Raises:
         ValueError, TypeError: A scale without two ends, no rubric, an `ask` that cannot be called,
             or a number that is too small.
-        EnvironmentProblem: When called, if no answer of a batch got a reply.
+        EnvironmentProblem: When called, if no answer of a batch got a reply, or if several had to
+            be sent and none of these got one.
 
     >>> def ask(messages):
     ...     answer = messages[0]["content"].partition("<answer")[2]
@@ -300,7 +301,7 @@ class _Client:
 
         Raises:
             KeyboardInterrupt, RuntimeError: The budget is spent, in a training and elsewhere.
-            EnvironmentProblem: Every request failed.
+            EnvironmentProblem: No request has a reply, or several were sent and all of these failed.
         """
         replies = self.read_cache()
         new = {key: messages for key, messages in requests if key not in replies}

@@ -3,13 +3,11 @@ r"""The reward for mathematical answers.
 An answer is compared in three steps:
 
 1. Gate: `is_one_answer` lets only one answer through. math-verify was made to find an answer in a
-text and
-   to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and `1 2 3 4` for
-   10.
+   text and to forgive; it takes `41 = 42`, `42 \text{ is wrong}` and `x + 1 = 42` for 42, and
+   `1 2 3 4` for 10.
 2. Normalise: `math_shapes` writes both answers in one LaTeX and splits them into their parts.
 3. Compare: part by part. Numbers and words are compared here; only expressions go to math-verify,
-in
-   another process (`math_worker`).
+   in another process (`math_worker`).
 """
 
 import functools
@@ -118,11 +116,14 @@ class maths(SlotReward):
         budget = Budget(BATCH_SECONDS)
         # Short answers first, so that only the longest are left when slow ones use up the time.
         places = sorted(range(len(texts)), key=lambda place: len(answers[place] or ""))
+        is_any_undecided = False
         for place in places:
             golds = self.golds(rows[place])
             if golds:
                 scores[place] = _score(answers[place], golds, rows[place], budget)
-        if budget.seconds_left <= 0:
+                is_any_undecided |= scores[place] is None
+        # The last pair that was decided may have used up the time, so that nothing is missing.
+        if is_any_undecided and budget.seconds_left <= 0:
             warnings.warn(
                 f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, "
                 "so its longest expressions are not scored (None).",

@@ -130,7 +130,9 @@ def _reset_after_fork() -> None:
     _worker = None
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+# Windows has no forks, and the package is imported there too.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _judge(gold: str, given: str) -> bool:

@@ -96,15 +96,19 @@ def run_untrusted_batch(
     found_holes = holes()
     if found_holes:
         raise EnvironmentProblem(
-            "generated code is not run on this machine, because it cannot be isolated here. It "
-            f"could read your files and choose its own reward: {'; '.join(found_holes)}."
+            "generated code is not run on this machine, because it cannot be isolated here: "
+            f"{'; '.join(found_holes)}. Code that is not isolated could read your files and choose "
+            "its own reward."
         )
     return _run_batch(groups, limits or Limits())
 
 
 @functools.cache
 def holes() -> tuple[str, ...]:
-    """Try every forbidden action, in half a second, and return those that were not refused."""
+    """Return the forbidden actions that this machine does not refuse, or why it cannot isolate code.
+
+    Every action is tried once, in half a second.
+    """
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
     honest_call = Call("json.loads", ("[7]",))

@@ -94,8 +94,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def rebuilt(record: Mapping[str, Any]) -> Reward | None:
     """Return the kit reward that a record describes.
 
-    None for the record of a user's own reward, and for a record that does not fit, because it is
-    damaged or made up.
+    None for the record of a user's own reward, for that of a `judge`, whose `ask` function is not
+    recorded, and for a record that does not fit, because it is damaged or made up.
     """
     kind = kinds().get(record.get("kind", ""))
     if kind is None:

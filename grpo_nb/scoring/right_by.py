@@ -4,9 +4,9 @@ Baseline, evaluation and the held-out curve use the judge, so that they measure 
 rewards. `choose_judge` returns the first of these:
 
 1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one.
-2. If the set has no such reward: the user's own function with the highest weight of all rewards, or
-the
-   kit's `code_tests()` with that weight. Two functions that share the highest weight are no judge.
+2. If the set has no such reward: the user's own function with the highest weight of all rewards,
+   or the kit's `code_tests()` with that weight. Two functions that share the highest weight are no
+   judge.
 3. `correctness()`.
 
 The functions are in the order of their use: choose a judge, describe it, apply it to answers in the
@@ -136,8 +136,7 @@ def function_judge(
     The full score is the upper end of the function's attribute `range`, if it has one. Otherwise it
     is the best score of the gold answers of the first rows, written in the format. It is 1.0 if
     none of these scores above an empty completion. If the gold answers score differently, each
-    question has a
-    full score of its own: that of its gold answer, if a wrong answer scores less.
+    question has a full score of its own: that of its gold answer, if a wrong answer scores less.
 
     Args:
         function: A reward function with TRL's signature. It may return booleans.
@@ -180,9 +179,11 @@ def function_judge(
     if not trial.tells_answers or min(trial.above_empty) > best - _ROUNDING:
         return judge
     whole = _try_golds(function, rows, format, tokenizer, begun)
+    # An empty completion to a later question may score above every gold answer.
+    highest = max(whole.above_empty, default=best)
     return dataclasses.replace(
         judge,
-        full_score=max(whole.above_empty),
+        full_score=highest,
         reason="its score for the gold answer of the same question",
         by_question=whole.full_scores,
     )
@@ -385,6 +386,12 @@ def judge_remarks(
     judge: Judge | None, scores: Sequence[float | None], rows: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Return remarks on a function's scores that are above the full score, or missing.
+
+    Args:
+        judge: From `choose_judge`.
+        scores: The `judge_score` of each judged row, where None stands for no opinion (NaN in
+            `judge_scores`, which JSON cannot hold).
+        rows: The data row of each score.
 
     >>> rows = [{"question": "1 + 1?", "answer": "2"}] * 2
     >>> judge = FunctionJudge(function=print, full_score=1.0, reason="its declared maximum")

@@ -118,10 +118,11 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = comes_back and len({*counts.values()}) > 1
     has_shares = kind == "choice" or (kind == "number" and has_majority)
-    by_count = sorted(counts, key=lambda label: (-counts[label], texts.index(label)))
+    # Equally frequent labels stay in the order of their first rows.
+    by_count = counts.most_common()
     return Answers(
         kind,
-        labels=tuple((label, counts[label] / len(golds)) for label in by_count if has_shares),
+        labels=tuple((label, count / len(golds)) for label, count in by_count if has_shares),
         keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
         odd=odd.get(kind, ()),
         percent_rule=_percent_rule(texts) if kind == "number" else "",
@@ -129,11 +130,16 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
 
 
 def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return how many rows accept each answer; labels that differ only in capitals are one."""
+    """Return how many rows accept each answer, in the order of the first rows that do.
+
+    Labels that differ only in capitals are one.
+    """
     first_spelling: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for row in accepted:
-        counts.update({first_spelling.setdefault(text.casefold(), text) for text in row})
+        labels = [first_spelling.setdefault(text.casefold(), text) for text in row]
+        # Each label once, and in order, which a set would not keep.
+        counts.update(list(dict.fromkeys(labels)))
     return counts
 
 

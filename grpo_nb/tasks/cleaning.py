@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.config.arguments import check_choice
-from grpo_nb.core.words import did_you_mean, displayable, shorten
+from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
 from grpo_nb.tasks.answers import Kind, is_same_answer
 from grpo_nb.tasks.chat_template import INSTRUCTS
 from grpo_nb.tasks.dataset import can_store
@@ -213,7 +213,7 @@ def _choose_columns(
         if part not in PARTS:
             hint = did_you_mean(part, PARTS)
             is_turned = isinstance(mapped, str) and mapped in PARTS
-            if is_turned and not hint.startswith("; did"):
+            if is_turned and closest_name(part, PARTS) is None:
                 turned = json.dumps({mapped: part}, ensure_ascii=False)
                 hint = f". The part comes first: columns={turned}"
             raise ValueError(
@@ -581,7 +581,7 @@ def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cle
             continue
         values = [item.row.get(name) for item in items]
         if not can_store(values):
-            cleaned.notes.append(f"the column {name!r} is kept as text, what is none as JSON")
+            cleaned.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
             values = [_written(value) for value in values]
         kept_as = name
         while kept_as in taken or (kept_as != name and kept_as in names):

@@ -106,7 +106,7 @@ class Contamination:
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
         return (
-            f"{self.count} of {self.questions} held-out questions are also in the training part: "
+            f"{self.count} of {self.questions} held-out questions are also in {self.source}: "
             "that is memory."
         )
 
@@ -115,7 +115,7 @@ class Contamination:
         if self.count:
             questions = "question is" if self.count == 1 else "questions are"
             raise ValueError(
-                f"{self.count} held-out {questions} also in the training part ({self.source}), "
+                f"{self.count} held-out {questions} also in {self.source}, "
                 f"such as {self.example!r}. Say allow_contaminated=True, and the result carries "
                 "this number."
             )

@@ -142,10 +142,11 @@ class AnswerFormat:
         """
         spans: list[tuple[int, int] | None] = []
         for tag in self.tags:
-            start = text.find(tag) if text.count(tag) == 1 else None
-            if tag == "}" == self.answer_close:
+            if tag == "}" and self.answer_close == "}":
                 opened = spans[-1]
                 start = None if opened is None else _matching_brace(text, opened[1])
+            else:
+                start = text.find(tag) if text.count(tag) == 1 else None
             spans.append(None if start is None else (start, start + len(tag)))
         return spans
 
@@ -176,10 +177,12 @@ class AnswerFormat:
         if not self.reasoning_open:
             return True
         before = parts[0].strip()
-        is_opened = before.startswith(self.reasoning_open)
         if self.is_opened_by_template:
-            is_opened = self.reasoning_open not in text
-        return is_opened and before.endswith(self.reasoning_close)
+            # The prompt has the opening tag, so the completion must not repeat it.
+            is_opened_once = self.reasoning_open not in text
+        else:
+            is_opened_once = before.startswith(self.reasoning_open)
+        return is_opened_once and before.endswith(self.reasoning_close)
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
         """Return the text before the answer slot, in it (stripped, never empty), and after it."""

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import did_you_mean, in_line
+from grpo_nb.core.words import closest_name, did_you_mean, in_line
 from grpo_nb.tasks.answers import Answers, Kind, alike_labels, answers_of, as_percentages
 from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows, require_options
 from grpo_nb.tasks.chat_template import (
@@ -23,7 +23,7 @@ from grpo_nb.tasks.chat_template import (
     too_long_to_end,
 )
 from grpo_nb.tasks.cleaning import ACCEPTED, Cleaned, Columns, OnConflict, RowFilter, clean
-from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination, normalized_question
+from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, is_dataset_dict, read_rows
@@ -198,7 +198,9 @@ def _template_arguments(
 def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tuple[Rows, int]:
     """Return generated rows, and how many of them are held out."""
     if _is_source(holdout) or holdout != _HELD_OUT:
-        size = "96" if _is_source(holdout) else holdout
+        is_count = not _is_source(holdout) and holdout >= 1 and float(holdout).is_integer()
+        # A share or rows are not a number of questions, so suggest one.
+        size = int(holdout) if is_count else 96
         raise ValueError(
             "for 'arithmetic', holdout_size says how many questions are held out: "
             f"holdout_size={size}"
@@ -215,9 +217,9 @@ def _require_used(read: Rows, options: Mapping[str, Any], **given: str | None) -
         TypeError: With the argument that was probably meant.
     """
     for name in options:
-        hint = did_you_mean(name, inspect.signature(load_task).parameters)
-        is_misspelled = hint.startswith("; did")
-        raise TypeError(f"{name}= means nothing for {read.place}{hint if is_misspelled else ''}")
+        match = closest_name(name, inspect.signature(load_task).parameters)
+        hint = f"; did you mean {match!r}?" if match is not None else ""
+        raise TypeError(f"{name}= means nothing for {read.place}{hint}")
     for name, value in given.items():
         if value is not None and name not in read.takes:
             raise TypeError(f"{name}= means nothing for {read.place}")
@@ -300,8 +302,6 @@ def _leave_out_held(cleaned: Cleaned, held: Cleaned, place: str) -> None:
             "two different sets of rows, or holdout=0.2 to split one."
         )
     cleaned.rows = kept
-    trained = TrainedQuestions.of([row["question"] for row in kept], "the training part")
-    find_contamination([row["question"] for row in held.rows], trained).require_none()
 
 
 def _align_columns(train: TaskRows, test: TaskRows) -> list[str]:
@@ -381,7 +381,7 @@ def with_prompts(
     the format's system prompt takes the place of theirs.
 
     Raises:
-        ValueError: The format cannot read the example's answer back.
+        ValueError: The example is empty, or the format cannot read its answer back.
     """
     system = [{"role": "system", "content": format.system_prompt()}]
     example_turns = _turns_of(example, format)
@@ -400,7 +400,16 @@ def with_prompts(
 
 
 def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, str]]:
-    """Return the chat messages of an example."""
+    """Return the chat messages of an example.
+
+    Raises:
+        ValueError: The example is empty, or the format cannot read its answer back.
+    """
+    if example is not None and not len(example):
+        raise ValueError(
+            f"example = {example!r} is empty: write example=(question, reasoning, answer), a list "
+            "of chat messages, or example=None."
+        )
     if example is None or isinstance(example[0], Mapping):
         return [dict(turn) for turn in example or ()]
     question, reasoning, answer = map(str, example)

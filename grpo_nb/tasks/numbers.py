@@ -2,7 +2,7 @@ r"""Numbers as people write them: the exact value, with the name before it and t
 
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2 \times 10^{-3}` and `forty-two` are numbers.
 `41 + 1`, `6 \cdot 7` and `2^{10}` are not: a model that may leave arithmetic undone learns to copy
-the question. The decimal mark is the point. A text that begins with a zero, such as `007`, is no
+the question. The decimal mark is the point. An integer with leading zeros, such as `007`, is no
 number.
 
 `plain` removes what changes nothing, `read_number` reads a number, and `is_same_number` compares
@@ -359,12 +359,15 @@ def _decimal(text: str) -> Fraction:
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """Say whether two numbers are equal, and have no two different names or units.
 
-    One of them may have no name or unit. If the gold answer has a percent sign, it may be left
-    out, because the question asks for percent. If only the given number has one, it has one
-    meaning: a gold answer of 42 is 42 %, and one of 0.5 is 50 %, never both.
+    One of them may have no name or unit. For a gold answer of 50 %, both 50 and 0.5 are right,
+    because the question asks for percent. If only the given number has a percent sign, the gold
+    answer has one meaning: 42 is 42 %, and 0.5 is 50 %, never both.
 
     >>> is_same_number(read_number("50 %"), read_number("0.5"))
     True
+    >>> gold = read_number("50%")
+    >>> is_same_number(read_number("50"), gold), is_same_number(read_number("0.5"), gold)
+    (True, True)
     >>> is_same_number(read_number("42%"), read_number("42"))
     True
     >>> is_same_number(read_number("0.5%"), read_number("0.5"))

@@ -1,6 +1,6 @@
 """Read rows from any source: files, tables in memory, data sets, the Hub. None is left out.
 
-Files are read by pandas, pyarrow and json. What these cannot read is repaired in pandas first
+Files are read by pandas, pyarrow and json. If these cannot read a file, repair it in pandas first
 (docs/guide/tables.md).
 """
 

@@ -190,23 +190,28 @@ class Task(Shown):
         )
 
     def _with_fitted_prompts(self, tokenizer: Any) -> Task:
-        """Return the task without a system role in its prompts, if the chat template has none."""
+        """Return the task without a system role in its prompts, if the chat template has none.
+
+        `load_task` has done this already if it was given the tokenizer.
+        """
         parts = {}
         for name in ("train", "holdout"):
             rows = getattr(self, name)
             prompts = list(rows["prompt"])
             fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
             if fitted == prompts:
-                return self
+                continue
             changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
             parts[name] = as_dataset(changed)
+        if not parts:
+            return self
         return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
 
     def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
         """Return the task with the share of right completions of each sampled training question.
 
-        It is the column `pass_rate` of `train`, None where nothing was measured. Eight completions
-        give a rate to about a third, no better. Earlier rates stay where `measured` has none.
+        It is the column `pass_rate` of `train`, None where nothing was measured. With eight
+        completions, a rate can be off by about 0.3. Earlier rates stay where `measured` has none.
 
         Args:
             measured: A `Baseline`, a `Run`, or a list of these.

@@ -147,7 +147,9 @@ def test_questions_that_were_trained_on_are_refused(
     tiny_run: gn.runs.Run, task: gn.tasks.Task, function: Callable[..., Any]
 ) -> None:
     spoilt = dataclasses.replace(task, holdout=task.train.select(range(10)))
-    with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
+    with pytest.raises(
+        ValueError, match="10 held-out questions are also in the training questions of the run tiny"
+    ):
         function(tiny_run, spoilt)
 
 
@@ -172,7 +174,7 @@ def test_allowed_contamination_is_in_the_sentence(
     tiny_run: gn.runs.Run, trained_questions: list[dict[str, str]]
 ) -> None:
     comparison = gn.compare(tiny_run, trained_questions, allow_contaminated=True)
-    expected = "2 of 12 held-out questions are also in the training part"
+    expected = "2 of 12 held-out questions are also in the training questions of the run tiny"
     assert expected in comparison.sentence
 
 

@@ -28,7 +28,7 @@ def test_the_evaluation_notebook_shows_evidence(
     assert ("gained" in table) is (size != "small") and table.count("<tr") == 1 + min(
         20, len(run.holdout)
     )
-    assert "1 held-out question is also in the training part" in printed(
+    assert "1 held-out question is also in the training" in printed(
         cell_with(notebook, "refused = False")
     )
     last = printed(cell_with(notebook, "run.outcome("))

@@ -48,6 +48,11 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
+def test_read_tests_for_broken_json_says_what_to_write() -> None:
+    with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
+        read_tests("['assert f(1) == 2']")
+
+
 def test_values_of_one_hash_are_compared_quickly() -> None:
     (test,) = read_tests(["assert set(f()) == {1}"])
     started = time.process_time()

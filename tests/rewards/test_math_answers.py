@@ -3,6 +3,7 @@
 import functools
 import os
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
@@ -125,6 +126,21 @@ def test_spent_batch_time_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(RuntimeWarning, match=r"longest expressions are not scored \(None\)"):
         scores = scores_of([f"{SLOW[0]}+{number}" for number in range(100, 104)], "x+3")
     assert scores == [None] * 4
+
+
+def test_spent_batch_time_without_missing_scores_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(math_answers, "BATCH_SECONDS", 1e-9)
+    assert works(), "this starts the worker"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert scores_of(["(x+5)^{2}-7"], "x^{2}+10x+18") == [1.0]
+
+
+def test_worker_module_imports_where_forks_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "register_at_fork")
+    assert "is_equal" in runpy.run_path(math_worker.__file__)
 
 
 def test_undecided_pair_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,7 +261,7 @@ def test_code_does_not_run_without_libseccomp(
 def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
     monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(EnvironmentProblem, match="needs Linux, this is win32"):
+    with pytest.raises(EnvironmentProblem, match="isolated here: needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
 
 

@@ -170,6 +170,21 @@ def test_each_question_has_the_full_score_of_its_gold_answer() -> None:
     )
 
 
+def test_full_score_when_an_empty_text_scores_most_is_kept() -> None:
+    rows = [{"question": f"Count to {i}.", "answer": str(i), "points": i} for i in range(1, 11)]
+
+    def with_bonus(completions: list, points: list, **columns: object) -> list[float]:
+        # The last row is not tried at first, and its empty completion scores most.
+        scores = by_points(completions, points=points, **columns)
+        for place, text in enumerate(completions):
+            if not text and points[place] == 10:
+                scores[place] = 99.0
+        return scores
+
+    judge = function_judge(with_bonus, rows, xml())
+    assert judge.full_score == 8.0
+
+
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
     def has_slot(completions: list, **columns: object) -> list[float]:
         return [float("<answer>" in turns) for turns in completions]

@@ -75,6 +75,18 @@ def test_answers_of_another_kind_are_kept_as_odd() -> None:
     assert answers_of([]).kind == "text"
 
 
+def test_answers_of_equally_frequent_labels_keep_their_order() -> None:
+    answers = answers_of([["pear", "fig", "date", "plum"], ["Plum", "Date", "Fig", "Pear"]] * 16)
+    assert [label for label, _ in answers.labels] == ["pear", "fig", "date", "plum"]
+
+
+def test_answers_of_many_distinct_answers_takes_little_time() -> None:
+    golds = [f"answer {number}" for number in range(30_000)]
+    started = time.process_time()
+    answers_of(golds, "text")
+    assert time.process_time() - started < 5
+
+
 def test_read_json_refuses_what_json_does_not_have() -> None:
     for text in (
         "NaN",

@@ -147,7 +147,9 @@ def test_hidden_tests_reach_the_reward_unchanged(values: list) -> None:
     assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
     # None in a dict inside of a test could be one that Arrow has filled in, so these stay text.
     has_none = values[0] == [{"a": None}]
-    assert ("the column 'tests' is kept as text, what is none as JSON" in repr(task)) == has_none
+    assert (
+        "the column 'tests' is stored as text; non-text values as JSON" in repr(task)
+    ) == has_none
     assert isinstance(task.train[0]["tests"], str) == has_none
 
 

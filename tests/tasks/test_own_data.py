@@ -22,6 +22,7 @@ from grpo_nb.scoring.right_by import right_by
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import alike_labels, answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
+from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
 from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.read_rows import read_rows
 
@@ -334,7 +335,7 @@ def test_cell_that_json_does_not_know_is_kept_as_text_and_noted() -> None:
     rows = rows_of(["p", "q"], when=[{"day": pandas.Timestamp("2026-01-01")}] * 2)
     task = gn.load_task(rows, holdout=1)
     assert "2026-01-01" in task.train[0]["when"]
-    assert "the column 'when' is kept as text, what is none as JSON" in task.notes
+    assert "the column 'when' is stored as text; non-text values as JSON" in task.notes
 
 
 TAKEN = [
@@ -482,6 +483,18 @@ def test_fit_merges_the_system_prompt_later() -> None:
     assert [turn["role"] for turn in fit_to_template([task.train[0]["prompt"]], tokenizer)[0]] == [
         "user"
     ]
+
+
+def test_fit_merges_the_only_part_with_a_system_prompt() -> None:
+    system = {"role": "system", "content": "Be brief."}
+    question = {"role": "user", "content": "1 + 1?"}
+    other_question = {"role": "user", "content": "2 + 2?"}
+    task = gn.load_task(
+        [{"prompt": [system, question], "answer": "2"}],
+        holdout=[{"prompt": [other_question], "answer": "4"}],
+    )
+    fitted = task.fit(tokenizer_with(GEMMA_2), 256)
+    assert [turn["role"] for turn in fitted.train[0]["prompt"]] == ["user"]
 
 
 def test_refused_messages_error_has_the_line_to_write() -> None:
@@ -632,6 +645,30 @@ def test_holdout_without_its_columns_is_refused() -> None:
 def test_arithmetic_refuses_rows_to_hold_out() -> None:
     with pytest.raises(ValueError, match="holdout_size says how many"):
         gn.load_task("arithmetic", holdout=TEST)
+
+
+@pytest.mark.parametrize(
+    ("holdout", "size"), [pytest.param(0.3, 96, id="share"), pytest.param(7, 7, id="count")]
+)
+def test_arithmetic_holdout_error_suggests_a_count(holdout: float, size: int) -> None:
+    with pytest.raises(ValueError, match=f"holdout_size={size}$"):
+        gn.load_task("arithmetic", holdout=holdout)
+
+
+def test_empty_example_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"example = \[\] is empty"):
+        gn.load_task(TRAIN, holdout=TEST, example=[])
+
+
+def test_trained_questions_error_names_their_source() -> None:
+    trained = TrainedQuestions.of(["1 + 1?"], "the training questions of the run tiny")
+    contamination = find_contamination(["1+1?"], trained)
+    assert contamination.sentence == (
+        "1 of 1 held-out questions are also in the training questions of the run tiny: "
+        "that is memory."
+    )
+    with pytest.raises(ValueError, match="also in the training questions of the run tiny, such"):
+        contamination.require_none()
 
 
 # Numbers and units.
@@ -799,7 +836,7 @@ def test_dataset_of_rows_is_what_it_was(cells: list[Any]) -> None:
 def test_numbers_that_json_would_round_are_kept_as_text() -> None:
     task = gn.load_task(rows_of(["p", "q"], own=[{"n": 1 / 3}, {"m": 0.1}]), holdout=1)
     assert sorted(row["own"] for row in both(task)) == ['{"m": 0.1}', '{"n": 0.3333333333333333}']
-    assert "the column 'own' is kept as text, what is none as JSON" in task.notes
+    assert "the column 'own' is stored as text; non-text values as JSON" in task.notes
 
 
 def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
