@@ -224,7 +224,7 @@ def _try_reward(
         name=name,
         scores=runner.scores,
         behaviour=behaviour,
-        columns=_columns_read(reward, rows.rows[0]),
+        columns=_columns_read(reward, rows),
         reads_gold=_reads_gold(reward, rows.rows[0]),
         ranks_group=is_relative(reward),
     )
@@ -248,11 +248,12 @@ def _try_reward(
     )
 
 
-def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]:
+def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ...]:
     """Return the data columns that a reward names, besides the question and the gold answer."""
     names = {*texts_in(reward)}
-    known = {"prompt", "question", "answer", "environments"}
-    return tuple(name for name in row.columns if name in names and name not in known)
+    known = {"prompt", "question", "answer", "environments", rows.gold_column}
+    columns = rows.rows[0].columns
+    return tuple(name for name in columns if name in names and name not in known)
 
 
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
