@@ -169,8 +169,10 @@ def _find_ignored_gold(reward: TriedReward) -> Finding | None:
         "another answer in the same words changes the score, but most gold answers score no higher "
         "than wrong answers"
     )
-    lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
-    return reward.finding("ignores the gold answer", what, [lowest])
+    # The reward may have failed, or given no score, for each right answer in this layout.
+    scored = [probe for probe in reward.right_answers if not math.isnan(reward.scores[probe])]
+    scored.sort(key=lambda probe: reward.scores[probe])
+    return reward.finding("ignores the gold answer", what, scored[:1])
 
 
 def _find_lost_rows(reward: TriedReward) -> Finding | None:

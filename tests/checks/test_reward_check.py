@@ -247,6 +247,16 @@ def test_broken_reward_is_critical_with_a_renamed_gold_column() -> None:
     assert "nothing tells right from wrong" in kinds(report, "critical")
 
 
+def test_reward_that_fails_on_each_right_answer_is_judged() -> None:
+    def fails(text, gold):
+        if gold in slots(text):
+            raise KeyError(gold)
+        return int((re.findall(r"\d+", text) or ["0"])[-1]) % 2
+
+    report = check_rewards(by_text(fails), SUMS)
+    assert {"raises", "ignores the gold answer"} <= kinds(report)
+
+
 def test_texts_are_found_once_in_data_with_shared_parts() -> None:
     words = ["a phrase"]
     for _ in range(3):
