@@ -247,6 +247,13 @@ def test_broken_reward_is_critical_with_a_renamed_gold_column() -> None:
     assert "nothing tells right from wrong" in kinds(report, "critical")
 
 
+def test_error_of_a_reward_is_not_taken_for_its_return_value() -> None:
+    def fails(completions, **_):
+        raise ValueError("it returned nothing")
+
+    assert "raises" in kinds(check_rewards(fails, SUMS))
+
+
 def test_reward_that_fails_on_each_right_answer_is_judged() -> None:
     def fails(text, gold):
         if gold in slots(text):
