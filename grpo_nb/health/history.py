@@ -40,7 +40,8 @@ MIN_ROWS_OF_TEST = 8
 just above `CLEAR_Z`."""
 
 MIN_ROWS_OF_CRITICAL = 2 * MIN_ROWS_OF_TEST
-"""Rows from which a full rank test would see a rise. Fewer rows never stop a run."""
+"""Rows from which a full rank test would see a rise. With fewer rows `limit_severity` turns a
+critical finding into a warning. A NaN loss needs no such test: it stops a run from row 1 on."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
@@ -291,6 +292,11 @@ class RunHistory:
     def rows_in(self, steps: int, min_rows: int = MIN_ROWS_OF_ALERT) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
+
+    def steps_in_window(self, steps: int) -> int:
+        """Return how many steps the rows of a window stand for: more than `steps` in few rows."""
+        rows = min(self.reward_rows, self.rows_in(steps))
+        return min(self.steps, round(rows * self.steps_per_row))
 
     def last_values(
         self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT
