@@ -32,8 +32,8 @@ SHORT_WINDOW = 10
 """Steps of the shortest mean. All rules but the early ones are silent before this step."""
 
 MIN_ROWS_OF_ALERT = 5
-"""Rows of the shortest mean, however many steps a row stands for. The order of five rows can show
-that a reward rises (`kendall_z`), so an alert and what softens it need the same rows."""
+"""Rows that every mean needs, even if a row stands for many steps. Five rows are also the fewest
+whose order can show that a reward rises (`kendall_z`), which makes an alert milder."""
 
 MIN_ROWS_OF_TEST = 8
 """Rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which is
@@ -164,7 +164,8 @@ class RunHistory:
     blocks: int = 0
     """Number of blocks so far, from which the best one was chosen."""
     gain_block: list[float] = field(default_factory=list)
-    """Rewards of the first block, or of the last one that was higher than the gain block before."""
+    """Rewards of the block that last brought a gain. The first block counts as a gain, and so does
+    each later block whose rewards are clearly higher than those of the gain block so far."""
     gain_length: float = 0.0
     """Median length of the completions of the gain block, 0 if it is not known."""
 

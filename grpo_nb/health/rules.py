@@ -238,9 +238,9 @@ LARGEST_BATCH = 512
 def group_size(history: RunHistory, metric: str) -> float:
     """Return the number of completions per prompt, infinity if neither settings nor log show it.
 
-    The log shows the number if completions are right or wrong: the mean of the metric is then a
-    multiple of 1 / completions, and the share of silent groups one of 1 / groups. Graded scores
-    have no such parts, and groups with graded scores do not agree by chance.
+    The log shows the number if every score is 0 or 1. The mean score is then a multiple of
+    1 / completions, and the share of groups with zero reward variance a multiple of 1 / groups.
+    Graded scores show no number, and none is needed: such groups do not agree by chance.
     """
     if history.settings is not None:
         return history.settings.num_generations
@@ -292,9 +292,9 @@ SHARE_RULES = (
     ShareRule(
         rule="truncation",
         metric="completions/clipped_ratio",
-        info=0.25,  # a quarter, half, nearly all: in trl issue 5697 all are truncated and earn 0
+        info=0.25,
         warning=0.5,
-        critical=0.9,
+        critical=0.9,  # in trl issue 5697 all completions are truncated, and all score 0
         steps=RECENT_STEPS,
         critical_steps=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
@@ -316,8 +316,8 @@ SHARE_RULES = (
     ShareRule(
         rule="collapse",
         metric="completions/same_answer",
-        # Two prompts with nine of ten gold answers alike are answered alike in 82 % of the steps.
-        # Nearly all of 50 steps then have a chance below 1 in 1,000.
+        # If nine of ten gold answers are the same label, a good model gives two prompts the same
+        # answer in 82 % of the steps. A mean of 99 % over 50 steps is then rarer than 1 in 1,000.
         info=0.99,
         warning=0.99,
         critical=0.99,
@@ -413,10 +413,10 @@ WARM_UP_ROWS = 2
 """First rows that are left out of a comparison with the start, because kernels compile then."""
 
 SMALLEST_START = 1e-6
-"""Median up to which the start cannot be compared with: a ratio to it would be meaningless."""
+"""Start values up to this median are not compared: a ratio to nearly zero has no meaning."""
 
 ZERO_GRADIENT_CHANCE = 1e-4
-"""Chance of an alert for gradients of 0 that are right."""
+"""Accepted chance of a false alert: gradients are rightly 0 in steps in which no rewards differ."""
 
 GRADIENT_FACTOR = 10.0
 """Growth of the gradient norm that triggers a warning."""
