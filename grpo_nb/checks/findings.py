@@ -129,7 +129,7 @@ KINDS: dict[str, Kind] = {
         fix="check how the reward reads these gold answers",
     ),
     # Loopholes
-    "no answer is rewarded": Kind(
+    "missing answer is rewarded": Kind(
         "critical", effect=_LEARNS_LOOPHOLE, fix="return 0.0 if no answer is found"
     ),
     "every candidate": Kind(

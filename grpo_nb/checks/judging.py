@@ -37,7 +37,12 @@ REWARDED_SHARE_OF_NEAR_MISS = 0.9
 PART_CREDIT_MARGIN = 0.1
 """Naming the answer may earn this share more than an empty or near answer."""
 
-MAY_EARN_PART = ("no answer is rewarded", "length is rewarded", "near miss", "a phrase is rewarded")
+NOT_NAMING_ANSWER = (
+    "missing answer is rewarded",
+    "length is rewarded",
+    "near miss",
+    "a phrase is rewarded",
+)
 """Kinds of probes that do not name the gold answer, so their share is not earned by naming it."""
 
 MAX_GOLDS_NAMED = 5
@@ -169,8 +174,10 @@ def _find_ignored_gold(reward: TriedReward) -> Finding | None:
         "another answer in the same words changes the score, but most gold answers score no higher "
         "than wrong answers"
     )
-    lowest = min(reward.right_answers, key=lambda probe: reward.scores[probe])
-    return reward.finding("ignores the gold answer", what, [lowest])
+    # The reward may have failed, or given no score, for each right answer in this layout.
+    scored = [probe for probe in reward.right_answers if not math.isnan(reward.scores[probe])]
+    scored.sort(key=lambda probe: reward.scores[probe])
+    return reward.finding("ignores the gold answer", what, scored[:1])
 
 
 def _find_lost_rows(reward: TriedReward) -> Finding | None:
@@ -258,7 +265,7 @@ def _find_part_credit(reward: TriedReward) -> Finding | None:
         for probe in probes:
             if probe.expected != "refuse" or not reward.is_as_expected(probe):
                 continue
-            if kind in MAY_EARN_PART:
+            if kind in NOT_NAMING_ANSWER:
                 level = max(level, reward.share(probe))
             else:
                 naming.append(probe)

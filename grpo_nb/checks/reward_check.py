@@ -82,14 +82,20 @@ class RewardResult:
         elif self.is_stopped:
             completions = self.caller.completions
             limits.append(f"some probes, because it is slow; tried with {completions} completions")
+        return [f"{name}: {limit}" for limit in limits]
+
+    @property
+    def remarks(self) -> list[str]:
+        """Cost of the calls, and their effect on a reward that keeps state."""
+        remarks = []
         if self.caller.cost:
-            limits.append(self.caller.cost)
+            remarks.append(self.caller.cost)
         if any(finding.kind == "unsteady" for finding in self.findings):
-            limits.append(
+            remarks.append(
                 f"it was called {self.caller.calls} times. If it keeps state, that state is "
                 "different now: make the reward anew before training"
             )
-        return [f"{name}: {limit}" for limit in limits]
+        return [f"{self.reward.name}: {remark}" for remark in remarks]
 
 
 def check_rewards(
@@ -183,6 +189,7 @@ def check_rewards(
         },
         checked=_describe(results, rows, len(judge_rewards)),
         limits=tuple(limits),
+        remarks=tuple(remark for result in results for remark in result.remarks),
         weights=weights,
         scores={result.reward.name: result.reward.scores for result in results},
     )
@@ -224,7 +231,7 @@ def _try_reward(
         name=name,
         scores=runner.scores,
         behaviour=behaviour,
-        columns=_columns_read(reward, rows.rows[0]),
+        columns=_columns_read(reward, rows),
         reads_gold=_reads_gold(reward, rows.rows[0]),
         ranks_group=is_relative(reward),
     )
@@ -248,11 +255,12 @@ def _try_reward(
     )
 
 
-def _columns_read(reward: base.RewardFunction, row: CheckRow) -> tuple[str, ...]:
+def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ...]:
     """Return the data columns that a reward names, besides the question and the gold answer."""
     names = {*texts_in(reward)}
-    known = {"prompt", "question", "answer", "environments"}
-    return tuple(name for name in row.columns if name in names and name not in known)
+    known = {"prompt", "question", "answer", "environments", rows.gold_column}
+    columns = rows.rows[0].columns
+    return tuple(name for name in columns if name in names and name not in known)
 
 
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:

@@ -77,7 +77,9 @@ def _wants_certain_answers(reward: TriedReward) -> bool:
     A reward for the format alone scores it like any other answer.
     """
     probes = [
-        probe for probe in reward.of_kind("no answer is rewarded") if probe.variant == NO_ANSWER
+        probe
+        for probe in reward.of_kind("missing answer is rewarded")
+        if probe.variant == NO_ANSWER
     ]
     refused = [probe for probe in probes if reward.share(probe) < REWARDED_SHARE]
     return reward.layout.has_slot and 2 * len(refused) > len(probes)

@@ -69,10 +69,15 @@ def evaluate(
             format of the run. By default the questions that are stored with the run.
         run: Run that the model belongs to. It is needed for `"base"` and `"start"`, and gives the
             folder of a model its tokenizer, settings and training questions.
-        rewards: Rewards whose means are reported. One for the answer among them decides which
-            answers are correct. Otherwise the run's own rewards decide: the kit's reward for the
-            answer, or if there is none your own function with the highest weight. Without a run,
-            such a function among these decides. Otherwise `correctness()`. The result names it.
+        rewards: Rewards whose means are reported. They may also decide which answers are correct.
+            The first of these decides, and the result names it:
+
+            1. `correct`, if you pass it.
+            2. The kit's reward for the answer among `rewards`.
+            3. With a run, the kit's reward for the answer among the rewards of the run.
+            4. Your own function with the highest weight: a reward of the run, or without a run
+               one of `rewards`.
+            5. `correctness()`.
         limit: Number of questions, always the same ones. By default all.
         samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k.
         temperature: Sampling temperature. By default 0 for one answer, else that of the settings.
@@ -84,7 +89,7 @@ def evaluate(
             reports their number.
         correct: Reward function that decides which answers are correct, in place of all the
             others: those to which it gives its full score. That is the upper end of its attribute
-            `range`, or else its best score for a gold answer in the format. The result names it.
+            `range`, or else its best score for a gold answer in the format.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has

@@ -118,8 +118,8 @@ class Comparison(Shown):
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
-        A function that decides what is correct has scored that answer for every question. None if
-        the function ignores the answer.
+        If a function decides what is correct, the baseline is the share of questions for which the
+        function accepts that answer. None if the function ignores the answers.
         """
         golds = [group[0]["answer"] for group in self.after.groups]
         answer = frequent_answer(golds)

@@ -139,23 +139,21 @@ def power_sentence(comparison: Any) -> str:
 
 
 def certainty(result: PairedResult | None) -> str:
-    """Return how sure a difference is, in words.
+    """Return whether a difference is shown, with its p-value.
 
     >>> from grpo_nb.core.statistics import paired_result
     >>> certainty(paired_result([0.0] * 40, [1.0] * 10 + [0.0] * 30))
-    'sure: by chance about 2 times in 1,000'
+    'shown (p = 0.002)'
     """
     if result is None:
         return ""
     if result.verdict != NO_DIFFERENCE:
-        if result.p_value < 0.001:
-            return "sure: by chance less than once in 1,000 times"
-        return f"sure: by chance about {1000 * result.p_value:.0f} times in 1,000"
+        return f"shown ({_p_value(result)})"
     if result.difference == 0:
         return "no change"
     if result.questions < FEWEST_QUESTIONS:
         return "too few questions to tell"
-    return f"not sure: by chance about {100 * result.p_value:.0f} times in 100"
+    return f"not shown ({_p_value(result)})"
 
 
 def parts(comparison: Any) -> Iterator[Part]:
@@ -246,7 +244,8 @@ def _small_print(comparison: Any) -> Html:
     """Return how the numbers were made, with the ids of the models."""
     lines = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
-        '"By chance": how often a comparison of two equally good models shows such a change.',
+        "p: how often two equally good models show such a change, or a larger one, by chance. "
+        "0.05 is once in 20 comparisons.",
         power_sentence(comparison),
         comparison.after.anywhere_sentence,
     ]

@@ -6,6 +6,7 @@ and the way answers are read change a score. For numbers of others, see docs/gui
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,10 @@ def load_holdout(
     """
     read = read_rows(source, split=split)
     cleaned = clean(read, columns)
-    read_percentages(cleaned.rows, cleaned.used.get("answer", [""])[0])
+    answer_column = cleaned.used.get("answer", [""])[0]
+    # This writes percent signs into the answers of the rows, so the user should know.
+    for note in read_percentages(cleaned.rows, answer_column):
+        _LOG.warning("%s: %s", read.name, note)
     rows = choose_rows(cleaned.rows, limit, seed)
     golds = [row.get(ACCEPTED, row["answer"]) for row in rows]
     format = fitting_format(format, answers_of(golds))

@@ -128,7 +128,10 @@ class Evaluation(Shown):
 
     @property
     def accuracy(self) -> float:
-        """Share of answers that are right and in the format, with several samples also pass@1."""
+        """Share of correct answers, which is pass@1 if there are several samples.
+
+        A correct answer is right and in the format, unless a function decides what is correct.
+        """
         return self._mean("is_correct")
 
     @property

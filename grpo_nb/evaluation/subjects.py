@@ -354,7 +354,7 @@ def _holds_adapter_of(run: Run) -> bool:
 
 
 def _settings_to_load(run: Run) -> Settings:
-    """Return the settings of a run, between CPUs with the dtype that it was trained in."""
+    """Return the settings of a run, or with its training dtype if both machines have no GPU."""
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
         return run.settings
     return run.settings.replace(dtype=run.info["number_type"])
@@ -383,7 +383,7 @@ def _load(subject: Path | str, run: Run | None) -> tuple[Any, Any]:
     if find_gpu() is not None:
         model = model.to("cuda")
     elif dtype != "bfloat16" or model.dtype != torch.bfloat16:
-        # Numbers of a wider dtype stay the same. Those of a narrower one would be another model.
+        # float32 holds all bfloat16 and float16 weights exactly. A narrower dtype would round them.
         model = model.float()
     tokenizer = AutoTokenizer.from_pretrained(source)
     set_template_from(folder, tokenizer)

@@ -32,15 +32,16 @@ SHORT_WINDOW = 10
 """Steps of the shortest mean. All rules but the early ones are silent before this step."""
 
 MIN_ROWS_OF_ALERT = 5
-"""Rows of the shortest mean, however many steps a row stands for. The order of five rows can show
-that a reward rises (`kendall_z`), so an alert and what softens it need the same rows."""
+"""Rows that every mean needs, even if a row stands for many steps. Five rows are also the fewest
+whose order can show that a reward rises (`kendall_z`), which makes an alert milder."""
 
 MIN_ROWS_OF_TEST = 8
 """Rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which is
 just above `CLEAR_Z`."""
 
 MIN_ROWS_OF_CRITICAL = 2 * MIN_ROWS_OF_TEST
-"""Rows from which a full rank test would see a rise. Fewer rows never stop a run."""
+"""Rows from which a full rank test would see a rise. With fewer rows `limit_severity` turns a
+critical finding into a warning. A NaN loss needs no such test: it stops a run from row 1 on."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
@@ -163,7 +164,8 @@ class RunHistory:
     blocks: int = 0
     """Number of blocks so far, from which the best one was chosen."""
     gain_block: list[float] = field(default_factory=list)
-    """Rewards of the first block, or of the last one that was higher than the gain block before."""
+    """Rewards of the block that last brought a gain. The first block counts as a gain, and so does
+    each later block whose rewards are clearly higher than those of the gain block so far."""
     gain_length: float = 0.0
     """Median length of the completions of the gain block, 0 if it is not known."""
 
@@ -291,6 +293,11 @@ class RunHistory:
     def rows_in(self, steps: int, min_rows: int = MIN_ROWS_OF_ALERT) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
+
+    def steps_in_window(self, steps: int) -> int:
+        """Return how many steps the rows of a window stand for: more than `steps` in few rows."""
+        rows = min(self.reward_rows, self.rows_in(steps))
+        return min(self.steps, round(rows * self.steps_per_row))
 
     def last_values(
         self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT

@@ -16,7 +16,8 @@ from grpo_nb.runs.rows import read_rows, reading
 TRAINER_STATE = "trainer_state.json"
 
 LOG_KEYS = frozenset({"reward", "loss", "epoch", "step", "eval_reward", "eval_loss"})
-"""Names of which each printed row has one. A completion that is printed too may contain a dict."""
+"""A dict in a printed log is a row if it has one of these keys. Printed completions may contain
+other dicts."""
 
 _DICT = re.compile(r"\{[^{}]*\}")
 _NOT_A_NUMBER = re.compile(r"(?<=[:\s])(-?(?:nan|inf|NaN|Infinity))(?=\s*[,}])")

@@ -30,7 +30,7 @@ STEPS_TO_WITHDRAW = RECENT_STEPS
 """Steps without a finding after which an alert is withdrawn, or becomes milder."""
 
 ROWS_TO_WITHDRAW = 2
-"""Rows without a finding that this takes at least, if a row stands for many steps."""
+"""Rows without a finding that are also needed. A single row can stand for more than 20 steps."""
 
 ROWS_TO_FIX = 10
 """Reward rows that a resumed run has to show that an earlier critical alert is fixed."""

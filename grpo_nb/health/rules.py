@@ -13,6 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import mann_whitney_z
 from grpo_nb.health.history import (
     CLEAR_Z,
@@ -61,8 +62,8 @@ class Change:
     """Function that returns the advised value, given the value of the run."""
 
 
-DEFAULT_BETA = 0.04
-"""New beta if the KL penalty is off: the default of `Settings`."""
+DEFAULT_BETA = Settings().beta
+"""New beta if the KL penalty is off."""
 
 CHANGES: Mapping[str, Change] = {
     "lower_rate": Change("learning_rate", "lower learning_rate", lambda old: old / 2),
@@ -111,7 +112,9 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
     gap = history.step - history.last_reward_step
     is_long = gap >= max(RECENT_STEPS, LONG_GAPS * history.longest_gap)
     if history.is_reward_missing and (is_long or history.reward_rows == 0):
-        message = f"No row has a reward since step {history.last_reward_step}."
+        message = "No reward has been logged yet."
+        if history.reward_rows:
+            message = f"No reward has been logged since step {history.last_reward_step}."
         advice = (
             "Stop, and run check_rewards: a reward that is NaN or None for every completion is "
             "left out of the log."
@@ -126,7 +129,9 @@ def check_not_finite(history: RunHistory) -> Iterator[Finding]:
             severity = "critical"
         elif metric.startswith("rewards/") and count <= TOLERATED_SCORES:
             severity = "info"
-        message = f"{metric} is NaN or infinite, in {count} rows so far."
+        # The history counts a gradient norm from its last finite value, other metrics from step 1.
+        extent = "in a row" if metric == "grad_norm" else "so far"
+        message = f"{metric} is NaN or infinite (rows {extent}: {count})."
         advice = (
             "If a reward is NaN too, run check_rewards. If not, go back to an earlier checkpoint, "
             "and {lower_rate}."
@@ -198,7 +203,7 @@ def check_no_spread(history: RunHistory, trend: RewardTrend) -> Iterator[Finding
         advice = "Use harder prompts, or stop here if this is the goal."
     if trend.has_lost_half:
         advice = "Go back to a checkpoint from before the reward fell, then {lower_rate}."
-    steps = min(LONG_WINDOW, history.steps)
+    steps = history.steps_in_window(LONG_WINDOW)
     message = (
         f"In {share:.0%} of the groups of the last {steps} steps, all completions got the same "
         f"reward: {reason}."
@@ -233,9 +238,9 @@ LARGEST_BATCH = 512
 def group_size(history: RunHistory, metric: str) -> float:
     """Return the number of completions per prompt, infinity if neither settings nor log show it.
 
-    The log shows the number if completions are right or wrong: the mean of the metric is then a
-    multiple of 1 / completions, and the share of silent groups one of 1 / groups. Graded scores
-    have no such parts, and groups with graded scores do not agree by chance.
+    The log shows the number if every score is 0 or 1. The mean score is then a multiple of
+    1 / completions, and the share of groups with zero reward variance a multiple of 1 / groups.
+    Graded scores show no number, and none is needed: such groups do not agree by chance.
     """
     if history.settings is not None:
         return history.settings.num_generations
@@ -287,9 +292,9 @@ SHARE_RULES = (
     ShareRule(
         rule="truncation",
         metric="completions/clipped_ratio",
-        info=0.25,  # a quarter, half, nearly all: in trl issue 5697 all are truncated and earn 0
+        info=0.25,
         warning=0.5,
-        critical=0.9,
+        critical=0.9,  # in trl issue 5697 all completions are truncated, and all score 0
         steps=RECENT_STEPS,
         critical_steps=LONG_WINDOW,  # base models learn to end their answers first
         meaning="of the completions were truncated at the length limit",
@@ -311,8 +316,8 @@ SHARE_RULES = (
     ShareRule(
         rule="collapse",
         metric="completions/same_answer",
-        # Two prompts with nine of ten gold answers alike are answered alike in 82 % of the steps.
-        # Nearly all of 50 steps then have a chance below 1 in 1,000.
+        # If nine of ten gold answers are the same label, a good model gives two prompts the same
+        # answer in 82 % of the steps. A mean of 99 % over 50 steps is then rarer than 1 in 1,000.
         info=0.99,
         warning=0.99,
         critical=0.99,
@@ -340,8 +345,8 @@ SHARE_RULES = (
         warning=0.5,
         critical=1.0,
         meaning="of the tool calls failed, and only the model saw the errors",
-        advice="Does the tool itself fail? Read run.step(...), or call the tool as the model does: "
-        "gn.lab.ByHand(task, 0).do(...).",
+        advice="Does the tool itself fail? Read the calls of a step with run.step(5), or call the "
+        'tool as the model does: gn.lab.ByHand(task, 0).do("search", query="Paris").',
     ),
     ShareRule(
         rule="tools",
@@ -350,7 +355,7 @@ SHARE_RULES = (
         warning=0.5,
         meaning="of the episodes ended with an unanswered tool call",
         advice="These episodes had no tokens or no round left for the answer: {longer}, or allow "
-        "more rounds with task.with_tools(..., rounds=...).",
+        "more rounds with task.with_tools(*tools, rounds=16).",
     ),
     ShareRule(
         rule="gradient",
@@ -386,7 +391,8 @@ def check_shares(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
         if share >= rule.critical and history.steps >= rule.steps and has_steps:
             severity = "critical"
         severity = limit_severity(severity, history, trend)
-        message = f"{share:.0%} {rule.meaning} (mean of {rule.steps} steps)."
+        steps = history.steps_in_window(rule.steps)
+        message = f"{share:.0%} {rule.meaning} (mean of {steps} steps)."
         yield Finding(rule.rule, severity, message, rule.advice, rule.metric)
 
 
@@ -407,10 +413,10 @@ WARM_UP_ROWS = 2
 """First rows that are left out of a comparison with the start, because kernels compile then."""
 
 SMALLEST_START = 1e-6
-"""Median up to which the start cannot be compared with: a ratio to it would be meaningless."""
+"""Start values up to this median are not compared: a ratio to nearly zero has no meaning."""
 
 ZERO_GRADIENT_CHANCE = 1e-4
-"""Chance of an alert for gradients of 0 that are right."""
+"""Accepted chance of a false alert: gradients are rightly 0 in steps in which no rewards differ."""
 
 GRADIENT_FACTOR = 10.0
 """Growth of the gradient norm that triggers a warning."""
@@ -727,8 +733,8 @@ MIN_ACCURACIES = 3
 MIN_EVAL_REWARDS = 4
 """Held-out rewards that are needed. Their noise is estimated from the differences between them."""
 
-DEFAULT_HOLDOUT_QUESTIONS = 32
-"""Held-out questions if the settings are not known: the default of `Settings`."""
+DEFAULT_HOLDOUT_QUESTIONS = Settings().holdout_questions
+"""Held-out questions if the settings are not known."""
 
 HOLDOUT_DROP = 0.05
 """Smallest drop that triggers a warning, relative to the range of the score."""
@@ -801,8 +807,8 @@ def check_holdout(history: RunHistory, trend: RewardTrend) -> Iterator[Finding]:
                 "(means of two measurements)."
             )
             advice = (
-                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts the model '
-                "generalises longer."
+                'Stop, and use the best adapter (keep_adapter="best"). With more varied prompts '
+                "the model generalises longer."
             )
             yield Finding("holdout", "warning", message, advice, _subject("falling", held_out))
             continue

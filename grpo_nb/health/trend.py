@@ -18,10 +18,10 @@ from grpo_nb.health.history import (
 )
 
 HALF_OF_GAIN = 0.5
-"""Largest part of its gain that a total keeps if half of the gain counts as lost."""
+"""Half of the gain of the total is lost if at most this part of the gain is left."""
 
 REST_OF_GAIN = 0.1
-"""Largest part of its gain that a total keeps if nearly all of the gain counts as lost."""
+"""Nearly all of the gain of the total is lost if at most this part of the gain is left."""
 
 LOSS_P_VALUE = 1e-4
 """p-value of a test that calls nearly all of the gain lost. The best block is high by luck if it
@@ -163,7 +163,8 @@ def reward_position(history: RunHistory, reward: str | None) -> float:
     level = history.mean(metric, LONG_WINDOW)
     scores = reward_range(history, reward) if reward else total_range(history)
     if reward is None and scores is not None and not history.weights:
-        # Without weights nobody knows the range of the total, but that of each reward.
+        # Without weights the range of the total is unknown. The range of each reward is known, so
+        # return the mean of their positions.
         return fmean(reward_position(history, name) for name in history.rewards)
     if scores is None or scores[0] == scores[1]:
         return 0.0 if level <= 0 else math.nan

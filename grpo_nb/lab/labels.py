@@ -9,8 +9,8 @@ from grpo_nb.core.files import write_text
 from grpo_nb.core.words import require_number
 from grpo_nb.tasks.read_rows import read_rows
 
-MAX_CHOICES = 10
-"""A scale of whole numbers up to this length has a choice for each number."""
+MAX_CHOICES = 11
+"""A scale with at most this many whole numbers, such as 0 to 10, has a choice for each of them."""
 
 CHOICES_OF_LONG_SCALE = 5
 """Choices on any other scale: both ends, the middle and the quarters."""
@@ -37,7 +37,8 @@ class HandLabels:
     def has_whole_choices(self) -> bool:
         """True if the choices are all whole numbers of the scale."""
         low, high = self.scale
-        return float(low).is_integer() and float(high).is_integer() and high - low <= MAX_CHOICES
+        are_whole = float(low).is_integer() and float(high).is_integer()
+        return are_whole and high - low + 1 <= MAX_CHOICES
 
     @property
     def choices(self) -> list[float]:
@@ -87,7 +88,9 @@ class HandLabels:
     def _save(self) -> None:
         import pandas
 
-        columns = list(self.rows[0]) if self.rows else list(COLUMNS)
+        # The file that was read may have other columns than the rows that were added to it.
+        names = [name for row in self.rows for name in row]
+        columns = list(dict.fromkeys(names)) or list(COLUMNS)
         table = pandas.DataFrame(self.rows, columns=columns)
         # With quotes, because spaces at the start of a text are part of it.
         write_text(self.file, table.to_csv(index=False, quoting=1))

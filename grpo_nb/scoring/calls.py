@@ -161,6 +161,10 @@ class RewardError(Exception):
         self.__cause__ = cause
 
 
+class ReturnTypeError(TypeError):
+    """A reward that returned something else than a list of scores."""
+
+
 def first_step_state() -> types.SimpleNamespace:
     """Return a stand-in for `transformers.TrainerState` before the first step.
 
@@ -178,7 +182,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     running.
 
     Raises:
-        TypeError: It did not return a list.
+        ReturnTypeError: It did not return a list.
     """
     state = batch.trainer_state
     if state is None and not isinstance(reward, Reward):
@@ -196,7 +200,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     if is_async(reward):
         output = run_coroutine(output)
     if not isinstance(output, Iterable):
-        raise TypeError(
+        raise ReturnTypeError(
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
         )
     return list(output)

@@ -24,7 +24,7 @@ TODAY = {
     "repetition pays": ["repetition is rewarded"],
     "length pays": ["length is rewarded"],
     "phrase pays": ["a phrase is rewarded"],
-    "paid for nothing": ["no answer is rewarded"],
+    "paid for nothing": ["missing answer is rewarded"],
     "form outweighs being right": ["format outweighs the answer"],
     "retracted": ["several answers"],
     "contains the answer": ["near miss"],

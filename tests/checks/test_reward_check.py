@@ -13,6 +13,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks.findings import KINDS, WHOLE_SET
+from grpo_nb.checks.references import texts_in
 from grpo_nb.checks.report import RewardProblem, RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.rewards import completion_text
@@ -235,6 +236,43 @@ def test_reward_for_the_first_letters_is_a_near_miss() -> None:
 
 
 LINES = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>"
+
+
+def test_broken_reward_is_critical_with_a_renamed_gold_column() -> None:
+    def never_right(completions, solution, **_):
+        return [float(gold == "x") for gold in solution]
+
+    rows = [{"question": row["question"], "solution": row["answer"]} for row in SUMS]
+    report = check_rewards(never_right, rows, answer="solution")
+    assert "nothing tells right from wrong" in kinds(report, "critical")
+
+
+def test_error_of_a_reward_is_not_taken_for_its_return_value() -> None:
+    def fails(completions, **_):
+        raise ValueError("it returned nothing")
+
+    assert "raises" in kinds(check_rewards(fails, SUMS))
+
+
+def test_reward_that_fails_on_each_right_answer_is_judged() -> None:
+    def fails(text, gold):
+        if gold in slots(text):
+            raise KeyError(gold)
+        return int((re.findall(r"\d+", text) or ["0"])[-1]) % 2
+
+    report = check_rewards(by_text(fails), SUMS)
+    assert {"raises", "ignores the gold answer"} <= kinds(report)
+
+
+def test_texts_are_found_once_in_data_with_shared_parts() -> None:
+    words = ["a phrase"]
+    for _ in range(3):
+        words = [words] * 100
+
+    def reward(completions, **_):
+        return [float(text in words) for text in completions]
+
+    assert list(texts_in(reward)).count("a phrase") == 1
 
 
 def test_format_reward_may_want_the_line_breaks_of_the_prompt() -> None:

@@ -339,7 +339,7 @@ def test_state_that_later_calls_show_is_found() -> None:
     report = check_rewards(Warming(), SUMS)
     (finding,) = [finding for finding in report.findings if finding.kind == "unsteady"]
     assert "the reward keeps state" in finding.what
-    assert any("it was called" in limit for limit in report.limits)
+    assert any("it was called" in remark for remark in report.remarks)
 
 
 def test_novelty_is_found_by_the_first_scores() -> None:
@@ -423,7 +423,8 @@ def test_reward_that_is_slow_with_one_completion_is_asked_little() -> None:
     assert sum(asked) <= MAX_PAID_COMPLETIONS + 3
     assert len(asked) <= MAX_SLOW_CALLS
     assert report.roles == {"remote": "tells right from wrong"}
-    (cost,) = [limit for limit in report.limits if "calls with" in limit]
+    (cost,) = report.remarks
+    assert f"not checked: {cost}" not in repr(report)
     assert f"{len(asked)} calls with {sum(asked)} completions" in cost
     assert "would take" in cost
 
@@ -513,7 +514,7 @@ def test_right_by_a_function_may_hold_for_any_text() -> None:
     report = check_rewards(
         without_e, rows, answer=lambda row: "Rain and sun fill a day.", format=formats.bare()
     )
-    assert "no answer is rewarded" not in kinds(report)
+    assert "missing answer is rewarded" not in kinds(report)
 
 
 # ---- Rewards for a task ----

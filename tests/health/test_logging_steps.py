@@ -69,6 +69,13 @@ def test_alert_from_four_rows_is_not_raised() -> None:
     assert severest(check_health(rows[:5]), "truncation") == "warning"
 
 
+def test_message_names_the_steps_that_its_rows_stand_for() -> None:
+    (alert,) = of(
+        check_health(one_row_in(10, flat(5, tools__failure_frequency=lambda i, r: 0.6))), "tools"
+    )
+    assert "(mean of 50 steps)" in alert.message
+
+
 def test_critical_needs_the_rows_that_would_show_a_rise() -> None:
     rows = one_row_in(25, cut(0.95))
     assert severest(check_health(rows[:15]), "truncation") == "warning"

@@ -321,6 +321,17 @@ def test_not_finite_reports_from_the_first_row() -> None:
     assert found == [("loss", "critical"), ("kl", "critical")]
 
 
+def test_not_finite_names_a_log_that_never_had_a_reward() -> None:
+    (alert,) = check_health([{"step": 1, "loss": 0.0}]).alerts
+    assert alert.message == "No reward has been logged yet."
+
+
+def test_not_finite_counts_gradient_norms_in_a_row() -> None:
+    rows = [{"reward": 1.0, "grad_norm": norm} for norm in (NAN, NAN, 1.0, NAN)]
+    (alert,) = HealthMonitor(rows=rows).alerts
+    assert alert.message == "grad_norm is NaN or infinite (rows in a row: 1)."
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -47,6 +47,25 @@ def test_last_score_is_taken_back(tmp_path: Path) -> None:
     assert scores_of(lab) == [4, 5]
 
 
+def test_question_is_saved_to_a_file_without_that_column(tmp_path: Path) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text("prompt,completion,score\nOld?,yes,3\n")
+    HandLabels(file).add("New?", "no", 1)
+    assert HandLabels(file).scores_of("New?", ["no"]) == [1]
+    assert HandLabels(file).rows[0]["prompt"] == "Old?"
+
+
+@pytest.mark.parametrize(
+    ("scale", "count"),
+    [
+        pytest.param((0, 10), 11, id="each whole number"),
+        pytest.param((0, 11), 5, id="quarters of a longer scale"),
+    ],
+)
+def test_choices_are_at_most_eleven(tmp_path: Path, scale: tuple, count: int) -> None:
+    assert len(HandLabels(tmp_path / "labels.csv", scale).choices) == count
+
+
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     press_key(lab, "9")

@@ -300,7 +300,7 @@ def test_wrong_number_of_scores_is_an_error() -> None:
 
 
 def test_reward_that_returns_no_list_is_an_error() -> None:
-    message = "'returning' raised TypeError: it returned None; it must be a list"
+    message = "'returning' raised ReturnTypeError: it returned None; it must be a list"
     with pytest.raises(RewardError, match=message):
         score(returning(None), ["a"])
 
