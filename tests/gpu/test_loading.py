@@ -330,7 +330,7 @@ def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
     )  # small_models gives its adapter numbers: it is a trained one
     assert run_start.reference_of(model, settings, "start") == run_start.START_REFERENCE
     monkeypatch.setattr(run_start, "find_gpu", lambda: GPUS["t4"])
-    with pytest.warns(UserWarning, match="held to the base model"):
+    with pytest.warns(UserWarning, match="measures the KL against the base model"):
         assert run_start.reference_of(model, settings, "start") == run_start.BASE_REFERENCE
     with warnings.catch_warnings(action="error"):
         assert run_start.reference_of(model, settings, "base") == run_start.BASE_REFERENCE

@@ -37,7 +37,7 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     first = Asked()
     # The trial before the training, one batch, and less than another.
     budget = tiny_settings.batch_size + 2
-    with pytest.warns(UserWarning, match="budget does not last for another step"):
+    with pytest.warns(UserWarning, match="budget of a judge does not cover another step"):
         run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget)], resume="auto")
     assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4
     second = Asked(kind="async")

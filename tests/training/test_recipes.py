@@ -39,7 +39,6 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     said = capsys.readouterr().out
     for part in (
         "A dry run: 2 groups",
-        "in the format: ",
         "the adapter it started from",
         "measured for",
         "vespo",

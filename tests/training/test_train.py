@@ -97,7 +97,7 @@ plain = returning(0.0, "plain")
     [
         ([], {}, "rewards is empty"), ([plain, plain], {}, "two rewards are named 'plain'"),
         ([returning(0.0, "too_few", 0)], {}, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        ([returning(1e39, "infinite")], {}, r"'infinite' raised ValueError: it gave 1e\+39: give a finite .*on row 0"),
+        ([returning(1e39, "infinite")], {}, r"'infinite' raised ValueError: it gave 1e\+39: return a finite .*on row 0"),
         ([returning(0.0, "total")], {}, r"\[\'total\'\] is already a column of the record of completions"),
         ([gn.rewards.correctness(column="gold")], {}, "needs the data column 'gold'"),
         ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"), ([plain], {"seed": -1}, "(?i)seed"),
