@@ -299,7 +299,7 @@ def test_everything_written_by_others_is_escaped() -> None:
         pytest.param("empty", {"rewards": []}, id="no rewards"),
         pytest.param("tokenizer", {"model": object()}, id="model alone"),
         pytest.param("row 0 is", {"task": [1, 2]}, id="rows of numbers"),
-        pytest.param("no reward function", {"rewards": correctness}, id="a class"),
+        pytest.param("contains the class correctness", {"rewards": correctness}, id="a class"),
     ],
 )
 def test_lab_refuses_invalid_arguments(task: Task, message: str, change: dict) -> None:
