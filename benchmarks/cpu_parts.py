@@ -1,13 +1,13 @@
 """Measure how much of a CPU step each part of `CpuEngine` saves, by switching it off alone.
 
-    OMP_NUM_THREADS=1 python benchmarks/cpu_parts.py [--rounds 2]
+    python benchmarks/cpu_parts.py [--rounds 3]
 
 A step samples 2 x 8 completions of the quickstart, computes their log-probabilities without the
 adapter (the reference), and computes those of the policy with the backward pass. All steps run in one
 process on the same model, tokens and seed. In each round every phase runs with everything on, then
 with each part off that it uses, then with everything on again. The table shows medians over rounds,
-in seconds of processor time: with one thread they hold beside other programs, too. A part that saves
-less than 5 % of a step is not worth its code.
+in seconds of the clock. Run it on a quiet machine. A part that saves less than 5 % of a step is not
+worth its code.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Step:
         self.advantages = torch.linspace(-1, 1, 16)[:, None]
 
     def seconds(self, phase: str) -> float:
-        """Run one phase of a step; return its processor time."""
+        """Run one phase of a step; return its seconds."""
         import torch
 
         torch.manual_seed(0)
@@ -226,7 +226,7 @@ def shared_parts() -> list[Part]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     step = Step()
     parts = shared_parts() + sampling_parts()
