@@ -21,8 +21,8 @@ from grpo_nb.scoring.right_by import (
     right_anywhere,
     right_by,
 )
-from grpo_nb.tasks.answers import answers_of
-from grpo_nb.tasks.cleaning import ACCEPTED, clean
+from grpo_nb.tasks.answers import ACCEPTED, answers_of
+from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.load import fitting_format, read_percentages, with_prompts

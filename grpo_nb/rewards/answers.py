@@ -15,8 +15,14 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import Reward, completion_text
-from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_json, read_letter
-from grpo_nb.tasks.cleaning import ACCEPTED
+from grpo_nb.tasks.answers import (
+    ACCEPTED,
+    folded,
+    is_same_answer,
+    is_same_json,
+    read_json,
+    read_letter,
+)
 from grpo_nb.tasks.numbers import plain, read_number
 
 _LONGEST_SLOT = 20_000

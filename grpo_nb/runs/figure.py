@@ -177,7 +177,7 @@ def training_figure(
         ValueError: `panels` is neither "main" nor "all".
 
     >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
-    >>> figure.axes[0].get_title(loc="left")
+    >>> figure.axes[0].get_title(loc="left").strip()
     'Total reward'
     """
     if panels not in ("main", "all"):

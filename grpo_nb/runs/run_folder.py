@@ -78,7 +78,7 @@ from grpo_nb.runs.run_info import (
     check_row,
     read_run_info,
 )
-from grpo_nb.tasks.cleaning import ACCEPTED
+from grpo_nb.tasks.answers import ACCEPTED
 from grpo_nb.tasks.contamination import Contamination, TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.scoring.calls import first_step_state
 from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
 from grpo_nb.scoring.scores import score
-from grpo_nb.tasks.answers import folded
-from grpo_nb.tasks.cleaning import ACCEPTED
+from grpo_nb.tasks.answers import ACCEPTED, folded
 from grpo_nb.tasks.formats import AnswerFormat, bare, xml
 
 _TRIED_ROWS = 8

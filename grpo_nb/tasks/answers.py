@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 from grpo_nb.tasks.numbers import Number, is_same_number, plain, read_number
 
+ACCEPTED = "accepted_answers"
+"""Column with all right answers of a row, if the source gives several; `answer` is the first."""
+
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # One answer in this many may be of another kind, such as "n/a" among numbers.
 _ONE_ODD_IN = 10

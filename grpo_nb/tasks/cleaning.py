@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
-from grpo_nb.tasks.answers import Kind, is_same_answer
+from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.chat_template import INSTRUCTS
 from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.numbers import read_number
@@ -28,8 +28,6 @@ OnConflict = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
 RowFilter = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
-ACCEPTED = "accepted_answers"
-"""Column with all right answers of a row, if the source gives several; `answer` is the first."""
 # TRL 1.15 passes these names to rewards itself, drops them, or takes their column for images
 # (grpo_trainer.py, lines 1542 and 2326); a method has `self`.
 TAKEN_NAMES = frozenset(

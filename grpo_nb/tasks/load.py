@@ -13,7 +13,7 @@ from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import closest_name, did_you_mean, in_line
-from grpo_nb.tasks.answers import Answers, Kind, alike_labels, answers_of, as_percentages
+from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, alike_labels, answers_of, as_percentages
 from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows, require_options
 from grpo_nb.tasks.chat_template import (
     INSTRUCTS,
@@ -22,7 +22,7 @@ from grpo_nb.tasks.chat_template import (
     prompt_lengths,
     too_long_to_end,
 )
-from grpo_nb.tasks.cleaning import ACCEPTED, Cleaned, Columns, OnConflict, RowFilter, clean
+from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat, xml

@@ -163,12 +163,12 @@ def try_rewards(
     return weights
 
 
-def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
+def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = None) -> KitTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: `KitTrainer` or a subclass.
+        trainer_class: A subclass of `KitTrainer`; None means `KitTrainer` itself.
     """
     model = prepared.model
     if has_engine(model):
@@ -195,7 +195,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrain
             arguments["max_tool_calling_iterations"] = tools.rounds
             tool_arguments["tools"] = list(tools.functions)
             tool_arguments["environment_factory"] = tools.fresh_environment
-        trainer = trainer_class(
+        trainer = (trainer_class or KitTrainer)(
             model=model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],

@@ -52,7 +52,7 @@ def test_a_run_of_two_steps_is_trained_and_compared_and_claims_nothing(your_data
     comparison = text_of(cell_with(notebook, "gn.compare("))
     assert "Always answering 'positive' would get 35.7%" in comparison
     said = printed(cell_with(notebook, "run.outcome("))
-    assert said.startswith("No gain is shown: ") and "train at least 5." in said
+    assert said.startswith("No gain is shown: ") and "Train at least 5 steps" in said
 
 
 @only_published

@@ -149,7 +149,7 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
         gn.scaleout.write(run, tmp_path / "away")
     (tmp_path / "m.gguf").write_bytes(b"")
     with pytest.raises(
-        ValueError, match=r"m\.gguf is asked through llama.cpp, which runs no tools"
+        ValueError, match=r"m\.gguf is asked through llama.cpp, which cannot run tools"
     ):
         gn.evaluate(tmp_path / "m.gguf", task)
     with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
