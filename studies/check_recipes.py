@@ -962,7 +962,13 @@ FAULTY = [
     faulty(valid_label, LABELS, NO_ANSWER),
     faulty(any_number, SUMS, NO_ANSWER),
     faulty(lambda: [xml_formed, brief], SUMS, NO_ANSWER, name="format and length alone"),
-    faulty(lambda: [polite, brief], CAPITALS, NO_ANSWER, name="manners alone", true=("repetition is rewarded",)),
+    faulty(
+        lambda: [polite, brief],
+        CAPITALS,
+        NO_ANSWER,
+        name="manners alone",
+        true=("repetition is rewarded",),
+    ),
     faulty(first_gold, SUMS, ("unsteady", *NO_ANSWER)),
     faulty(shifted, SUMS, ("unsteady",)),
     faulty(capitals_only, CAPITALS, NO_ANSWER),
@@ -1045,7 +1051,11 @@ FAULTY = [
     ),
     faulty(lambda: [exact, relative(shuffled_ranks)], SUMS, STATE, name="ranks by chance"),
     faulty(overlong_upside_down, SUMS, ("repetition is rewarded", *NO_ANSWER)),
-    faulty(cosine_unclamped, SUMS, ("length is rewarded", "missing answer is rewarded", "repetition is rewarded")),
+    faulty(
+        cosine_unclamped,
+        SUMS,
+        ("length is rewarded", "missing answer is rewarded", "repetition is rewarded"),
+    ),
     faulty(sums_and_nothing, MIXED, ("not on every row",)),
     faulty(
         lambda: [exact, xml_formed],

@@ -33,7 +33,10 @@ VERDICTS: dict[tuple[str, str], str] = {
         }.items()
     },
     ("strict_format_reward_func", "another format"): "yes: a newline must end it",
-    ("strict_format_reward_func", "right answer refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    (
+        "strict_format_reward_func",
+        "right answer refused",
+    ): "yes: no DOTALL (unslothai/notebooks 96)",
     ("soft_format_reward_func", "another format"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("soft_format_reward_func", "right answer refused"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("check_answer", "several answers"): "yes: the first start and the last end tag are paired",
