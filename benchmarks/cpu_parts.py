@@ -3,9 +3,10 @@
     python benchmarks/cpu_parts.py [--rounds 3]
 
 A step samples 2 x 8 completions of the quickstart, computes their log-probabilities without the
-adapter (the reference), and computes those of the policy with the backward pass. All steps run in one
-process on the same model, tokens and seed. In each round every phase runs with everything on, then
-with each part off that it uses, then with everything on again. The table shows medians over rounds,
+adapter (the reference), and computes those of the policy with the backward pass. All steps run in
+one process on the same model, tokens and seed. In each round every phase runs with everything on,
+then with each part off that it uses, then with everything on again. The table shows medians over
+rounds,
 in seconds of the clock. Run it on a quiet machine. A part that saves less than 5 % of a step is not
 worth its code.
 """

@@ -11,6 +11,7 @@ from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
 from grpo_nb.export.export_folder import (
     make_export,
+    report_nothing,
     run_check,
     verification_request,
     weights_folder,
@@ -78,7 +79,7 @@ def export_gguf(
     )
     check_quantization(quantization)
     target = target_of(path)
-    report = report or _report_nothing
+    report = report or report_nothing
     source = find_run_or_export(run_or_export)
     export = source if isinstance(source, Export) else None
     run = source if export is None else export.run
@@ -128,10 +129,6 @@ def export_gguf(
         return verification
 
     return make_export(run, "gguf", target, make, overwrite=overwrite)
-
-
-def _report_nothing(line: str) -> None:
-    """Take the line of a stage that nobody wants to see."""
 
 
 def check_quantization(quantization: Any) -> None:

@@ -9,6 +9,7 @@ from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.asking import evaluate
 from grpo_nb.export.export_folder import (
     make_export,
+    report_nothing,
     run_check,
     same_base,
     verification_request,
@@ -68,12 +69,8 @@ def export_merged(
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     require('gn.export_merged(run, "exports/name")', run=run)
     run = open_run(run)
-    make = functools.partial(make_merged, run, dtype=dtype, report=report or _report_nothing)
+    make = functools.partial(make_merged, run, dtype=dtype, report=report or report_nothing)
     return make_export(run, "merged", path, make, overwrite=overwrite)
-
-
-def _report_nothing(line: str) -> None:
-    """Take the line of a stage that nobody wants to see."""
 
 
 def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") -> dict[str, Any]:
