@@ -5,7 +5,7 @@
     python benchmarks/algorithms.py --make-model
 
 What stands in benchmarks/results/algorithms.jsonl is not trained again. A seed gives the start of the LoRA, the order of the
-prompts and the draws, so the trainings of one seed are pairs. docs/evidence/algorithms.md and notebooks/07_algorithms read it.
+prompts and the draws, so the trainings of one seed are pairs. docs/evidence/algorithms.md and notebooks/a1_algorithms read it.
 
 The task is made so that the questions of the course can be asked in seconds. A prompt is a sum of three digits, `7+5+9`. The
 model writes an attempt, writes it again as often as it likes, and ends with the answer: `21,21,21#21`. How often is free and

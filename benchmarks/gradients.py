@@ -1,6 +1,6 @@
 """Which algorithm? The two lessons that need no training: where the noise comes from, and which losses are one.
 
-Both take gradients of a real model with respect to its LoRA. notebooks/07_algorithms calls these functions, and
+Both take gradients of a real model with respect to its LoRA. notebooks/a1_algorithms calls these functions, and
 
     python benchmarks/gradients.py
 

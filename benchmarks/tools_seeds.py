@@ -1,4 +1,4 @@
-"""Does 08_tools learn on every seed? Runs the notebook's own cells with many, and prints the table of docs/evidence/tools.md.
+"""Does 07_tools learn on every seed? Runs the notebook's own cells with many, and prints the table of docs/evidence/tools.md.
 
     python benchmarks/tools_seeds.py --seeds 0 1 2 3 4 5 6 7
     python benchmarks/tools_seeds.py --table
@@ -18,7 +18,7 @@ from typing import Any
 from _measure import ROOT, ask, machine, peak_gb, tell
 
 KEPT = ROOT / "benchmarks" / "results" / "tools_seeds.jsonl"
-NOTEBOOK = ROOT / "notebooks" / "src" / "08_tools.py"
+NOTEBOOK = ROOT / "notebooks" / "src" / "07_tools.py"
 COLUMNS = (
     "seed", "calls, first step", "last", "before", "after", "difference, 95 % interval", "verdict",
     "chains of three, before", "after", "verdict", "processor, s", "peak memory, GB",

@@ -1,6 +1,6 @@
 """Execute the notebooks and keep what they show in notebooks/*.ipynb, as small and as clean as a page on the web should be.
 
-python scripts/publish.py [notebooks/03_train.ipynb]   # without a file all, half an hour on 2 cores
+python scripts/publish.py [notebooks/04_train.ipynb]   # without a file all, half an hour on 2 cores
 """
 
 import base64
@@ -48,10 +48,10 @@ def clean(notebook: nbformat.NotebookNode) -> None:
 
 def main() -> int:
     """Execute notebooks, put the outputs of each into its file, and return the worst exit status."""
-    # The head of 10_gsm8k says that nobody has run it where it belongs.
+    # The head of a3_gsm8k_gpu says that nobody has run it where it belongs.
     asked = [Path(name).absolute() for name in sys.argv[1:]]
     files = asked or [
-        f for f in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")) if f.stem != "10_gsm8k"
+        f for f in sorted((ROOT / "notebooks").glob("??_*.ipynb")) if f.stem != "a3_gsm8k_gpu"
     ]
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)

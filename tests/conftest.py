@@ -243,13 +243,13 @@ def quickstart(
 
 @pytest.fixture(scope="session")
 def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/01_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
+    """`notebooks/03_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
     less = {
         "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
         "SAMPLES": 1,
     }
     return execute_notebook(
-        "01_your_data",
+        "03_your_data",
         tmp_path_factory.mktemp("your_data"),
         size,
         **(less if size == "small" else {}),
@@ -258,18 +258,18 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/02_reward_lab`, executed; small, with fewer and smaller groups."""
+    """`notebooks/02_rewards`, executed; small, with fewer and smaller groups."""
     less = (
         {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}}
         if size == "small"
         else {}
     )
-    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), size, **less)
+    return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/03_train`, executed; small, with the tiny model, which no more writes a tag than the real one unasked."""
+    """`notebooks/04_train`, executed; small, with the tiny model, which no more writes a tag than the real one unasked."""
     changes = {
         "model": str(tiny_folder),
         "per_device_train_batch_size": 8,
@@ -277,19 +277,19 @@ def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "save_steps": 2,
     }
     less = {"CHANGES": changes, "STEPS": 4} if size == "small" else {}
-    return execute_notebook("03_train", tmp_path_factory.mktemp("train"), size, **less)
+    return execute_notebook("04_train", tmp_path_factory.mktemp("train"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def evaluate(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/04_evaluate`, executed: (executed notebook, its run); small, on a copy of the tiny model's run."""
+    """`notebooks/05_evaluate`, executed: (executed notebook, its run); small, on a copy of the tiny model's run."""
     folder, less = tmp_path_factory.mktemp("evaluate"), {}
     if size == "small":
         shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
         less = {"RUN": "runs/tiny", "SAMPLES": 2, "QUESTIONS": 6}
-    executed = execute_notebook("04_evaluate", folder, size, **less)
+    executed = execute_notebook("05_evaluate", folder, size, **less)
     (run,) = (folder / "runs").glob("*/run.json")
     return executed, gn.open_run(run.parent)
 
@@ -298,19 +298,19 @@ def evaluate(
 def export(
     size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`notebooks/05_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
+    """`notebooks/06_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
     folder, less = tmp_path_factory.mktemp("export"), {}
     if size == "small":
         shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
         less = {"RUN": "runs/tiny"}
-    return execute_notebook("05_export", folder, size, **less)
+    return execute_notebook("06_export", folder, size, **less)
 
 
 @pytest.fixture(scope="session")
 def scale_out(
     size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """`notebooks/06_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
+    """`notebooks/a2_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
     folder, less = tmp_path_factory.mktemp("scale_out"), {}
     if size == "small":
         rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
@@ -322,12 +322,12 @@ def scale_out(
         }
         other |= {'start(*two, "--replay")': 'start("train.py", "--replay")'}
         less = {"RUN": "runs/letters", "replaced": other}
-    return execute_notebook("06_scale_out", folder, size, **less)
+    return execute_notebook("a2_scale_out", folder, size, **less)
 
 
 @pytest.fixture(scope="session")
 def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_algorithms`, executed; small, on the model of letters, paid for what it can earn, and one training."""
+    """`notebooks/a1_algorithms`, executed; small, on the model of letters, paid for what it can earn, and one training."""
     less: dict = {}
     if size == "small":
         replaced = {
@@ -336,12 +336,12 @@ def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPat
             "rewards = [": "rewards = [gn.rewards.length(10, unit='characters')] or [",
         }
         less = {"PROMPTS": 4, "BATCH": 8, "PAIR": ["grpo"], "replaced": replaced}
-    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
+    return execute_notebook("a1_algorithms", tmp_path_factory.mktemp("algorithms"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/10_gsm8k`, executed on rows of GSM8K's form, small sums in words, in a few steps; small, by the tiny model."""
+    """`notebooks/a3_gsm8k_gpu`, executed on rows of GSM8K's form, small sums in words, in a few steps; small, by the tiny model."""
     folder = tmp_path_factory.mktemp("gsm8k")
     for name, first in (("train", 2), ("test", 3)):
         rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]
@@ -361,7 +361,7 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     }
     changes |= {"model": str(tiny_folder)} if size == "small" else {}
     return execute_notebook(
-        "10_gsm8k",
+        "a3_gsm8k_gpu",
         folder,
         size,
         CHANGES=changes,
@@ -374,7 +374,7 @@ def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/08_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
+    """`notebooks/07_tools`, executed; small, with the tiny model, two steps and few episodes before and after."""
     changes = {
         "model": str(tiny_folder),
         "max_steps": 2,
@@ -382,12 +382,12 @@ def tools(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
         "holdout_every": 0,
     }
     less = {"CHANGES": changes, "HELD_OUT": 8, "LONGER": 4} if size == "small" else {}
-    return execute_notebook("08_tools", tmp_path_factory.mktemp("tools"), size, **less)
+    return execute_notebook("07_tools", tmp_path_factory.mktemp("tools"), size, **less)
 
 
 @pytest.fixture(scope="session")
 def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/09_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
+    """`notebooks/08_judge`, executed; small, with the tiny model in two steps, and replies that an earlier one has kept."""
     folder, changes = (
         tmp_path_factory.mktemp("judge"),
         {"model": str(tiny_folder), "per_device_train_batch_size": 8},
@@ -400,4 +400,4 @@ def judge(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
     if size == "small":
         # To the forty labels and what was tried to fool it; the server is asked about the answers after the training.
         shutil.copy(ROOT / "tests/data/judge_replies.jsonl", folder)
-    return execute_notebook("09_judge", folder, size, **(less if size == "small" else {}))
+    return execute_notebook("08_judge", folder, size, **(less if size == "small" else {}))

@@ -49,7 +49,7 @@ gn.check_environment()
 # the runs in that folder of your Google Drive: when Colab takes the machine back, run all cells again, and the training goes on.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -255,6 +255,6 @@ print(outcome.sentence)
 # %% [markdown]
 # ## Next
 #
-# * Your own data, from a CSV to a run: `01_your_data`.
+# * Your own data, from a CSV to a run: `03_your_data`.
 # * Your own reward: any function of `completions` and your columns that returns one number per completion.
 # * Look at this run again, without a model: `gn.open_run("runs/...").plot()`.

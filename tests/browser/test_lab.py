@@ -73,7 +73,7 @@ def check_rewards(page: LabPage) -> None:
 
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
     """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
-    published = nbformat.read(ROOT / "notebooks/02_reward_lab.ipynb", as_version=4)
+    published = nbformat.read(ROOT / "notebooks/02_rewards.ipynb", as_version=4)
     (at,) = [
         i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")
     ]

@@ -41,7 +41,7 @@ def exported(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "grpo_nb.export.export_folder.run_script", run_script_here
-        )  # notebooks/05_export has it checked apart
+        )  # notebooks/06_export has it checked apart
         made = gn.export_gguf(again, tmp_path_factory.mktemp("gguf") / "tiny", report=lines.append)
     assert [line.split()[0] for line in lines] == ["converting", "llama.cpp", "comparing"]
     return made

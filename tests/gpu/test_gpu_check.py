@@ -106,7 +106,7 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
         "adapter verifies",
         "merged model scores as the run",
     }
-    # notebooks/05_export makes one.
+    # notebooks/06_export makes one.
     assert exported["GGUF verifies through llama.cpp"].ok is None
     assert [(name, row.found) for name, row in exported.items() if row.ok is False] == []
     assert held["preset's own model"] >= whole | {"the model is to be had", kl, finite}

@@ -21,7 +21,7 @@ from scripts import build_notebooks
 from tests.support.notebooks import assert_nothing_went_wrong
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("??_*.ipynb"))
 REPOSITORY = build_notebooks.repository()
 # What the Hub, GitHub, OpenAI, Anthropic, Weights & Biases and Google issue.
 SECRETS = re.compile(
@@ -41,10 +41,13 @@ def cells_of(path: Path, kind: str = "") -> list[str]:
 
 
 @every_notebook
-def test_it_is_executed_by_a_test(path: Path) -> None:
-    """Each has a file of tests of its own, so that they are executed side by side."""
-    tests = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
-    assert f"def test_no_cell_warns_or_shows_an_error({path.stem[3:]}:" in tests
+def test_notebook_is_executed_by_a_test(path: Path) -> None:
+    """`tests/conftest.py` has a fixture that executes it, and a file of tests uses the fixture."""
+    conftest = (ROOT / "tests/conftest.py").read_text()
+    fixtures = re.findall(r"^def (\w+)\(((?:.|\n)*?)(?=^def |\Z)", conftest, re.MULTILINE)
+    executing = [name for name, body in fixtures if f'"{path.stem}"' in body]
+    tests = "\n".join(file.read_text() for file in (ROOT / "tests/notebooks").glob("test_*.py"))
+    assert any(f"def test_no_cell_warns_or_shows_an_error({name}:" in tests for name in executing)
 
 
 def test_notebooks_are_what_their_sources_give() -> None:
@@ -77,7 +80,7 @@ def test_links_follow_a_public_remote_and_nothing_else(
 def test_a_copy_with_another_address_keeps_what_was_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, there = ROOT / "notebooks/src/02_reward_lab.py", ROOT / "notebooks/02_reward_lab.ipynb"
+    source, there = ROOT / "notebooks/src/02_rewards.py", ROOT / "notebooks/02_rewards.ipynb"
     monkeypatch.setattr(build_notebooks, "repository", lambda: "https://github.com/ada/kit-2")
     cells = nbformat.reads(build_notebooks.generate(source, there), as_version=4).cells
     assert any("github.com/ada/kit-2" in cell.source for cell in cells)

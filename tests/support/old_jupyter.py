@@ -93,7 +93,7 @@ def main() -> None:
         help="starts of their names, for example 00; by default all",
     )
     arguments = parser.parse_args()
-    for file in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for file in sorted((ROOT / "notebooks").glob("??_*.ipynb")):
         if file.name.startswith(tuple(arguments.notebooks)):
             with tempfile.TemporaryDirectory() as folder:
                 execute(file, Path(folder))

@@ -16,7 +16,7 @@
 # Is this a good summary? No gold answer tells. You ask a small language model behind a real HTTP server to judge, measure it
 # against forty scores given by hand, and see it refused; then plain checks, written as a judge, which may pay; and train on them.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/09_judge.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/08_judge.ipynb)
 
 # %% [markdown]
 # | | |

@@ -16,7 +16,7 @@
 # A training that runs through the night should say beforehand what it will take, say aloud when it goes wrong, and go on after
 # a crash as if there had been none. Here all three are seen, in short runs of a real model.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_train.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_train.ipynb)
 
 # %% [markdown]
 # | | |
@@ -48,7 +48,7 @@ gn.check_environment()
 # Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]

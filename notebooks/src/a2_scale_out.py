@@ -16,7 +16,7 @@
 # You write a run as a folder that trains it again anywhere, with TRL's own trainer and without this kit. Two processes beside each
 # other then show that they compute what the run computed, train, and bring their run back.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/06_scale_out.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/a2_scale_out.ipynb)
 
 # %% [markdown]
 # | | |
@@ -48,7 +48,7 @@ gn.check_environment()
 # to compare, too short to be good. In Colab, `DRIVE = "grpo_nb/scale_out"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -223,4 +223,4 @@ print(
 # ## Next
 #
 # * What stays equal and what cannot: docs/guide/scale_out.md.
-# * Export what was trained there: notebook 05 with `RUN = str(back.path)`.
+# * Export what was trained there: notebook 06 with `RUN = str(back.path)`.

@@ -16,7 +16,7 @@
 # A 135-million-parameter model reads one note, stops, and makes up an answer. In twelve steps, from reward alone, it learns to
 # follow the notes until it knows, and follows longer chains than it was ever trained on.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/08_tools.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/07_tools.ipynb)
 
 # %% [markdown]
 # | | |

@@ -16,7 +16,7 @@
 # You compare a trained model with the one it started from, see how sure you can be, how much a second and a third try help, and
 # which answers changed.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_evaluate.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/05_evaluate.ipynb)
 
 # %% [markdown]
 # | | |
@@ -49,7 +49,7 @@ gn.check_environment()
 # `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]

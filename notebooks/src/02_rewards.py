@@ -16,7 +16,7 @@
 # You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from a minute of sampling whether
 # training would get anywhere: the first time it would not, and one line mends that.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_reward_lab.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_rewards.ipynb)
 
 # %% [markdown]
 # | | |
@@ -48,7 +48,7 @@ gn.check_environment()
 # are sampled for each baseline; a change by name is, for example, `CHANGES = {"num_generations": 16}`.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]

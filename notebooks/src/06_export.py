@@ -17,7 +17,7 @@
 # Ollama. Each is compared with the model you trained before it is kept, then used here as others will use it. At the end it can
 # go to the Hub, if you say so.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/05_export.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/06_export.ipynb)
 
 # %% [markdown]
 # | | |
@@ -49,7 +49,7 @@ gn.check_environment()
 # anywhere while `PUSH_TO` is empty. In Colab, `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`01_your_data`).
+# (`03_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -220,6 +220,6 @@ print(
 # ## Next
 #
 # * All about cards and pushing: docs/guide/publish.md.
-# * Train it again elsewhere, on many processes: notebook 06.
+# * Train it again elsewhere, on many processes: notebook a2.
 # * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `merged.usage`.
-# * Is it better than the base? Notebook 04 compares on held-out questions.
+# * Is it better than the base? Notebook 05 compares on held-out questions.

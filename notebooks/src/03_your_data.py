@@ -17,7 +17,7 @@
 # model is told, write two rewards (one of them has a hole), have them checked, train, and hold the result against the dumbest
 # answer there is.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_your_data.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_your_data.ipynb)
 
 # %% [markdown]
 # | | |
@@ -233,6 +233,6 @@ print(run.outcome(comparison).sentence)
 # %% [markdown]
 # ## Next
 #
-# * Try rewards by hand, with sliders: `02_reward_lab`.
+# * Try rewards by hand, with sliders: `02_rewards`.
 # * Every source, format and kind of answer: `docs/guide/data.md`.
-# * Everything that training can do: `03_train`.
+# * Everything that training can do: `04_train`.

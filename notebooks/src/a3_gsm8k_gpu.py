@@ -19,7 +19,7 @@
 #
 # **Nobody has run this on a GPU yet.** The tests execute every cell on a CPU, with the small model and rows of the same form.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/10_gsm8k.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/a3_gsm8k_gpu.ipynb)
 
 # %% [markdown]
 # | | |
@@ -179,5 +179,5 @@ print(run.outcome(comparison).sentence)
 # %% [markdown]
 # ## Next
 #
-# * Your own data in place of GSM8K: `01_your_data`. Other questions for the same model: `gn.ask(run, "...")`.
+# * Your own data in place of GSM8K: `03_your_data`. Other questions for the same model: `gn.ask(run, "...")`.
 # * If you ran this on a GPU: an issue with the last cell's lines, the card and the time would make the head of this page shorter.

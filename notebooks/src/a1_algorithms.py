@@ -16,7 +16,7 @@
 # GRPO, Dr. GRPO, DAPO, GSPO, CISPO, SAPO, RLOO, REINFORCE: five short lessons, each with a claim from a paper and a measurement
 # beside it. You end knowing which of them are one and the same, what really differs, and how many seeds it takes to see it.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/07_algorithms.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/a1_algorithms.ipynb)
 
 # %% [markdown]
 # | | |
