@@ -85,7 +85,7 @@ else
 endif
 
 lab: bootstrap  ## Open the notebooks in JupyterLab.
-	$(VENV_PYTHON) -m jupyterlab notebooks
+	$(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir=. notebooks/00_quickstart.ipynb
 
 lint: bootstrap  ## Check style, the order of imports, and that the notebooks are what their sources give.
 	$(VENV_PYTHON) -m ruff check $(LINTED)
