@@ -246,7 +246,6 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
     """`notebooks/03_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
     less = {
         "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
-        "SAMPLES": 1,
     }
     return execute_notebook(
         "03_your_data",
@@ -266,11 +265,8 @@ def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_rewards`, executed; small, with fewer and smaller groups."""
-    less = (
-        {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}}
-        if size == "small"
-        else {}
-    )
+    changes = {"num_generations": 4, "per_device_train_batch_size": 4}
+    less = {"PROMPTS": 4, "STEPS": 2, "CHANGES": changes} if size == "small" else {}
     return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
