@@ -344,7 +344,7 @@ def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/a3_gsm8k_gpu`, executed on rows of GSM8K's form, small sums in words, in a few steps; small, by the tiny model."""
+    """`notebooks/a3_gsm8k_gpu`, executed on rows of the form of GSM8K: sums in words, few steps."""
     folder = tmp_path_factory.mktemp("gsm8k")
     for name, first in (("train", 2), ("test", 3)):
         rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]
