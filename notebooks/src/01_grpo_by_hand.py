@@ -28,18 +28,15 @@
 # @CELLS _setup.py@
 
 # %% [markdown]
-# ## Settings
+# ## Settings and model
 #
-# Change these after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+# Change the settings after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+#
+# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 
 # %% tags=["parameters"]
 SEED = 0  # @param {"type": "integer"}
 STEPS = 8  # @param {"type": "integer"}
-
-# %% [markdown]
-# ## The model
-#
-# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 
 # %%
 import matplotlib.pyplot as plt
@@ -114,9 +111,8 @@ torch.manual_seed(SEED)
 completions = sample(8)
 texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
 rewards = torch.tensor([reward(text) for text in texts])
-pandas.DataFrame({"reward": rewards, "completion": texts}).style.format(
-    precision=1
-).set_table_styles(left)
+table = pandas.DataFrame({"reward": rewards, "completion": texts})
+table.style.format(precision=1).set_table_styles(left)
 
 # %% [markdown]
 # ## Advantages
@@ -432,8 +428,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
 # | gradients differ by more than 1e-4 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
 # | the kernel dies | out of memory | close other notebooks; this one needs 5 GB |
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # **1. Without the standard deviation.** Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
@@ -465,8 +460,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # without a baseline, so this would also work, in the end: the baseline adds no bias, it removes noise. How much noise is measured in
 # [the algorithms notebook](a1_algorithms.ipynb).
 # </details>
-
-# %% [markdown]
+#
 # ## Next
 #
 # * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).

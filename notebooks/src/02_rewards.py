@@ -152,9 +152,7 @@ found
 
 # %%
 short = settings.replace(max_steps=STEPS, learning_rate=2e-4, max_completion_length=64)
-hacked = gn.train(model, tokenizer, task, with_loopholes, short, name=None)
-
-# %%
+hacked = gn.train(model, tokenizer, task, with_loopholes, short)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
@@ -217,7 +215,7 @@ display(without_example, with_example)
 # the reward rise again. This time the held-out measures rise with it.
 
 # %%
-sound = gn.train(model, tokenizer, task_with_example, rewards, short, name=None)
+sound = gn.train(model, tokenizer, task_with_example, rewards, short)
 comparison = gn.compare(sound, task_with_example)
 comparison
 

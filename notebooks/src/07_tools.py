@@ -65,7 +65,9 @@ changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 if is_small:
-    gn.models.give_tool_template(tokenizer)
+    from grpo_nb.models import give_tool_template
+
+    give_tool_template(tokenizer)
 
 # %% [markdown]
 # ## The village
@@ -146,6 +148,9 @@ task = gn.load_task(rows, holdout=HELD_OUT, **common).with_tools(environment=Vil
 
 
 # %%
+from grpo_nb.lab import ByHand
+
+
 def progress(environments, **columns):
     """Return the share of each chain that was read in order."""
     return [village.notes_read / len(village.chain) for village in environments]
@@ -153,13 +158,13 @@ def progress(environments, **columns):
 
 rewards = [gn.rewards.correctness(weight=2.0, format=answer_format), progress]
 two_places = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
-hand = gn.lab.ByHand(task, two_places)
+hand = ByHand(task, two_places)
 for place in hand.row["chain"]:
     note = hand.do("read", place=place)
     print(f"read({place}) -> {note}  total {hand.scores(rewards).totals[0]:g}")
 hand.say(f"<answer>{hand.row['number']}</answer>")
 print(f"the answer: total {hand.scores(rewards).totals[0]:g}")
-guess = gn.lab.ByHand(task, two_places).say("<answer>5</answer>")
+guess = ByHand(task, two_places).say("<answer>5</answer>")
 print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 
 # %% [markdown]
@@ -170,7 +175,7 @@ print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 
 # %%
 one_place = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 1)
-short = gn.lab.ByHand(task, one_place)
+short = ByHand(task, one_place)
 short.do("read", place=short.row["chain"][0])
 short.say(f"<answer>{short.row['number']}</answer>")
 example = [*short.example(tokenizer), *hand.example(tokenizer)]
@@ -245,7 +250,7 @@ print(f"Chains of three: {three.sentence}")
 # | --- | --- | --- |
 # | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `give_tool_template` |
 # | *reset began one row twice* | the game is drawn in `reset` | read what is drawn from the row |
-# | *all calls of tools failed* as an alert | a bug in a tool | call it by hand: `gn.lab.ByHand(task).do(...)` |
+# | *all calls of tools failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
 # | *ended with a call that nobody answered* | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
 # | no calls at all | nothing shows what a call looks like | an episode as example, as above |
 #
