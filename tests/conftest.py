@@ -323,7 +323,7 @@ def scale_out(
             f'print(start("train.py", {asked}))': "None"
             for asked in ('"--replay"', '"--plan", "--processes", "2"')
         }
-        other |= {'start(*two, "--replay")': 'start("train.py", "--replay")'}
+        other |= {'start(*two_processes, "--replay")': 'start("train.py", "--replay")'}
         less = {"RUN": "runs/letters", "replaced": other}
     return execute_notebook("a2_scale_out", folder, size, **less)
 

@@ -324,6 +324,7 @@ def our_completions(prompts, trainer):
     }
 
 
+# %%
 def our_reward(completions, **columns):
     return [reward(messages[0]["content"]) for messages in completions]
 
@@ -359,14 +360,15 @@ trainer = GRPOTrainer(model, our_reward, config, question_as_data, **parts)
 trainer.remove_callback(PrinterCallback)
 trainer.train()
 losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
 
+# %%
 differences = []
 ours = [(first_loss, first_gradient), (second_loss, second_gradient)]
 for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.gradients):
     difference = (gradient - trl_gradient).norm() / gradient.norm()
     differences.append(difference)
     print(f"loss: ours {loss:.7f}, TRL {trl_loss:.7f}; gradients differ by {difference:.1e}")
-model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
 
 # %% [markdown]
 # ## Eight steps
