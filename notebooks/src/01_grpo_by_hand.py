@@ -76,8 +76,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
-
-# %% [markdown]
+#
 # ## One prompt, eight completions
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
