@@ -33,7 +33,7 @@
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 PROMPTS = 8  # @param {"type": "integer"}
-STEPS = 12  # @param {"type": "integer"}
+STEPS = 10  # @param {"type": "integer"}
 TASK = {}  # @param {"type": "raw"}
 
 # %% [markdown]
@@ -53,7 +53,8 @@ rows = []
 for a in range(1, 21):
     for b in range(1, a + 1):
         rows.append({"question": f"What is {a} + {b}?", "answer": str(a + b)})
-task = gn.load_task(**{"source": rows, **TASK}, settings=settings, tokenizer=tokenizer)
+data = {"source": rows, "holdout": 0.4, **TASK}
+task = gn.load_task(**data, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
@@ -147,8 +148,8 @@ found
 # %% [markdown]
 # ## Watch it happen
 #
-# Ignore the warnings and train. You should see a curve that looks like a success: the total reward rises. Then read the group of
-# the last step, and compare it with the first.
+# Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward nearly doubles. Then
+# compare the first group with the last one. The model has learned to talk.
 
 # %%
 short = settings.replace(max_steps=STEPS, learning_rate=2e-4, max_completion_length=64)
@@ -156,13 +157,14 @@ hacked = gn.train(model, tokenizer, task, with_loopholes, short)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# The reward went up, and the answers did not get better. On questions that the model has never seen, the row *correct answer
-# anywhere* shows what the model can really do before and after. This is **reward hacking**: the model did what you scored, not what
-# you wanted. No alert of a trainer can tell the two apart. Only a check of the reward beforehand, the completions themselves and a
-# held-out measure that is not the reward can.
+# The reward went up, and the answers got worse. This is **reward hacking**: the model did what you scored, not what you wanted.
+#
+# The comparison asks the held-out questions, and looks for the correct sum anywhere in the text. You should see that fewer answers are
+# correct than before, and that every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
+# beforehand, the completions themselves, and a held-out measure that is not the reward can.
 
 # %%
-gn.compare(hacked, task)
+gn.compare(hacked, task, rewards=rewards)
 
 # %% [markdown]
 # ## Close the loopholes
@@ -202,9 +204,7 @@ fixed
 # %%
 without_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
 solved = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(
-    **{"source": rows, "example": solved, **TASK}, settings=settings, tokenizer=tokenizer
-)
+task_with_example = gn.load_task(**data, example=solved, settings=settings, tokenizer=tokenizer)
 with_example = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
 display(without_example, with_example)
 

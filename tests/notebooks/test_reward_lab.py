@@ -55,7 +55,7 @@ def test_model_exploits_the_loophole(notebook: nbformat.NotebookNode) -> None:
     """The reward rises clearly, and the answers do not get better."""
     last = printed(cell_with(notebook, "hacked.rise()"))
     assert last.startswith("With loopholes: The reward rose from ")
-    verdict = text_of(cell_with(notebook, "gn.compare(hacked, task)"))
+    verdict = text_of(cell_with(notebook, "gn.compare(hacked, task"))
     assert "Better: the answers" not in verdict
 
 
