@@ -310,6 +310,14 @@ def export(
 
 
 @pytest.fixture(scope="session")
+def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_code`, executed; small, with the tiny model, two steps and six questions."""
+    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    less = {"STEPS": 2, "HELD_OUT": 6, "CHANGES": changes} if size == "small" else {}
+    return execute_notebook("09_code", tmp_path_factory.mktemp("code"), size, **less)
+
+
+@pytest.fixture(scope="session")
 def scale_out(
     size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -164,7 +164,7 @@ display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 # beforehand, the completions themselves, and a held-out measure that is not the reward can.
 
 # %%
-gn.compare(hacked, task, rewards=rewards)
+gn.compare(hacked, task, correct=gn.rewards.correctness())
 
 # %% [markdown]
 # ## Close the loopholes
