@@ -3,11 +3,12 @@
 import html
 import re
 
-# Characters with a meaning for CommonMark, or for the mathematics of the Hub, inside a line. An
-# underscore has one only at the edge of a word.
+# Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
+# underscore has a meaning only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# Characters that start a heading, a list, a quotation or a rule.
-_LINE_START = re.compile(r"^(\d*)([-+=>.):])")
+# Characters that start a list, a rule or a table. A `>` starts no quotation, because it becomes
+# `&gt;`.
+_LINE_START = re.compile(r"^(\d*)([-+=.):])")
 _FENCE_TICKS = 3
 
 

@@ -13,11 +13,11 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n
 
 
 class EnvironmentProblem(RuntimeError):
-    """A problem of this machine or its installation: what is wrong, why, and what to type next."""
+    """This machine or its installation has a problem; the message says what to type next."""
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text, cut at `limit` characters; a longer one ends with its full length."""
+    """Return a text of at most `limit` characters; if it is cut, it ends with its old length."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"
@@ -65,7 +65,7 @@ def require_number(
         least: Smallest value allowed.
         most: Largest value allowed.
         is_whole: If True, only whole numbers are allowed.
-        why: Text added to the message, such as the reason for the bounds.
+        why: Reason for the bounds, as `, because ...`; it is put right after them.
 
     Raises:
         TypeError: The value is not a number, or not a whole one.
@@ -83,6 +83,9 @@ def require_number(
     is_within = least <= value <= most and value < math.inf
     if not is_within:
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+        is_finite = -math.inf < value < math.inf
+        if not is_finite:
+            bounds = "finite"
         raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
 
 

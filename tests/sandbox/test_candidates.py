@@ -305,6 +305,13 @@ def test_values_come_back_with_their_types() -> None:
         assert is_same_value(answer.value, value), (answer, value)
 
 
+def test_dict_of_ranges_is_compared() -> None:
+    outcome = run_untrusted('def f(): return {"a": range(2), 1: {}.keys()}', [Call("f")])
+    (answer,) = outcome.answers
+    assert is_same_value(answer.value, answer.value)
+    assert not is_same_value(answer.value, {"a": [0, 1], 1: []})
+
+
 @pytest.mark.parametrize(
     ("given", "expected", "exact", "equal"),
     [
