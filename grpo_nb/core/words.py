@@ -91,7 +91,7 @@ def require_number(
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names."""
-    names = sorted(str(known_name) for known_name in known)
+    names = sorted(map(str, known))
     match = closest_name(name, names)
     if match is not None:
         return f"; did you mean {match!r}?"
@@ -104,6 +104,5 @@ def closest_name(name: object, known: Iterable[object]) -> str | None:
     >>> closest_name("colunms", ["columns", "kind"]), closest_name("xyz", ["columns", "kind"])
     ('columns', None)
     """
-    names = sorted(str(known_name) for known_name in known)
-    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), sorted(map(str, known)), n=1, cutoff=0.5)
     return matches[0] if matches else None
