@@ -15,8 +15,8 @@ _FENCE_TICKS = 3
 def plain(text: object) -> str:
     r"""Return a text on one line, in which no character means anything to Markdown or HTML.
 
-    >>> plain("a|b *c* <script>")
-    'a\\|b \\*c\\* &lt;script&gt;'
+    >>> plain("a|b *c* <script>"), plain("> 5")
+    ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = _on_one_line(text)
     line = _SPECIAL.sub(r"\\\1", line)

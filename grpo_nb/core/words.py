@@ -74,6 +74,9 @@ def require_number(
     >>> require_number("steps", 0, 1)
     Traceback (most recent call last):
     ValueError: steps = 0 must be at least 1.
+    >>> require_number("rate", math.inf, 0, is_whole=False)
+    Traceback (most recent call last):
+    ValueError: rate = inf must be finite.
     """
     allowed_type = numbers.Integral if is_whole else numbers.Real
     # bool is a subclass of int, but True is no count.

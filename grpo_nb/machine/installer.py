@@ -58,7 +58,7 @@ _WITH_VLLM = (
     "Training will run on the GPU, with vLLM, which samples fast. vLLM takes some 10 GB of disk, "
     "and time at each start."
 )
-# The hour is computed in docs/reference/settings.md.
+# docs/reference/settings.md shows how the hour is computed.
 _WITHOUT_VLLM = (
     "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
     "not measured)."
@@ -69,7 +69,7 @@ _CHARACTERS_PER_LINE = 300
 
 @dataclass(frozen=True, repr=False)
 class Installation(Shown):
-    """Result of an installation: the line Ready or Restart needed, and a line on the machine."""
+    """Result: `Ready` or `Restart needed`, and the device that this machine trains on."""
 
     loaded: Mapping[str, tuple[str, str]]
     """Packages whose loaded version is not the installed one: name to (loaded, installed)."""
@@ -89,7 +89,7 @@ class Installation(Shown):
         changes = [f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())]
         return (
             f"Restart needed: this kernel still has the old version of {', '.join(changes)}. "
-            f"{how_to_restart()}, then run this cell again, which ends with Ready at once."
+            f"{how_to_restart()}, then run this cell again, which then says Ready."
         )
 
     def _parts(self) -> Iterator[Part]:
@@ -98,7 +98,7 @@ class Installation(Shown):
 
 
 def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
-    """Install missing packages, and return if the kernel is ready or has to be restarted.
+    """Install missing packages, and return whether the kernel must restart.
 
     A second call finds nothing to do.
 
@@ -313,8 +313,8 @@ def _read_requirements(file: Path) -> list[str]:
 def _without_bound(line: str) -> str:
     """Return a requirement, without its bound if the package is already installed.
 
-    An installed package satisfies its bound at any version: `pillow>=13` only shows what the
-    repository's own environment has. pip still replaces the package if a pinned one needs a newer
+    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
+    installed package is kept. pip still replaces the package if a pinned one needs a newer
     version.
     """
     if _pin(line) or packages.installed_version(_name(line)) is None:
