@@ -389,7 +389,7 @@ class Exam:
                     subject=description,
                     contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=judge_remarks(self.judge, scores, self._repeated_rows),
+                    remarks=judge_remarks(self.judge, scores),
                     **judge_fields,
                 )
             )

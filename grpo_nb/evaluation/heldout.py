@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.generation.samples import Completion, as_scored
+from grpo_nb.rewards.answers import correctness
 from grpo_nb.scoring.right_by import (
     FunctionJudge,
     Judge,
@@ -115,6 +116,7 @@ def read_answers(
         format: Format in which the questions were asked.
         reward: Judge of the answers (`scoring.right_by.choose_judge`), by default `correctness()`.
     """
+    reward = reward or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
     scores = judge_scores(reward, texts, questions, format, scored=scored)

@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.subjects import tokenizer_of_run
-from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.runs.run_folder import Run
 from grpo_nb.scoring.record import rebuilt
@@ -88,7 +88,7 @@ def choose_judge_of(
     if questions.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
         rewards = _rewards_of_run(questions.run, rewards)
     trial_arguments = {} if main_function(rewards) is None else questions.trial_arguments
-    return choose_judge(rewards, rows, format, **trial_arguments) or correctness()
+    return choose_judge(rewards, rows, format, **trial_arguments)
 
 
 def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:

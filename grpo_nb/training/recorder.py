@@ -28,7 +28,6 @@ from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter, keep_best
@@ -315,7 +314,7 @@ class HoldoutScore:
     @property
     def judged_by(self) -> str:
         """Description of the judge: which answers count as correct."""
-        return judge_in_words(self._judge or correctness(), self._questions)
+        return judge_in_words(self._judge, self._questions)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Add the score to the row if it is due at this step."""

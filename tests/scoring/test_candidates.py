@@ -27,8 +27,15 @@ LABELS = AnswerFormat(
 )
 
 
+DEFAULT_JUDGE = correctness()
+
+
 def is_anywhere(
-    text: str, gold: str, question: str = SUM, judge: Any = None, format: AnswerFormat | None = None
+    text: str,
+    gold: str,
+    question: str = SUM,
+    judge: Any = DEFAULT_JUDGE,
+    format: AnswerFormat | None = None,
 ) -> bool:
     format = format or xml()
     rows = [
