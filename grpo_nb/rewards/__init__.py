@@ -10,7 +10,6 @@ from grpo_nb.rewards.answers import (
     exact_text,
     json_answer,
     multiple_choice,
-    regex_answer,
 )
 from grpo_nb.rewards.base import Reward, completion_text, relative, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests

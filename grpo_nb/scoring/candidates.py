@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from grpo_nb.rewards.answers import options_in
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
@@ -60,7 +61,6 @@ _NUMBER = re.compile(
     r"(?:\s?\\?%)?"
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
-_OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
@@ -191,21 +191,20 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    # A letter is meant as one, unless it is a word of its own: "A dog", "I think".
-    is_a_word = r"(?!\s+(?!is\b|was\b)[a-z])" if label in ("A", "I") else ""
-    return rf"(?<!\w){words}(?![\w']){is_a_word}"
+    pattern = rf"(?<!\w){words}(?![\w'])"
+    if label not in ("A", "I"):
+        return pattern
+    # Both are words too: "A dog", "I think". After "is" the letter is a label in any case, and A
+    # also after other words, because an article inside a sentence is not written as A.
+    word_before = "[a-z]" if label == "A" else "is"
+    return rf"{pattern}(?:(?<={word_before} {label})|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
 def _option_names(row: Mapping[str, Any]) -> list[str]:
     """Return the letters and texts of the options in the question, such as `B) text`."""
-    asked = str(row.get("question", ""))
-    if "prompt" in row:
-        asked = completion_text(row["prompt"])
-    names = []
-    for place, (letter, text) in enumerate(_OPTION_LINE.findall(asked[:_LONGEST_TEXT])):
-        if ord(letter) == ord("A") + place:
-            names += [letter, text.strip()]
-    return names
+    question = row.get("prompt", row.get("question", ""))
+    options = options_in(completion_text(question))
+    return [*options, *options.values()]
 
 
 def _last_json(text: str) -> list[str]:

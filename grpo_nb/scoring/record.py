@@ -32,7 +32,6 @@ _KIT_REWARDS: dict[str, type[Reward]] = {
         rewards.length,
         rewards.maths,
         rewards.multiple_choice,
-        rewards.regex_answer,
         rewards.xml_format,
         rewards.xml_tags,
     )
@@ -121,7 +120,7 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
             parameters[name] = _OBJECTS[name](**value) if is_object else value
         return _KIT_REWARDS[record["kind"]](**parameters)
     except Exception:
-        # A damaged or made-up record can fail in any way, also inside jsonschema and regex.
+        # A damaged or made-up record can fail in any way.
         return None
 
 

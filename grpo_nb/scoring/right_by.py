@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import SlotReward, correctness, json_answer, regex_answer
+from grpo_nb.rewards.answers import SlotReward, correctness, json_answer
 from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
@@ -85,7 +85,7 @@ def choose_judge(
     answer_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(answer_rewards) == 1:
         column = answer_rewards[0].column
-        if not rows or column is None or column in rows[0]:
+        if not rows or column in rows[0]:
             return answer_rewards[0]
     function = main_function(rewards)
     if function is None:
@@ -342,7 +342,7 @@ def right_anywhere(
         judge, texts, rows, format: As in `right_by`.
         is_right: Result of `right_by` for the same completions.
     """
-    if not _compares_golds(judge):
+    if not isinstance(judge, SlotReward):
         return None
     labels = labels_of([str(row.get("answer", "")) for row in rows], format)
     places: list[int] = []
@@ -371,13 +371,9 @@ def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: A
     >>> anywhere_in_words(correctness(), rows, xml()).partition(";")[0]
     'the last number in the text, compared in the same way'
     """
-    if isinstance(judge, FunctionJudge):
-        return f"not measured, because {judge.name}() does not say where it reads the answer"
-    if not _compares_golds(judge):
-        return (
-            f"not measured, because {judge.__name__} matches a pattern "
-            "and has no gold answer to search for"
-        )
+    if not isinstance(judge, SlotReward):
+        name = judge.name if isinstance(judge, FunctionJudge) else judge.__name__
+        return f"not measured, because {name}() does not say where it reads the answer"
     labels = labels_of([str(row.get("answer", "")) for row in rows], format)
     kinds_in_rows: set[CandidateKind] = set()
     for row in rows:
@@ -388,10 +384,6 @@ def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: A
         f"{searched or 'the last words'} in the text, compared in the same way; "
         "a question repeated word for word is not searched"
     )
-
-
-def _compares_golds(judge: Judge) -> bool:
-    return isinstance(judge, SlotReward) and not isinstance(judge, regex_answer)
 
 
 def _golds(judge: SlotReward, row: Mapping[str, Any]) -> list[str]:

@@ -345,7 +345,7 @@ TAGS = [xml_tags()]
         pytest.param(
             ([*TAGS, *TAGS], ["a"]), "two rewards are named 'xml_tags'", id="two of one name"
         ),
-        pytest.param((TAGS, []), "list of texts", id="no completion"),
+        pytest.param((TAGS, []), "completions is empty", id="no completion"),
         pytest.param((TAGS, ["a", "b", "c"], [{}, {}]), "2 rows for 3", id="too few rows"),
         pytest.param((TAGS, ["a", []]), "list of texts", id="texts and chats"),
         pytest.param((TAGS, "abc"), "list of texts", id="one text"),
