@@ -49,7 +49,7 @@ def with_last_word(completion: Completion) -> Completion:
     return completion
 
 
-def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the columns of a call as one mapping per completion.
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
@@ -102,7 +102,7 @@ class Reward:
         arguments = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value != field.default:
+            if field.repr and value != field.default:
                 shown = value.name if field.name == "format" else value
                 arguments.append(f"{field.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(arguments)})"
@@ -126,7 +126,7 @@ class Reward:
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        rows = per_row(columns, len(texts))
+        rows = rows_of(columns, len(texts))
         column = getattr(self, "column", None)
         if rows and column in columns and column not in rows[0]:
             raise ValueError(_wrong_length(self.__name__, column, columns[column], len(texts)))

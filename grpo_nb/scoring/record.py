@@ -125,7 +125,9 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    # A field that is not compared does not affect a score, such as the `ask` function of a judge.
+    fields = [field.name for field in dataclasses.fields(value) if field.compare]
+    return {name: getattr(value, name) for name in fields}
 
 
 def _as_data(value: Any) -> Any:

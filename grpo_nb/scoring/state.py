@@ -174,8 +174,9 @@ def _parts_of_object(value: Any, is_reward: bool) -> list[Any] | None:
     """
     is_kits = _package_of(type(value)) == "grpo_nb"
     if is_kits and dataclasses.is_dataclass(value):
-        # Only the fields of a kit reward affect its scores.
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        # Only the compared fields of a kit reward affect its scores.
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+        fields = {name: getattr(value, name) for name in names}
         return [_without_known_names(fields, value, is_reward)]
     try:
         # Types such as re.Pattern have their function in this table.

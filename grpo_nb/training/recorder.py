@@ -71,8 +71,8 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        should_end: True after the stop button was pressed, or when a judge's budget is used up. The
-            training then ends after the current step.
+        should_end: True after the stop button was pressed. The training then ends after the current
+            step.
         stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
@@ -136,11 +136,6 @@ class Recorder(TrainerCallback):
             self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
-            self.should_end = True
-            warn_user(
-                "The budget of a judge does not cover another step, so the training ends here.",
-            )
         # A checkpoint always follows a row, also where only every tenth step is logged.
         control.should_log |= self.should_end or control.should_training_stop
 

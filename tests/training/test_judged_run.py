@@ -1,4 +1,4 @@
-"""Runs paid by a judge and by async rewards: what is recorded, a budget that ends them, and that nothing is asked twice."""
+"""Runs paid by a judge and by async rewards: what is recorded, a judge that goes away, and that nothing is asked twice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.rewards.base import completion_text
 from tests.support.judges import Asked
 from tests.support.tiny import load_tiny
@@ -31,15 +32,19 @@ def judge_of(asked: Asked, folder: Path, **how: object) -> gn.rewards.judge:
     return gn.rewards.judge(asked.function, "Long is good.", cache=folder / "replies.jsonl", **how)
 
 
-def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_nothing_twice(
-    tiny_settings: gn.Settings, tmp_path: Path
-) -> None:
+def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path: Path) -> None:
     first = Asked()
     # The trial before the training, one batch, and less than another.
-    budget = tiny_settings.batch_size + 2
-    with pytest.warns(UserWarning, match="budget of a judge does not cover another step"):
-        run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget)], resume="auto")
-    assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4
+    limit = tiny_settings.batch_size + 2
+
+    def ask(messages: list) -> str:
+        if first.calls == limit:
+            raise ConnectionError("no more calls")
+        return first.now(messages)
+
+    judge = gn.rewards.judge(ask, "Long is good.", cache=tmp_path / "replies.jsonl", concurrent=1)
+    with pytest.raises(EnvironmentProblem, match="replied to none"):
+        trained(tiny_settings, [judge], resume="auto")
     second = Asked(kind="async")
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
     assert run.status == "finished" and len(run.rows) == 4
