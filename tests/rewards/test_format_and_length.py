@@ -85,3 +85,8 @@ def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[st
 def test_score_text_gives_the_score_of_a_batch_of_one(name: str) -> None:
     (case, *_) = (case for case in CASES if type(case.reward).__name__ == name)
     assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
+
+
+def test_words_are_separated_by_white_space() -> None:
+    scores = length(2, 2, unit="words")(completions=["Yes, indeed.", "I don't."])
+    assert scores == [1.0, 1.0]
