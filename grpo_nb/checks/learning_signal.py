@@ -26,7 +26,12 @@ from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.scoring.right_by import FunctionJudge, choose_judge, judge_in_words, judge_scores
+from grpo_nb.scoring.correct_answers import (
+    FunctionJudge,
+    choose_judge,
+    judge_in_words,
+    judge_scores,
+)
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
 

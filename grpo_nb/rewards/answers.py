@@ -113,8 +113,9 @@ class correctness(SlotReward):
     * JSON objects and arrays are compared by their values, and options by their letter.
     * Everything else is compared as text, without regard to case, wrappers and a closing mark.
 
-    These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone (`3 + 4`); a
-    quotient copied from the question; a second slot; an answer that is taken back after the slot.
+    These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back
+    after the slot.
 
     Args:
         weight: Weight in the total reward. Keep it above the format rewards together.

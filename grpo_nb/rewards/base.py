@@ -131,9 +131,11 @@ class Reward:
         rows = rows_of(columns, len(texts))
         column = getattr(self, "column", None)
         if rows and column in columns and column not in rows[0]:
+            # A list of another length, or one value for all.
             raise ValueError(
-                f"the column {column!r} of the reward {self.__name__!r} is {columns[column]!r:.60}, "
-                f"but it needs a list with one value for each of the {len(texts)} completions."
+                f"the column {column!r} of the reward {self.__name__!r} is "
+                f"{columns[column]!r:.60}, but it needs a list with one value for each of the "
+                f"{len(texts)} completions."
             )
         return self.score_batch(texts, rows)
 
@@ -194,7 +196,7 @@ def check_weight(weight: Any, name: str) -> float:
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as `range`; None if it does not."""
+    """Return the lowest and highest score that a reward declares as `range`, or None."""
     ends = getattr(reward, "range", None)
     is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
     if not is_pair or not all(isinstance(end, numbers.Real) for end in ends):

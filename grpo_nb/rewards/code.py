@@ -138,9 +138,9 @@ def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
 def extract_code(text: str, format: AnswerFormat) -> str | None:
     """Return the code of a completion; None if there is none.
 
-    The code is the last ```python block of the answer slot, or the whole slot if it has no block. Without
-    a slot, the last closed Python block of the completion counts, as many models write it. A slot
-    that is open or comes twice gives None.
+    The code is the last ```python block of the answer slot, or the whole slot if it has no block.
+    Without a slot, the last closed Python block of the completion counts, as many models write it.
+    A slot that is open or comes twice gives None.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())

@@ -89,7 +89,8 @@ class maths(SlotReward):
     * If the gold answer has parts, each part must be given and no other. The parts of a list may be
       in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
       such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
-    * An expression copied from the question scores 0.0, unless it is written exactly as the gold answer.
+    * An expression copied from the question scores 0.0, unless it is written exactly as the gold
+      answer.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. An expression has two seconds of processor time and a batch has ten,
       so a busy machine changes no score. An expression that takes longer gets None. If a batch uses

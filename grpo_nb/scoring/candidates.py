@@ -59,6 +59,8 @@ _NUMBER = re.compile(
     r"(?:[eE][-+]?\d{1,3}(?!\w)|\s?(?:\\times|\u00d7|x|\*)\s?10\s?\^\s?\{?-?\d{1,3}\}?)?"
     r")"
     r"(?:\s?\\?%)?"
+    # 42abc is one word, and not the number 42.
+    r"[A-Za-z]*"
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
 _FORMULA = re.compile(
@@ -78,9 +80,9 @@ def last_candidate(
     labels: Sequence[str] = (),
     kind: CandidateKind | None = None,
 ) -> list[str]:
-    """Return the last candidate for an answer in a text, in each way of reading it.
+    """Return one or two readings of the last candidate for an answer in a text.
 
-    The list is empty if there is no candidate.
+    `x = 2` gives `x = 2` and `2`. The list is empty if there is no candidate.
 
     Args:
         text: The completion.
@@ -166,11 +168,9 @@ def _last_number(text: str, gold: str) -> list[str]:
         last = match
     if last is None:
         return []
-    attached = re.compile("[A-Za-z]*").match(text, last.end())
-    # 42abc is one word, and not the number 42.
-    number = (last[0] + attached[0]).replace("\u2212", "-")
+    number = last[0].replace("\u2212", "-")
     wanted = read_number(gold)
-    unit = _UNIT_AFTER.match(text, attached.end())
+    unit = _UNIT_AFTER.match(text, last.end())
     if wanted is not None and wanted.unit and unit is not None:
         with_unit = f"{number} {unit[1]}"
         if read_number(with_unit) is not None:
@@ -210,25 +210,22 @@ def _option_names(row: Mapping[str, Any]) -> list[str]:
 def _last_json(text: str) -> list[str]:
     decoder = json.JSONDecoder()
     last = ""
-    place = 0
+    end = 0
     broken = 0
-    while (start := _next_bracket(text, place)) is not None:
+    for bracket in re.finditer(r"[{\[]", text):
+        start = bracket.start()
+        if start < end:
+            # Inside the value that was read last.
+            continue
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            place = start + 1
             broken += 1
             if broken > _MOST_BROKEN_JSON:
                 return []
-            continue
-        last = text[start:end]
-        place = end
+        else:
+            last = text[start:end]
     return [last] if last else []
-
-
-def _next_bracket(text: str, place: int) -> int | None:
-    match = re.compile(r"[{\[]").search(text, place)
-    return match.start() if match else None
 
 
 def _last_formula(text: str) -> list[str]:

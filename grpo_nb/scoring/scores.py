@@ -58,7 +58,8 @@ class Scores(Shown):
         """Weighted sum for each completion, without the rewards that returned None.
 
         The total is NaN if every reward returned None; TRL leaves such a completion out of its
-        group. It is also NaN if a reward failed, because the total is unknown then.
+        group. It is also NaN if a reward failed, because the total is unknown then; `errors` tells
+        the two apart.
         """
         failed_rows = {error.row for error in self.errors}
         totals = []
@@ -136,7 +137,8 @@ def score(
         prompts: The prompts, if the rows have none.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
-        weights: Weights by name; the rewards' own (1.0 for a plain function) for other names.
+        weights: Weights by name. Rewards that are not named keep their own weight (1.0 for a plain
+            function).
         trainer_state: For rewards that read the training progress. Without it, plain functions get
             the state of the first step.
         on_error: `"raise"` stops at the first reward that fails and names the row. `"record"`

@@ -36,7 +36,7 @@ from grpo_nb.runs.groups import transcripts
 from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.right_by import choose_judge, judge_in_words
+from grpo_nb.scoring.correct_answers import choose_judge, judge_in_words
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()

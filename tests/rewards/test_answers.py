@@ -95,7 +95,7 @@ def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
 @pytest.mark.parametrize(
     "make", [correctness, exact_text, multiple_choice, json_answer, rewards.maths]
 )
-def test_missing_column_error_shows_what_to_write(make) -> None:
+def test_missing_column_error_shows_the_fix(make) -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
         make(column="solution")(completions=["7"], answer=["7"])
 

@@ -48,7 +48,7 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
-def test_read_tests_for_broken_json_says_what_to_write() -> None:
+def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
         read_tests("['assert f(1) == 2']")
 
@@ -131,7 +131,7 @@ def test_fence_on_one_line_opens_no_block() -> None:
     assert extract_code(text, formats.xml()) == "x = 1\n"
 
 
-def test_missing_tests_column_shows_what_to_write() -> None:
+def test_missing_tests_column_error_shows_the_fix() -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
 

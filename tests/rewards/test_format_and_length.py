@@ -38,7 +38,7 @@ def test_length_without_token_ids_counts_words() -> None:
 
 
 @pytest.mark.parametrize(("unit", "text"), [("characters", "12345"), ("words", "a b c d e")])
-def test_length_unit_decides_what_is_counted(unit: str, text: str) -> None:
+def test_length_counts_in_its_unit(unit: str, text: str) -> None:
     assert score_of(length(10, unit=unit), text, 9) == 0.5
 
 

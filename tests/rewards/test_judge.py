@@ -154,7 +154,7 @@ def test_judge_without_a_question_for_each_answer_is_an_error(columns: dict) -> 
         judge(completions=TEXTS[:2], **columns)
 
 
-def test_fields_of_a_judge_hold_what_was_given() -> None:
+def test_fields_of_a_judge_hold_its_arguments() -> None:
     judge = gn.rewards.judge(by_length, "?", cache=None, concurrent=3)
     assert judge.cache is None
     assert judge.concurrent == 3

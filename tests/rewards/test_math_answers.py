@@ -72,13 +72,13 @@ BOXES = [
 GOLDS_OF_BOXES = [r"\frac{1}{3}", r"\frac{1}{3}", "42", "42"]
 
 
-def test_trl_still_rewards_what_the_docstring_says() -> None:
+def test_trl_still_scores_as_the_docstring_says() -> None:
     chats = [[{"role": "assistant", "content": text}] for text in BOXES]
     # If this fails, TRL has fixed it, and the docstring of maths is out of date.
     assert accuracy_reward(chats, GOLDS_OF_BOXES) == [1.0, 0.0, 1.0, 1.0]
 
 
-def test_maths_refuses_what_trl_wrongly_rewards() -> None:
+def test_maths_refuses_answers_that_trl_rewards() -> None:
     chats = [[{"role": "assistant", "content": text}] for text in BOXES]
     reward = maths(format=formats.boxed())
     assert reward(completions=chats, answer=GOLDS_OF_BOXES) == [1.0, 0.0, 0.0, 0.0]

@@ -13,7 +13,12 @@ from grpo_nb.rewards import (
     multiple_choice,
 )
 from grpo_nb.scoring.candidates import kind_of, labels_of, last_candidate
-from grpo_nb.scoring.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
+from grpo_nb.scoring.correct_answers import (
+    FunctionJudge,
+    anywhere_in_words,
+    are_correct,
+    are_correct_anywhere,
+)
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -40,8 +45,8 @@ def is_anywhere(
     rows = [
         {"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}
     ]
-    is_right = right_by(judge, [text], rows, format)
-    (flag,) = right_anywhere(judge, [text], rows, format, is_right)
+    is_right = are_correct(judge, [text], rows, format)
+    (flag,) = are_correct_anywhere(judge, [text], rows, format, is_right)
     return flag
 
 
@@ -168,7 +173,7 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
 )
 def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
-    assert right_anywhere(judge, ["12"], rows, xml(), [False]) is None
+    assert are_correct_anywhere(judge, ["12"], rows, xml(), [False]) is None
     assert reason in anywhere_in_words(judge, rows, xml())
 
 
@@ -182,7 +187,7 @@ def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> No
 )
 def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
     rows = [{"question": "Which letter?\nA) Yes\nB) No", "answer": "A"}]
-    assert right_anywhere(DEFAULT_JUDGE, [text], rows, xml(), [False]) == [expected]
+    assert are_correct_anywhere(DEFAULT_JUDGE, [text], rows, xml(), [False]) == [expected]
 
 
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])

@@ -6,11 +6,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.rewards.base import completion_text
+from grpo_nb.scoring.scores import group_advantages
 from tests.support.judges import Asked
 from tests.support.tiny import load_tiny
 
@@ -111,3 +113,12 @@ def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
     table = trained(tiny_settings, [slow_brevity, brevity]).completions()
     assert len(table) and table["slow_brevity"].equals(table["brevity"])
     assert len(LOOPS) == 1, "to which a client's connections belong"
+
+
+def test_advantages_equal_those_of_a_run(tiny_run: gn.runs.Run) -> None:
+    paths = sorted((tiny_run.path / "completions").glob("*"))
+    logged = pandas.concat([pandas.read_parquet(path) for path in paths])
+    assert logged["advantage"].abs().max() > 0.5
+    for _, step in logged.groupby("step"):
+        advantages = group_advantages(step["total"].tolist(), tiny_run.settings.num_generations)
+        assert advantages == pytest.approx(step["advantage"].tolist(), abs=2e-3)

@@ -87,13 +87,13 @@ def choose_judge(
         column = answer_rewards[0].column
         if not rows or column in rows[0]:
             return answer_rewards[0]
-    function = main_function(rewards)
+    function = deciding_function(rewards)
     if function is None:
         return correctness()
     return function_judge(function, rows, format, tokenizer=tokenizer, begun=begun)
 
 
-def main_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
+def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
     """Return the function that is the judge of a set without a kit reward for the answer.
 
     It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
@@ -102,9 +102,9 @@ def main_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
 
     >>> def solved(completions, **columns): ...
     >>> def style(completions, **columns): ...
-    >>> main_function([solved]) is solved
+    >>> deciding_function([solved]) is solved
     True
-    >>> main_function([solved, style]), main_function([solved, correctness()])
+    >>> deciding_function([solved, style]), deciding_function([solved, correctness()])
     (None, None)
     """
     rewards = list(rewards)
@@ -216,7 +216,7 @@ def _full_score(
 
 
 def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a phrase for the answers that `right_by` counts as correct in these rows.
+    """Return a phrase for the answers that `are_correct` counts as correct in these rows.
 
     It shows the settings of the judge that are not defaults, and for how many questions the judge
     returns None.
@@ -262,7 +262,7 @@ def judge_remarks(judge: Judge, scores: Sequence[float | None]) -> list[str]:
     ]
 
 
-def right_by(
+def are_correct(
     judge: Judge,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
@@ -291,7 +291,7 @@ def right_by(
     flags = [value >= full_score - _ROUNDING for value in scores]
     missing = [place for place, value in enumerate(scores) if math.isnan(value)]
     if missing and judge != correctness():
-        flags_of_missing = right_by(
+        flags_of_missing = are_correct(
             correctness(),
             [texts[place] for place in missing],
             # Of a row only what `correctness` reads, because other columns may differ.
@@ -316,7 +316,7 @@ def judge_scores(
     *,
     scored: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Return the judge's scores, NaN for None. Arguments as in `right_by`."""
+    """Return the judge's scores, NaN for None. Arguments as in `are_correct`."""
     if not texts:
         return []
     if isinstance(judge, FunctionJudge):
@@ -325,22 +325,22 @@ def judge_scores(
     return list(score(judge, texts, list(rows)).values[judge.__name__])
 
 
-def right_anywhere(
+def are_correct_anywhere(
     judge: Judge,
     texts: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     format: AnswerFormat,
     is_right: Sequence[bool],
 ) -> list[bool] | None:
-    """Return for each completion if its last candidate is correct, in the format or not.
+    """Return for each completion if its last answer is correct, in the format or not.
 
     The last candidate of `grpo_nb.scoring.candidates` is given to the same judge. A completion that
     is correct in the format counts as correct here too. Returns None for a judge that does not
     compare with gold answers.
 
     Args:
-        judge, texts, rows, format: As in `right_by`.
-        is_right: Result of `right_by` for the same completions.
+        judge, texts, rows, format: As in `are_correct`.
+        is_right: Result of `are_correct` for the same completions.
     """
     if not isinstance(judge, SlotReward):
         return None
@@ -358,14 +358,14 @@ def right_anywhere(
             places += [place] * len(candidates)
             readings += candidates
     flags = list(is_right)
-    verdicts = right_by(judge, readings, [rows[place] for place in places], bare())
+    verdicts = are_correct(judge, readings, [rows[place] for place in places], bare())
     for place, verdict in zip(places, verdicts, strict=True):
         flags[place] = flags[place] or verdict
     return flags
 
 
 def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: AnswerFormat) -> str:
-    """Return a phrase for how `right_anywhere` finds an answer in these rows, or why it does not.
+    """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
 
     >>> rows = [{"question": "1 + 1?", "answer": "2"}]
     >>> anywhere_in_words(correctness(), rows, xml()).partition(";")[0]
