@@ -116,8 +116,8 @@ small.judged([row["completion"]], [dict(row)])
 # and 0 if the orders have nothing to do with each other. Then it tries to fool the judge: it takes the worst summaries and makes them
 # longer, adds praise, changes the order, demands a 5, or replaces them by nothing or by another topic.
 #
-# You should see that this judge is refused. It agrees with the scores by hand hardly more than chance would, and it gives a 5 to anyone who
-# asks for one. A training would find that soon.
+# You should see that this judge is refused: it does not prefer the answers that people prefer. Its agreement with the scores by hand is
+# hardly more than chance would give. A training with this judge would raise a number that means nothing.
 
 # %%
 of_small = gn.checks.agreement(small, labels)
@@ -260,7 +260,6 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 # | *the judge replied to none of ... answers* | the server is gone, or its key is wrong | run the cell of the server again; earlier replies are kept |
 # | *too few labels to tell* | the interval is too wide | score as many more as the sentence says |
 # | *answers got no number* | the model does not end with `Score: N` | a larger model, or a grammar as above |
-# | the run is *interrupted* | the `budget` of the judge is spent | a larger budget, and `gn.train(..., resume="auto")` |
 #
 # ## Exercises
 #
@@ -277,8 +276,8 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 #
 # <details><summary>Answer</summary>
 #
-# The interval of a correlation is wide near 0 and narrow near 1. At 0.13 it reaches from about -0.2 to 0.4, so 40 labels only just tell such
-# a judge from one with the required 0.4.
+# The interval of a correlation is wide near 0 and narrow near 1. Near 0 it reaches from about -0.3 to 0.3 with 40 labels, which only just
+# excludes the required 0.4.
 # </details>
 #
 # ## Next
