@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.tasks.numbers import Number, is_same_number, plain, read_number
+from grpo_nb.tasks.number_reading import Number, is_same_number, read_number, strip_markup
 
 ACCEPTED = "accepted_answers"
 """Column with all right answers of a row, if the source gives several; `answer` is the first."""
@@ -300,7 +300,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
 
 def _with_unit_of(text: str, other: Number) -> Number | None:
     """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
-    number = read_number(_GLUED_UNIT.sub(r"\1 \2", plain(text)))
+    number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
     has_same_unit = number is not None and other.unit and number.unit == other.unit
     return number if has_same_unit else None
 
@@ -313,7 +313,7 @@ def folded(text: str) -> str:
     """
     # The mark after a single letter may be one of mathematics: n! is not n.
     text = re.sub(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""", "", text.strip())
-    return " ".join(plain(text).casefold().split())
+    return " ".join(strip_markup(text).casefold().split())
 
 
 def read_letter(text: str) -> tuple[str, str]:
@@ -324,13 +324,13 @@ def read_letter(text: str) -> tuple[str, str]:
     >>> read_letter("B (Paris)"), read_letter("A dog")
     (('B', 'Paris'), ('', ''))
     """
-    text = plain(text).replace("**", "")
+    text = strip_markup(text).replace("**", "")
     is_one_character = re.fullmatch(r"\W*\w\W*", text) is not None
     match = _LETTER.fullmatch(text.upper() if is_one_character else text)
     if match is None:
         return "", ""
     texts_after = [after for after in match.groups()[1:] if after]
-    return match["letter"], plain(texts_after[0]) if texts_after else ""
+    return match["letter"], strip_markup(texts_after[0]) if texts_after else ""
 
 
 def read_json(text: str) -> tuple[Any, bool]:

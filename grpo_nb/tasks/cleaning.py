@@ -14,7 +14,7 @@ from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.chat_template import INSTRUCTS
 from grpo_nb.tasks.dataset import can_store
-from grpo_nb.tasks.numbers import read_number
+from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
     Options,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb.tasks.answers import answers_of, is_same_answer, read_json
-from grpo_nb.tasks.numbers import plain, read_number
+from grpo_nb.tasks.number_reading import read_number, strip_markup
 from tests.conftest import ROOT
 
 WRITTEN = json.loads((ROOT / "tests/data/written_by_people.json").read_text())
@@ -54,7 +54,9 @@ def test_read_number_reads_each_spelling_of_an_integer(value: int) -> None:
 def test_read_number_any_text_does_not_raise(text: str) -> None:
     number = read_number(text)
     assert number is None or is_same_answer(text, text)
-    assert plain(plain(text)) == plain(plain(plain(text))), "what is plain stays as it is"
+    assert strip_markup(strip_markup(text)) == strip_markup(strip_markup(strip_markup(text))), (
+        "what is plain stays as it is"
+    )
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
