@@ -75,7 +75,7 @@ def load_holdout(
     """
     read = read_rows(source, split=split)
     cleaned = clean(read, columns)
-    answer_column = cleaned.used.get("answer", [""])[0]
+    answer_column = cleaned.columns_of.get("answer", [""])[0]
     # This writes percent signs into the answers of the rows, so the user should know.
     for note in read_percentages(cleaned.rows, answer_column):
         _LOG.warning("%s: %s", read.name, note)

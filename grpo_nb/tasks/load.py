@@ -131,14 +131,16 @@ def load_task(
     held: Cleaned | None = None
     if _is_source(holdout):
         held_rows = _read_holdout(holdout, source, config, encoding)
-        held = clean(held_rows, columns, on_conflict, filter, kind=kind, like=cleaned.reading)
+        held = clean(
+            held_rows, columns, on_conflict, filter, kind=kind, train_reading=cleaned.reading
+        )
         _report_holdout(cleaned, held)
         _leave_out_held(cleaned, held, read.place)
     rows = [*cleaned.rows, *(held.rows if held is not None else ())]
     notes = cleaned.notes
 
     # 2. Find the kind of the answers, which decides how they are asked for and compared.
-    notes += read_percentages(rows, cleaned.used["answer"][0], kind)
+    notes += read_percentages(rows, cleaned.columns_of["answer"][0], kind)
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
     notes += _notes_on_kind(answers, len(rows))
 

@@ -283,12 +283,6 @@ def test_recipe_for_chats_takes_the_last_reply_as_answer(
     assert task.train[0]["prompt"][-1] == {"role": "user", "content": task.train[0]["question"]}
 
 
-def test_chat_column_is_proposed_as_the_prompt() -> None:
-    rows = [{"messages": _chat(f"case {n}"), "team": "a"} for n in range(4)]
-    with pytest.raises(ValueError, match=r'columns=\{"prompt": "messages", "answer": "team"\}'):
-        gn.load_task(rows)
-
-
 def test_answers_that_are_dicts_are_json() -> None:
     golds = [{"vendor": f"V{n}", "total": n / 2, "paid": True} for n in range(10)]
     task = gn.load_task(of_answers(golds))

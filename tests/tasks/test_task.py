@@ -103,7 +103,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            'has the part \'level\'.*columns=."question": "level"',
+            r"has no part 'level'.*swapped: columns=.\"question\": \"level\"",
         ),
         (
             ROWS,
