@@ -445,7 +445,10 @@ def test_misspelled_name_is_refused_at_once(
         ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
         ({"high": "20"}, "high = '20' must be a whole number"),
         ({"operators": "/"}, "operators = '/' must be a text of some of"),
-        ({"low": 9, "high": 3}, "low = 9 is above high = 3"),
+        (
+            {"low": 9, "high": 3},
+            "high = 3 must be at least 9: numbers are sampled from low to high",
+        ),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, told: str) -> None:
@@ -613,7 +616,6 @@ def test_holdout_names_a_split() -> None:
     ("holdout", "error", "told"),
     [
         ("tset", ValueError, "holdout = 'tset' is no split of the data; did you mean 'test'"),
-        (None, TypeError, "holdout = None must be a share such as 0.2"),
         (True, TypeError, "holdout = True must be a share such as 0.2"),
     ],
 )
@@ -630,6 +632,21 @@ def test_holdout_names_a_split_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("datasets.load_dataset", lambda *names, split: parts[split])
     assert len(gn.load_task("openai/gsm8k", holdout="test").holdout) == 5
     assert len(gn.load_task(TRAIN, holdout="gsm8k").holdout) == 5
+
+
+def test_holdout_name_of_a_known_data_set_is_no_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {("me/data", "train"): TRAIN, ("openai/gsm8k", "test"): TEST}
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *names, split: Dataset.from_list(parts[names[0], split])
+    )
+    assert len(gn.load_task("me/data", holdout="gsm8k").holdout) == 5
+
+
+def test_encoding_is_for_the_holdout_file_too(tmp_path: Path) -> None:
+    lines = "question,answer\nPrêt?,oui\nÉté?,non\n"
+    (tmp_path / "held.csv").write_bytes(lines.encode("cp1252"))
+    task = gn.load_task(TRAIN, holdout=tmp_path / "held.csv", encoding="cp1252")
+    assert task.holdout["question"] == ["Prêt?", "Été?"]
 
 
 def test_holdout_without_a_column_of_the_training_rows_is_noted() -> None:
@@ -649,7 +666,12 @@ def test_arithmetic_refuses_rows_to_hold_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holdout", "size"), [pytest.param(0.3, 96, id="share"), pytest.param(7, 7, id="count")]
+    ("holdout", "size"),
+    [
+        pytest.param(0.3, 96, id="share"),
+        pytest.param(0.2, 96, id="usual share"),
+        pytest.param(7, 7, id="count"),
+    ],
 )
 def test_arithmetic_holdout_error_suggests_a_count(holdout: float, size: int) -> None:
     with pytest.raises(ValueError, match=f"holdout_size={size}$"):

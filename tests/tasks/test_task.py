@@ -78,9 +78,9 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
-        (ROWS[:1], {}, ValueError, "both parts need one"),
-        (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
-        (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
+        (ROWS[:1], {}, ValueError, "each part needs one"),
+        (ROWS, {"holdout": 20}, ValueError, "each part needs one"),
+        (ROWS, {"holdout": 0}, ValueError, "each part needs one"),
         (
             [*ROWS[:1], {"question": "", "answer": "1"}],
             {},
@@ -97,7 +97,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
             ValueError,
-            "more than their writing",
+            "differ only in punctuation",
         ),
         (
             ROWS,
@@ -152,6 +152,16 @@ def test_questions_in_other_writing_are_in_one_part() -> None:
         assert not train & held
         apart += len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"}) == 1
     assert apart
+
+
+def test_line_break_alone_keeps_questions_in_one_part() -> None:
+    rows = [{"question": f"What is {n}+2?", "answer": str(n + 2)} for n in range(5)]
+    rows += [{"question": f"What is\n{n}+2", "answer": str(n + 2)} for n in range(5)]
+    task = gn.load_task(rows, holdout=4)
+    train, held = (
+        {*map(normalized_question, part["question"])} for part in (task.train, task.holdout)
+    )
+    assert not train & held
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
