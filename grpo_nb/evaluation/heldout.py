@@ -21,11 +21,11 @@ from grpo_nb.scoring.right_by import (
     right_anywhere,
     right_by,
 )
-from grpo_nb.tasks.answers import ACCEPTED, answers_of
+from grpo_nb.tasks.answers import ACCEPTED, answers_of, read_percentages
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.load import fitting_format, read_percentages, with_prompts
+from grpo_nb.tasks.load import fitting_format, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ majority-class baseline depend on the kind alone. Any other comparison is a rewa
 """
 
 import difflib
+import itertools
 import json
 import re
 from collections import Counter
@@ -20,7 +21,7 @@ ACCEPTED = "accepted_answers"
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # One answer in this many may be of another kind, such as "n/a" among numbers.
 _ONE_ODD_IN = 10
-# Labels are few, come back three times on average, and are short enough for the prompt.
+# Answers are labels if they are few, repeat three times on average, and fit into the prompt.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
 _LONGEST_LABEL = 60  # characters
@@ -39,11 +40,14 @@ _LETTER = re.compile(
     r"|\s+\((?P<in_brackets>.*)\))",  # B (Paris)
     re.DOTALL,
 )
-# A letter followed by one of these words is not a clear choice: "B or C", "not B".
+# A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too, unless the question shows its options.
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
-_PERCENT_NAME = re.compile(r"(?i)per ?cent(?!ile)|(?<![a-z])pct(?![a-z])|%")
-_SHORTEST_ALIKE = 5  # characters: shorter words, such as "lost" and "last", are different labels
+# Column names such as "percent_off", "Percentages", "pct", but not "percentile" or "upper center".
+_PERCENT_NAME = re.compile(r"(?i)(?<![a-z])(?:per ?cent(?:ages?)?|pct)(?![a-z])|%")
+# Similarity (difflib) above which two labels may be one: "recieved" and "received" have 0.88.
+_ALIKE = 0.87
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Answers:
     keys: tuple[str, ...] = ()
     """Keys that most of the JSON objects have."""
     odd: tuple[str, ...] = ()
-    """Answers that are not of this kind. They are asked for and scored as they are written."""
+    """Gold answers of another kind, such as `n/a` among numbers; an answer must equal them as text."""
     percent_rule: str = ""
     """The meaning of a percent sign beside these answers: `0.5 is also 50%`."""
 
@@ -109,23 +113,23 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
     texts = [text for row in accepted for text in row]
     counts = _count_labels(accepted)
-    comes_back = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    repeats = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= _ROWS_PER_LABEL * len(counts)
     odd = {}
-    for likely, is_of_kind in _IS_OF_KIND.items():
+    for candidate, is_of_kind in _IS_OF_KIND.items():
         # A row is odd if none of its answers is of the kind.
         odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
-        odd[likely] = tuple(row[0] for row in odd_rows)
+        odd[candidate] = tuple(row[0] for row in odd_rows)
     if kind is None:
-        is_label = comes_back and all(map(_can_be_label, counts))
-        kind = _likely_kind(odd, len(golds), is_label)
+        fits_prompt = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
+        kind = _likely_kind(odd, len(golds), repeats and fits_prompt)
     # Equally frequent numbers, such as sums that each come three times, have no majority.
-    has_majority = comes_back and len({*counts.values()}) > 1
+    has_majority = repeats and len({*counts.values()}) > 1
     has_shares = kind == "choice" or (kind == "number" and has_majority)
     # Equally frequent labels stay in the order of their first rows.
-    by_count = counts.most_common()
+    by_count = counts.most_common() if has_shares else []
     return Answers(
         kind,
-        labels=tuple((label, count / len(golds)) for label, count in by_count if has_shares),
+        labels=tuple((label, count / len(golds)) for label, count in by_count),
         keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
         odd=odd.get(kind, ()),
         percent_rule=_percent_rule(texts) if kind == "number" else "",
@@ -146,15 +150,11 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
     return counts
 
 
-def _can_be_label(text: str) -> bool:
-    return len(text) <= _LONGEST_LABEL and "\n" not in text
-
-
 def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) -> Kind:
     """Return the first kind that nine in ten rows have; labels are a choice, unless numbers."""
-    # Without answers, nothing is likely.
-    most_odd = count / _ONE_ODD_IN if count else -1
-    likely = [kind for kind, rows in odd.items() if len(rows) <= most_odd]
+    if not count:
+        return "text"
+    likely = [kind for kind, rows in odd.items() if len(rows) <= count / _ONE_ODD_IN]
     first = likely[0] if likely else "text"
     return "choice" if is_label and first in ("expression", "text") else first
 
@@ -196,42 +196,55 @@ def _percent_rule(golds: Sequence[str]) -> str:
     for gold in reversed(golds):
         number = read_number(gold)
         if number is not None and number.unit == "%":
-            signed = f"in percent where a sign stands: {gold} may be written without it"
+            bare = gold.removesuffix("%").strip()
+            signed = f"answers with % may also be written without it ({gold} or {bare})"
         elif number is not None and not number.unit and 0 < abs(number.value) < 1:
-            small = f"{gold} is also {100 * float(number.value):.10g}%, and not {gold}%"
+            small = f"{gold} also counts as {100 * float(number.value):.10g}%, but not as {gold}%"
     return "; ".join(rule for rule in (signed, small) if rule)
 
 
-def as_percentages(golds: Sequence[str], column: str) -> tuple[list[str], str]:
-    """Return the answers of a column of percentages with their signs, and a note.
+def read_percentages(
+    rows: Sequence[dict[str, Any]], column: str, kind: Kind | None = None
+) -> list[str]:
+    """Write the sign after the bare numbers in a column of percentages, and return a note.
 
     A column holds percentages if most of its numbers have a percent sign, or if its name says so.
-    The answers of other columns stay as they are.
 
-    >>> as_percentages(["12%", "0.5", "40%"], "answer")[0]
-    ['12%', '0.5%', '40%']
-    >>> as_percentages(["12", "0.5"], "answer")[0]
-    ['12', '0.5']
+    Args:
+        rows: Rows with `answer`, which are changed.
+        column: Name of their column in the source.
+        kind: Kind of the answers, if the user set it.
+
+    >>> rows = [{"answer": "12%"}, {"answer": "0.5"}, {"answer": "40%"}]
+    >>> note = read_percentages(rows, "answer")
+    >>> rows[1]
+    {'answer': '0.5%'}
     """
+    golds = [row["answer"] for row in rows]
     numbers = [read_number(gold) for gold in golds]
     signed = sum(number is not None and number.unit == "%" for number in numbers)
-    bare = [
-        place
-        for place, number in enumerate(numbers)
-        if number is not None and not number.unit and not number.name
-    ]
+    bare_rows = [row for row in rows if _is_bare_number(row["answer"])]
     is_named = _PERCENT_NAME.search(column) is not None
-    if not bare or not (is_named or signed > len(bare)):
-        return list(golds), ""
-    percentages = list(golds)
-    for place in bare:
-        percentages[place] = f"{golds[place]}%"
+    if not bare_rows or not (is_named or signed > len(bare_rows)):
+        return []
+    if (kind or answers_of(golds).kind) != "number":
+        return []
+    example = bare_rows[0]["answer"]
+    for row in rows:
+        texts = {"answer": [row["answer"]], ACCEPTED: row.get(ACCEPTED, [])}
+        for name in texts.keys() & row.keys():
+            with_sign = [f"{text}%" if _is_bare_number(text) else text for text in texts[name]]
+            row[name] = with_sign[0] if name == "answer" else with_sign
     reason = f"the column is called {column!r}" if is_named else "most others have a percent sign"
-    note = (
-        f"{len(bare)} of {len(golds)} answers are read as percentages, for {reason}: "
-        f"{golds[bare[0]]} is {percentages[bare[0]]}"
-    )
-    return percentages, note
+    return [
+        f"{len(bare_rows)} of {len(golds)} answers are read as percentages, for {reason}: "
+        f"{example} is {example}%"
+    ]
+
+
+def _is_bare_number(text: str) -> bool:
+    number = read_number(text)
+    return number is not None and not number.unit and not number.name
 
 
 # Labels.
@@ -240,31 +253,17 @@ def as_percentages(golds: Sequence[str], column: str) -> tuple[list[str], str]:
 def alike_labels(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Return pairs of labels that may be two spellings of one.
 
-    They differ by one letter, two letters in another order, a hyphen or white space.
-
     >>> alike_labels(["Return", "Returns", "Shipping", "Shiping", "typical", "atypical"])
     [('Return', 'Returns'), ('Shipping', 'Shiping')]
     """
-    folded_labels = [re.sub(r"[\s_.\-]+", "", label).casefold() for label in labels]
     pairs = []
-    for i, one in enumerate(folded_labels):
-        for k in range(i + 1, len(labels)):
-            if _are_alike(one, folded_labels[k]):
-                pairs.append((labels[i], labels[k]))
+    for one, other in itertools.combinations(labels, 2):
+        # Digits and first letters tell labels apart on purpose: "level 1", "atypical".
+        has_digits = re.search(r"\d", one + other) is not None
+        similarity = difflib.SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
+        if similarity > _ALIKE and one[:1] == other[:1] and not has_digits:
+            pairs.append((one, other))
     return pairs
-
-
-def _are_alike(one: str, other: str) -> bool:
-    # A prefix such as "a" in "atypical", and digits, tell labels apart on purpose.
-    if one[:1] != other[:1] or re.findall(r"\d", one) != re.findall(r"\d", other):
-        return False
-    short, long = sorted((len(one), len(other)))
-    if long < _SHORTEST_ALIKE or long - short > 1:
-        return False
-    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
-    matching = sum(block.size for block in matcher.get_matching_blocks())
-    # One letter replaced, or two swapped, leaves one letter without a partner on each side.
-    return len(one) + len(other) - 2 * matching <= 2
 
 
 # Is an answer right?

@@ -11,15 +11,16 @@ from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import closest_name, did_you_mean, in_line
-from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, alike_labels, answers_of, as_percentages
-from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
-from grpo_nb.tasks.chat_template import (
-    INSTRUCTS,
-    NO_SYSTEM_ROLE,
-    fit_to_template,
-    prompt_lengths,
-    too_long_to_end,
+from grpo_nb.tasks.answers import (
+    ACCEPTED,
+    Answers,
+    Kind,
+    alike_labels,
+    answers_of,
+    read_percentages,
 )
+from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
+from grpo_nb.tasks.chat_template import INSTRUCTS, too_long_to_end
 from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
@@ -151,9 +152,6 @@ def load_task(
         format = format.for_template(tokenizer, template_kwargs)
     rows = with_prompts(rows, format, example, has_own_system=system is not None)
     notes += _notes_on_prompt(rows[0]["prompt"], format)
-    if tokenizer is not None:
-        rows, role_notes = _without_lost_system_role(rows, tokenizer, template_kwargs)
-        notes += role_notes
 
     # 4. Split them, so that no question is in both parts.
     if held is None:
@@ -184,6 +182,8 @@ def load_task(
         chat_template_kwargs=template_kwargs,
         tokenizer=tokenizer,
     )
+    if tokenizer is not None:
+        task = task.for_template(tokenizer)
     if settings is not None:
         # Raises if the settings have other arguments of the chat template.
         task.rendered_by(settings)
@@ -308,21 +308,6 @@ def _fill_columns(rows: TaskRows, part: str, others: TaskRows) -> list[str]:
 # Kinds of answers.
 
 
-def read_percentages(rows: TaskRows, column: str, kind: Kind | None = None) -> list[str]:
-    """Write the percent sign after the answers of a column of percentages, and return a note."""
-    if kind not in (None, "number"):
-        return []
-    golds = [row["answer"] for row in rows]
-    if kind is None and answers_of(golds).kind != "number":
-        return []
-    signed, note = as_percentages(golds, column)
-    for row, gold in zip(rows, signed, strict=True):
-        if ACCEPTED in row:
-            row[ACCEPTED] = [gold if one == row["answer"] else one for one in row[ACCEPTED]]
-        row["answer"] = gold
-    return [note] if note else []
-
-
 def _notes_on_kind(answers: Answers, count: int) -> list[str]:
     """Return notes on answers of another kind, and on labels that may be one label."""
     notes = []
@@ -417,23 +402,6 @@ def _notes_on_prompt(prompt: Sequence[Mapping[str, str]], format: AnswerFormat) 
     return [
         f"nothing in the prompt names {mark}: describe the format in system=, or give an example"
     ]
-
-
-def _without_lost_system_role(
-    rows: TaskRows, tokenizer: Any, chat: Mapping[str, Any]
-) -> tuple[TaskRows, list[str]]:
-    """Return rows whose prompts the chat template can render, and a note if that changed them.
-
-    Raises:
-        ValueError: The template refuses the first prompt.
-    """
-    prompts = [row["prompt"] for row in rows]
-    fitted = fit_to_template(prompts, tokenizer, chat)
-    prompt_lengths(fitted[:1], tokenizer, chat)
-    if fitted == prompts:
-        return rows, []
-    changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
-    return changed, [NO_SYSTEM_ROLE]
 
 
 def _require_not_held_out(example_turns: Sequence[Mapping[str, str]], test: TaskRows) -> None:

@@ -424,14 +424,11 @@ def test_folder_as_source_is_refused(tmp_path: Path) -> None:
         ("arithmatic", "arithmetic"),
         ("Arithmetic", "arithmetic"),
         ("gsm-8k", "gsm8k"),
-        ("rows", "rows.csv"),
     ],
 )
 def test_misspelled_name_is_refused_at_once(
-    name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "rows.csv").write_text("question,answer\n")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reading, "_read_hub", None)
     start = time.monotonic()
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
@@ -748,7 +745,7 @@ def test_other_number_or_unit_is_wrong(gold: str, given: str) -> None:
 
 def test_percent_sign_has_one_meaning_beside_a_plain_gold() -> None:
     task = gn.load_task(rows_of(["0.5", "0.25", "12"]), holdout=1)
-    assert task.answers.sentence == "number; 0.5 is also 50%, and not 0.5%"
+    assert task.answers.sentence == "number; 0.5 also counts as 50%, but not as 0.5%"
     texts = [f"<answer>{given}</answer>" for given in ("0.5", "50%", "0.5%")]
     assert gn.rewards.correctness()(completions=texts, answer=["0.5"] * 3) == [1.0, 1.0, 0.0]
 
@@ -1063,11 +1060,27 @@ def test_refused_messages_are_found_without_settings() -> None:
 
 def test_percent_rule_names_bare_fractions_beside_signs() -> None:
     rule = answers_of(["12", "0.5", "40", "3%"]).percent_rule
-    assert "3% may be written without it" in rule
-    assert "0.5 is also 50%, and not 0.5%" in rule
+    assert "answers with % may also be written without it (3% or 3)" in rule
+    assert "0.5 also counts as 50%, but not as 0.5%" in rule
 
 
-def test_column_of_percentiles_holds_no_percentages() -> None:
-    rows = [{"question": f"{n}?", "percentile": str(n)} for n in (12, 50, 99)]
-    task = gn.load_task(rows, columns={"answer": "percentile"}, holdout=1)
+@pytest.mark.parametrize("column", ["percentile", "Upper center (mm)"])
+def test_column_with_a_similar_name_holds_no_percentages(column: str) -> None:
+    rows = [{"question": f"{n}?", column: str(n)} for n in (12, 50, 99)]
+    task = gn.load_task(rows, columns={"answer": column}, holdout=1)
     assert answers(task) == ["12", "50", "99"]
+
+
+def test_each_alias_in_a_column_of_percentages_gets_a_sign() -> None:
+    rows = [{"question": f"{n}?", "percent": [f"0.{n}", f".{n}"]} for n in range(1, 4)]
+    task = gn.load_task(rows, columns={"answer": "percent"}, holdout=1)
+    assert ["0.1%", ".1%"] in [row["accepted_answers"] for row in both(task)]
+
+
+def test_parts_have_one_type_after_a_lost_system_role() -> None:
+    task = gn.load_task(
+        rows_of(["p", "q"], facts=[{"a": 1}, {"b": 1}]),
+        holdout=1,
+        tokenizer=tokenizer_with(GEMMA_2),
+    )
+    assert task.train.features == task.holdout.features
