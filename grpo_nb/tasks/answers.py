@@ -190,17 +190,12 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def _percent_rule(golds: Sequence[str]) -> str:
-    """Return how a percent sign beside these numbers is read; empty where nothing is unclear."""
-    signed = ""
-    small = ""
-    for gold in reversed(golds):
-        number = read_number(gold)
-        if number is not None and number.unit == "%":
-            bare = gold.removesuffix("%").strip()
-            signed = f"answers with % may also be written without it ({gold} or {bare})"
-        elif number is not None and not number.unit and 0 < abs(number.value) < 1:
-            small = f"{gold} also counts as {100 * float(number.value):.10g}%, but not as {gold}%"
-    return "; ".join(rule for rule in (signed, small) if rule)
+    """Return how a percent sign beside a share such as 0.5 is read; empty if there is none."""
+    for gold in golds:
+        if _is_bare_number(gold) and 0 < abs(read_number(gold).value) < 1:
+            percents = 100 * float(read_number(gold).value)
+            return f"{gold} also counts as {percents:.10g}%, but not as {gold}%"
+    return ""
 
 
 def read_percentages(
@@ -223,23 +218,25 @@ def read_percentages(
     golds = [row["answer"] for row in rows]
     numbers = [read_number(gold) for gold in golds]
     signed = sum(number is not None and number.unit == "%" for number in numbers)
-    bare_rows = [row for row in rows if _is_bare_number(row["answer"])]
+    bare = list(filter(_is_bare_number, golds))
     is_named = _PERCENT_NAME.search(column) is not None
-    if not bare_rows or not (is_named or signed > len(bare_rows)):
+    if not bare or not (is_named or signed > len(bare)):
         return []
     if (kind or answers_of(golds).kind) != "number":
         return []
-    example = bare_rows[0]["answer"]
     for row in rows:
-        texts = {"answer": [row["answer"]], ACCEPTED: row.get(ACCEPTED, [])}
-        for name in texts.keys() & row.keys():
-            with_sign = [f"{text}%" if _is_bare_number(text) else text for text in texts[name]]
-            row[name] = with_sign[0] if name == "answer" else with_sign
+        row["answer"] = _with_percent_sign(row["answer"])
+        if ACCEPTED in row:
+            row[ACCEPTED] = list(map(_with_percent_sign, row[ACCEPTED]))
     reason = f"the column is called {column!r}" if is_named else "most others have a percent sign"
     return [
-        f"{len(bare_rows)} of {len(golds)} answers are read as percentages, for {reason}: "
-        f"{example} is {example}%"
+        f"{len(bare)} of {len(golds)} answers are read as percentages, for {reason}: "
+        f"{bare[0]} is {bare[0]}%"
     ]
+
+
+def _with_percent_sign(text: str) -> str:
+    return f"{text}%" if _is_bare_number(text) else text
 
 
 def _is_bare_number(text: str) -> bool:

@@ -238,15 +238,16 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _proposed_map(names: Sequence[str]) -> str:
-    """Return a map to copy, with the columns that have usual names."""
+    """Return a map to copy, with usual names or, of two columns, the first as the question."""
     proposed = {}
+    free = list(names)
     for part, usual_names in _USUAL_NAMES.items():
-        proposed[part] = "<column>"
-        # The first usual name takes precedence over the first column.
-        for usual in reversed(usual_names.split("|")):
-            similar = [name for name in names if usual in name.casefold()]
-            free = [name for name in similar if name not in list(proposed.values())[:-1]]
-            proposed[part] = free[0] if free else proposed[part]
+        similar = [name for name in free if re.search(usual_names, name.casefold())]
+        proposed[part] = similar[0] if similar else "<column>"
+        free = [name for name in free if name != proposed[part]]
+    if len(names) == 2:
+        for part, name in proposed.items():
+            proposed[part] = free.pop(0) if name == "<column>" else name
     return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 

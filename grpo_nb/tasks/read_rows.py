@@ -21,6 +21,8 @@ KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "ma
 """Names that people use, each with the id on the Hub and the configuration."""
 # Similarity (difflib) above which a name is a misspelling: "arithmatic" has 0.9, "math_qa" 0.5.
 _MISSPELLED = 0.75
+# A dict with only these values is a row, not a dict of columns.
+_ONE_VALUE = (str, int, float, dict, type(None))
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,8 @@ def _rows_of_table(table: Any) -> list[dict[str, Any]]:
     """
     import pandas
 
-    if isinstance(table, Mapping) and not any(
-        hasattr(cells, "__len__") and not isinstance(cells, (str, Mapping))
-        for cells in table.values()
-    ):
+    is_mapping = isinstance(table, Mapping)
+    if is_mapping and all(isinstance(cell, _ONE_VALUE) for cell in table.values()):
         raise ValueError(f"{in_line(dict(table))} is one row: give a list of rows, [{{...}}, ...]")
     frame = pandas.DataFrame(table, dtype=object)
     return frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
@@ -268,21 +268,23 @@ def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
 
     The content decides, because JSON lines are often in a file that ends in .json.
     """
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        if not error.msg.startswith("Extra data"):
-            raise
-        content = []
-        for number, line in enumerate(text.split("\n"), 1):
-            try:
-                content += [json.loads(line)] if line.strip() else []
-            except ValueError as wrong:
-                raise ValueError(f"line {number} is not JSON: {wrong}: {line[:80]!r}") from wrong
-    is_one_line = path.suffix.lower() == ".jsonl" and not isinstance(content, list)
-    if isinstance(content, Mapping) and not is_one_line:
+    values = []
+    place = _after_space(text, 0)
+    while place < len(text):
+        # An error names the line of the whole file.
+        value, end = json.JSONDecoder().raw_decode(text, place)
+        values.append(value)
+        place = _after_space(text, end)
+    if len(values) != 1 or path.suffix.lower() == ".jsonl":
+        return _as_dicts(path.name, values)
+    (content,) = values
+    if isinstance(content, Mapping):
         return _rows_of_table(content)
-    return _as_dicts(path.name, content if isinstance(content, list) else [content])
+    return _as_dicts(path.name, content if isinstance(content, list) else values)
+
+
+def _after_space(text: str, place: int) -> int:
+    return re.compile(r"\s*").match(text, place).end()
 
 
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:

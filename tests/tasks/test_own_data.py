@@ -1058,12 +1058,6 @@ def test_refused_messages_are_found_without_settings() -> None:
         gn.load_task(rows, tokenizer=tokenizer_with(GEMMA_2), holdout=1)
 
 
-def test_percent_rule_names_bare_fractions_beside_signs() -> None:
-    rule = answers_of(["12", "0.5", "40", "3%"]).percent_rule
-    assert "answers with % may also be written without it (3% or 3)" in rule
-    assert "0.5 also counts as 50%, but not as 0.5%" in rule
-
-
 @pytest.mark.parametrize("column", ["percentile", "Upper center (mm)"])
 def test_column_with_a_similar_name_holds_no_percentages(column: str) -> None:
     rows = [{"question": f"{n}?", column: str(n)} for n in (12, 50, 99)]
