@@ -17,17 +17,21 @@ from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
+    Options,
     choose_reading,
     is_filled,
-    options_in,
-    unshown_options,
+    notes_on_unused,
+    read_options,
 )
-from grpo_nb.tasks.read_rows import Rows
+from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["ask", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
-RowFilter = Callable[[Mapping[str, Any]], object]
+RowFilter = Callable[[Row], object]
+ColumnsOf = Mapping[str, Sequence[str]]
 PARTS = ("question", "answer", "prompt")
+# Only a question and its options may be of several columns.
+_SEVERAL = ("question", "options")
 # Column names that TRL's GRPOTrainer takes for itself: arguments of rewards, and images.
 TAKEN_NAMES = frozenset(
     re.findall(
@@ -52,7 +56,7 @@ class Item(NamedTuple):
 
     number: int
     """Place in the source, from 0."""
-    row: Mapping[str, Any]
+    row: Row
     parts: dict[str, Any]
     """Question and answer, the row's own prompt if there is one, and the other columns."""
 
@@ -80,11 +84,11 @@ class Cleaned:
     """One of these rows, by reason."""
     notes: list[str] = field(default_factory=list)
     """Sentences on what was changed, and what to check."""
-    columns_of: Mapping[str, list[str]] = field(default_factory=dict)
-    """The columns of each part: question, answer, prompt."""
+    columns_of: ColumnsOf = field(default_factory=dict)
+    """The columns of each part: question, options, answer, prompt."""
     reading: Reading = Reading()
 
-    def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
+    def leave_out(self, reason: str, number: int, row: Row) -> None:
         """Count a row under a reason, and keep the cells of the first one as an example."""
         self.left_out[reason] += 1
         names = [name for names in self.columns_of.values() for name in names]
@@ -115,7 +119,7 @@ def clean(
 
     Args:
         source: The result of `read_rows`.
-        columns: The column of each part; of a question also several, one below the other.
+        columns: The column of each part; of a question and its options also several.
         on_conflict: What to do with a question that has different answers: `ask` raises, `drop`
             leaves out all of its rows, `first` keeps the first.
         filter: Function of a row that says whether it stays.
@@ -156,8 +160,8 @@ def clean(
     if any(ACCEPTED in item.parts for item in items):
         for item in items:
             item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
-    if "question" in columns_of:
-        cleaned.notes += unshown_options(source.rows[0], columns_of["question"])
+    if "options" not in columns_of:
+        cleaned.notes += notes_on_unused(names)
     items = _merge_repeated(source.place, items, on_conflict, cleaned)
     _add_other_columns(names, items, cleaned)
     cleaned.rows = [item.parts for item in items]
@@ -188,10 +192,10 @@ def _choose_columns(
         columns_of.pop("question", None)
     needed = {} if "prompt" in columns_of else {"question": ["question"]}
     for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
-        if len(part_names) > 1 and part != "question":
+        if len(part_names) > 1 and part not in _SEVERAL:
             raise ValueError(
-                f"columns= has {part_names} for the {part}. Only a question may be of several "
-                "columns."
+                f"columns= has {part_names} for the {part}. Only a question and its options may be "
+                "of several columns."
             )
         for name in part_names:
             is_field = any(_cell(row, name) is not None for row in source.rows)
@@ -211,8 +215,8 @@ def _mapped_columns(columns: Columns) -> dict[str, list[str]]:
     """
     columns_of = {}
     for part, mapped in columns.items():
-        if part not in PARTS:
-            hint = did_you_mean(part, PARTS)
+        if part not in (*PARTS, "options"):
+            hint = did_you_mean(part, (*PARTS, "options"))
             if mapped in PARTS and closest_name(part, PARTS) is None:
                 swapped = json.dumps({mapped: part}, ensure_ascii=False)
                 hint = f". Part and column are swapped: columns={swapped}"
@@ -228,7 +232,7 @@ def _mapped_columns(columns: Columns) -> dict[str, list[str]]:
     return columns_of
 
 
-def _cell(row: Mapping[str, Any], name: str) -> Any:
+def _cell(row: Row, name: str) -> Any:
     """Return the value of a column, or of a nested field such as `ticket.body`; None if missing."""
     value: Any = row
     for key in [name] if name in row else name.split("."):
@@ -255,8 +259,8 @@ def _proposed_map(names: Sequence[str]) -> str:
 
 
 def _choose_answer_reading(
-    rows: Sequence[Mapping[str, Any]],
-    columns_of: Mapping[str, Sequence[str]],
+    rows: Sequence[Row],
+    columns_of: ColumnsOf,
     kind: Kind | None,
     train_reading: Reading | None,
 ) -> Reading:
@@ -272,12 +276,15 @@ def _choose_answer_reading(
         has_aliases = has_aliases or train_reading.has_aliases
         is_after_hashes = most_solved and not has_aliases
         return replace(train_reading, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
-    pairs = []
-    for row, gold in zip(rows, golds, strict=True):
-        options = options_in(_question_cells(row, columns_of))
-        if options is not None and is_filled(gold):
-            pairs.append((gold, options))
-    return Reading(has_aliases, most_solved and not has_aliases, choose_reading(pairs))
+    option_reading = None
+    if "options" in columns_of:
+        pairs = []
+        for row, gold in zip(rows, golds, strict=True):
+            options = _options_of(row, columns_of)
+            if options is not None and is_filled(gold):
+                pairs.append((_only_entry(gold), options))
+        option_reading = choose_reading(pairs)
+    return Reading(has_aliases, most_solved and not has_aliases, option_reading)
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
@@ -295,16 +302,16 @@ def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
     return is_one_each or kind is not None or any(isinstance(entry, str) for entry in entries)
 
 
-def _question_cells(
-    row: Mapping[str, Any], columns_of: Mapping[str, Sequence[str]]
-) -> list[tuple[str, Any]]:
-    """Return the columns of the question with their values."""
-    return [(name, _cell(row, name)) for name in columns_of.get("question", ())]
+def _options_of(row: Row, columns_of: ColumnsOf) -> Options | None:
+    return read_options({name: _cell(row, name) for name in columns_of["options"]})
 
 
-def _read_row(
-    row: Mapping[str, Any], columns_of: Mapping[str, Sequence[str]], reading: Reading
-) -> dict[str, Any]:
+def _only_entry(gold: Any) -> Any:
+    """Return the entry of a list of one, and any other value unchanged."""
+    return gold[0] if isinstance(gold, (list, tuple)) and len(gold) == 1 else gold
+
+
+def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -318,21 +325,20 @@ def _read_row(
         if isinstance(question, list):
             parts["prompt"] = _read_chat(question)
             question = _text_of_chat(parts["prompt"])
-    if cells := _question_cells(row, columns_of):
-        option_columns: Sequence[str] = ()
-        option_lines: list[str] = []
-        if reading.options is not None:
-            options = options_in(cells)
-            gold = None if options is None else reading.options.letter_of(gold, options)
-            if gold is None:
-                raise _LeftOut("whose answer is none of its options")
-            option_columns = options.columns
-            option_lines = options.lines
-        shown = [value for name, value in cells if name not in option_columns]
-        question = shown[0]
-        lines = [str(value) for value in shown if is_filled(value)]
+    if "question" in columns_of:
+        cells = [_cell(row, name) for name in columns_of["question"]]
+        question = cells[0]
         if len(cells) > 1:
-            question = "\n".join([*lines, *option_lines])
+            question = "\n".join(str(cell) for cell in cells if is_filled(cell))
+    if reading.options is not None:
+        options = _options_of(row, columns_of)
+        letter = None
+        if options is not None:
+            letter = reading.options.letter_of(_only_entry(gold), options)
+        if letter is None:
+            raise _LeftOut("whose answer is none of its options")
+        gold = letter
+        question = "\n".join([_as_text(question, "question"), *options.lines])
     if reading.has_aliases and isinstance(gold, (list, tuple)):
         accepted = [_as_text(entry, "answer").strip() for entry in gold if is_filled(entry)]
         parts[ACCEPTED] = list(dict.fromkeys(accepted))
@@ -414,10 +420,6 @@ def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned) -> list[str]:
             f"{several} of {len(items)} rows have several answers: each is right (column "
             f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
         )
-    options = options_in(_question_cells(items[0].row, cleaned.columns_of))
-    if options is not None and reading.options is None:
-        columns = ", ".join(map(repr, options.columns))
-        notes.append(f"no answer names an option in {columns}, which the question shows as text")
     if reading.options is not None:
         notes += reading.options.notes(cleaned.columns_of["answer"][0])
     return notes
@@ -464,7 +466,7 @@ def _merge_repeated(
     return kept
 
 
-def _share_an_answer(parts: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _share_an_answer(parts: Row, other: Row) -> bool:
     """Say whether two rows have a right answer in common."""
     answers = parts.get(ACCEPTED, [parts["answer"]])
     golds = other.get(ACCEPTED, [other["answer"]])

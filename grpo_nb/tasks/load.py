@@ -10,7 +10,7 @@ from typing import Any, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import closest_name, did_you_mean, in_line
+from grpo_nb.core.words import closest_name, in_line
 from grpo_nb.tasks.answers import (
     ACCEPTED,
     Answers,
@@ -51,7 +51,6 @@ def load_task(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     split: str | None = None,
     config: str | None = None,
-    encoding: str | None = None,
     **options: Any,
 ) -> Task:
     """Make a task from your data, and show the result: answers, format, prompt, rows left out.
@@ -91,7 +90,6 @@ def load_task(
             `{"enable_thinking": False}`; those in `extra` of the settings if not given.
         split: Split of a `DatasetDict` or of a data set on the Hub; there `train` if not given.
         config: Configuration of a data set on the Hub.
-        encoding: Encoding of a text file; UTF-8, or else cp1252, if not given.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
             `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
@@ -124,15 +122,14 @@ def load_task(
         example = example if example is not None else EXAMPLE
     else:
         holdout = _HELD_OUT if holdout is None else holdout
-        source_rows = read_rows(source, split, config, encoding)
-    held_rows = _read_holdout(holdout, source, config, encoding) if _is_source(holdout) else None
-    takes = {*source_rows.takes, *(held_rows.takes if held_rows is not None else ())}
-    given = {"split": split, "config": config, "encoding": encoding}
-    unused = [name for name, value in given.items() if value is not None and name not in takes]
+        source_rows = read_rows(source, split, config)
+    given = {"split": split, "config": config}
+    unused = [name for name in given if given[name] and name not in source_rows.accepted_arguments]
     _require_no_unused(source_rows.place, [*options, *unused])
     cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
     held: Cleaned | None = None
-    if held_rows is not None:
+    if _is_source(holdout):
+        held_rows = _read_holdout(holdout, source, source_rows, config)
         held = clean(
             held_rows, columns, on_conflict, filter, kind=kind, train_reading=cleaned.reading
         )
@@ -228,35 +225,28 @@ def _is_source(holdout: Any) -> bool:
     return not isinstance(holdout, numbers.Real) or isinstance(holdout, bool)
 
 
-def _read_holdout(
-    holdout: Source, source: Source, config: str | None, encoding: str | None
-) -> Rows:
-    """Read held-out rows from a source of their own, or from a split of the training source."""
+def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: str | None) -> Rows:
+    """Read held-out rows from a source of their own, or from a split of the training source.
+
+    A text is a file, a data set on the Hub, or else the name of a split.
+    """
     if isinstance(holdout, bool):
         raise TypeError(
             f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your "
             "own."
         )
-    is_text = isinstance(holdout, str)
-    is_file = is_text and holdout.lower().endswith(FILES)
-    is_on_hub = is_text and (holdout in KNOWN or "/" in holdout) and not is_file
-    if is_text and not is_file and not is_on_hub:
-        # Any other text is the name of a split of the training source.
-        has_splits = is_dataset_dict(source)
-        if has_splits and holdout not in source:
-            raise ValueError(
-                f"holdout = {holdout!r} is no split of the data{did_you_mean(holdout, source)}"
-            )
-        if not has_splits and (not isinstance(source, str) or source.lower().endswith(FILES)):
+    is_file = isinstance(holdout, str) and holdout.lower().endswith(FILES)
+    is_name = isinstance(holdout, str) and not is_file
+    if is_name and "/" not in holdout and holdout not in KNOWN:
+        if "split" not in source_rows.accepted_arguments:
             raise ValueError(
                 f"holdout = {holdout!r} is no file, and the source has no splits: give a share "
                 "such as 0.2, a number of rows, a file, or rows of your own."
             )
         rows = read_rows(source, holdout, config)
     else:
-        has_test_split = is_dataset_dict(holdout) and "test" in holdout
-        split = "test" if is_on_hub or has_test_split else None
-        rows = read_rows(holdout, split, config if is_on_hub else None, encoding)
+        has_test_split = is_name or (is_dataset_dict(holdout) and "test" in holdout)
+        rows = read_rows(holdout, "test" if has_test_split else None, config if is_name else None)
     place = "holdout" if rows.place == "the data" else rows.place
     return dataclasses.replace(rows, place=place)
 

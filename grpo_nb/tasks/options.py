@@ -1,8 +1,8 @@
-"""Options of a multiple-choice question: where a row has them, and which one its answer names.
+"""Options of a multiple-choice question, and which one its answer names.
 
-Options are in columns such as A, B, C or option1, option2, or in one list. They are shown behind
-the letters A, B, C, ... An answer names an option by its label, its text or its position; all rows
-together decide by which.
+Options are in several columns, or in one column of lists. They are shown behind the letters A, B,
+C, ... An answer names an option by its label, its text or its position; all rows together decide
+by which.
 """
 
 import ast
@@ -16,19 +16,11 @@ from typing import Any, Literal
 from grpo_nb.core.words import in_line
 from grpo_nb.tasks.answers import folded
 
-# Column names such as A, opa, option_b, choice1, answerC, sol2, ending0. Columns with other words,
-# such as sentence1 and sentence2, hold no options. A table without a header has columns 0, 1, ...
-_COLUMN = re.compile(
-    r"(?!\d)(?P<word>op|opt|option|choice|ans|answer|alt|alternative|ending|sol|solution|)"
-    r"[ _-]*\(?(?P<mark>[a-z]|\d{1,2})[).:]?",
-    re.IGNORECASE,
-)
-_COUNTS = (
-    " ".join(string.ascii_lowercase),
-    " ".join(map(str, range(0, 100))),
-    " ".join(map(str, range(1, 100))),
-)
+# Columns that often hold options. They are never taken unasked; a note proposes them.
 _LIST_COLUMNS = ("choices", "options", "endings")
+_OPTION_COLUMN = re.compile(
+    r"(?i)(?:op|opt|option|choice|ans|answer|sol)[ _-]?\(?(?:[a-h]|\d)\)?|(?-i:[A-H])"
+)
 NamesBy = Literal["label", "text", "position"]
 
 
@@ -36,8 +28,6 @@ NamesBy = Literal["label", "text", "position"]
 class Options:
     """The options of one row, in their order."""
 
-    columns: tuple[str, ...]
-    """The columns that hold them."""
     labels: tuple[str, ...]
     """Their names in the source, such as `opa`, or the letters A, B, C, ..."""
     texts: tuple[Any, ...]
@@ -56,7 +46,6 @@ class Options:
             names_by: How it names an option.
             base: Number of the first option, for positions.
         """
-        gold = gold[0] if isinstance(gold, (list, tuple)) and len(gold) == 1 else gold
         if names_by == "position":
             number = _whole_number(gold)
             places = range(base, base + len(self.texts))
@@ -102,8 +91,8 @@ class OptionReading:
         return [note]
 
 
-def choose_reading(pairs: Sequence[tuple[Any, Options]]) -> OptionReading | None:
-    """Return the reading that finds an option for most of these answers; None if none does."""
+def choose_reading(pairs: Sequence[tuple[Any, Options]]) -> OptionReading:
+    """Return the reading that finds an option for most of these answers."""
     numbers = [(_whole_number(gold), options) for gold, options in pairs]
     base = 0
     is_certain = any(number == 0 for number, _ in numbers)
@@ -118,51 +107,35 @@ def choose_reading(pairs: Sequence[tuple[Any, Options]]) -> OptionReading | None
     for names_by in counts:
         places = [options.place_of(gold, names_by, base) for gold, options in pairs]
         counts[names_by] = len(places) - places.count(None)
-    best = max(counts, key=counts.__getitem__)
-    return OptionReading(best, base, is_certain) if counts[best] else None
+    return OptionReading(max(counts, key=counts.__getitem__), base, is_certain)
 
 
-def options_in(cells: Sequence[tuple[str, Any]]) -> Options | None:
-    """Return the options in the columns of a question: a list in the last one, or several columns.
+def read_options(cells: Mapping[str, Any]) -> Options | None:
+    """Return the options in these columns, or in the only one; None if it holds no list.
 
     Raises:
         ValueError: The options are dicts.
 
-    >>> options_in([("q", "Which?"), ("opa", "x"), ("opb", "y")]).texts
-    ('x', 'y')
+    >>> read_options({"opa": "x", "opb": "y"}).texts, read_options({"choices": '["x", "y"]'}).texts
+    (('x', 'y'), ('x', 'y'))
     """
-    if len(cells) < 2:
-        return None
-    name, value = cells[-1]
-    in_cell = _labelled(value)
-    if any(isinstance(text, Mapping) for text in in_cell.values()):
-        raise ValueError(
-            f"the options in the column {name!r} are dicts: {in_line(value)}. Give a list of their "
-            'texts, such as ["Paris", "Rome"].'
-        )
-    if in_cell:
-        return Options((name,), tuple(in_cell), tuple(in_cell.values()))
-    values = dict(cells)
-    columns = tuple(_option_names([name for name, _ in cells[1:]]))
-    return Options(columns, columns, tuple(map(values.get, columns))) if columns else None
-
-
-def _labelled(value: Any) -> dict[str, Any]:
-    """Return the options in one cell by their labels; nothing if the cell holds none.
-
-    >>> _labelled('["x", "y"]') == _labelled({"A": "x", "B": "y"}) == {"A": "x", "B": "y"}
-    True
-    """
-    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+    if len(cells) > 1:
+        return Options(tuple(cells), tuple(cells.values()))
+    ((name, value),) = cells.items()
+    if isinstance(value, str):
         value = _read_literal(value.strip())
+    if isinstance(value, Mapping) and value.keys() == {"label", "text"}:  # as in ARC
+        value = dict(zip(map(str, value["label"]), value["text"], strict=False))
     if isinstance(value, (list, tuple)):
-        return dict(zip(string.ascii_uppercase, value, strict=False))
-    if not isinstance(value, Mapping):
-        return {}
-    if value.keys() == {"label", "text"}:  # as in ARC
-        return dict(zip(map(str, value["label"]), value["text"], strict=False))
-    is_lettered = _option_names(list(map(str, value))) == list(value)  # as in MedQA
-    return dict(value) if is_lettered else {}
+        value = dict(zip(string.ascii_uppercase, value, strict=False))
+    if not isinstance(value, Mapping) or not value:
+        return None
+    if any(isinstance(text, Mapping) for text in value.values()):
+        raise ValueError(
+            f"the options in the column {name!r} are dicts: {in_line(cells[name])}. Give a list of "
+            'their texts, such as ["Paris", "Rome"].'
+        )
+    return Options(tuple(map(str, value)), tuple(value.values()))
 
 
 def _read_literal(text: str) -> Any:
@@ -173,24 +146,6 @@ def _read_literal(text: str) -> Any:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return None
-
-
-def _option_names(names: Sequence[str]) -> list[str]:
-    """Return the names that count A, B, C, ... or 1, 2, 3, ... after one word.
-
-    >>> _option_names(["q", "opa", "opb", "level"]), _option_names(["A", "B"])
-    (['opa', 'opb'], ['A', 'B'])
-    """
-    marks_of: dict[str, dict[str, str]] = {}
-    for name in names:
-        if match := _COLUMN.fullmatch(name):
-            marks = marks_of.setdefault(match["word"].casefold(), {})
-            marks[name] = match["mark"].casefold()
-    for marks in marks_of.values():
-        count = " ".join(marks.values())
-        if len(marks) > 1 and any(known.startswith(count) for known in _COUNTS):
-            return list(marks)
-    return []
 
 
 def is_filled(cell: Any) -> bool:
@@ -205,15 +160,13 @@ def _whole_number(gold: Any) -> int | None:
     return int(digits) if re.fullmatch(r"\d{1,3}", digits) else None
 
 
-def unshown_options(row: Mapping[str, Any], shown: Sequence[str]) -> list[str]:
-    """Return a note if a row has options that the question does not show."""
-    names = [name for name in row if name not in shown]
-    lists = [name for name in names if name in _LIST_COLUMNS and _labelled(row[name])]
-    columns = _option_names(names) or lists
-    if not columns:
+def notes_on_unused(names: Sequence[str]) -> list[str]:
+    """Return a note if columns that are not used as options are probably some."""
+    lists = [name for name in names if name in _LIST_COLUMNS]
+    columns = lists[:1] or [name for name in names if _OPTION_COLUMN.fullmatch(name)]
+    if not lists and len(columns) < 2:
         return []
-    question = json.dumps([*shown, *columns], ensure_ascii=False)
     return [
-        f"the question does not show {', '.join(map(repr, columns))}. If these are its options: "
-        f'"question": {question}'
+        f"{', '.join(map(repr, columns))} may be options of the question. To show them with "
+        f'letters, add to columns=: "options": {json.dumps(columns, ensure_ascii=False)}'
     ]

@@ -15,7 +15,8 @@ from typing import Any
 
 from grpo_nb.core.words import did_you_mean, in_line
 
-Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
+Row = Mapping[str, Any]
+Source = str | Path | Sequence[Row] | Mapping[str, Sequence[Any]] | Any
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
 """Names that people use, each with the id on the Hub and the configuration."""
@@ -34,20 +35,17 @@ class Rows:
     notes: tuple[str, ...] = ()
     place: str = "the data"
     """The source's name in a sentence."""
-    takes: tuple[str, ...] = ()
-    """The arguments split, config and encoding, if the source has a use for them."""
+    accepted_arguments: tuple[str, ...] = ()
+    """The arguments `split` and `config`, if the source has a use for them."""
 
 
-def read_rows(
-    source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None
-) -> Rows:
+def read_rows(source: Source, split: str | None = None, config: str | None = None) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
         source: Any source of `load_task` other than `"arithmetic"`.
         split: Split of a `DatasetDict` or of a data set on the Hub.
         config: Configuration of a data set on the Hub that has several.
-        encoding: Encoding of a text file.
 
     Raises:
         TypeError: The source holds no rows.
@@ -55,16 +53,17 @@ def read_rows(
         FileNotFoundError: A path that does not exist.
     """
     if isinstance(source, (str, Path)):
-        return _read_named(source, split, config, encoding)
+        return _read_named(source, split, config)
     if is_dataset_dict(source):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
+            wrong = f"no split {split!r}" if split else "several splits"
             raise ValueError(
-                f"this DatasetDict has the splits {[*source]}: say which, "
+                f"this DatasetDict has {wrong}, but {[*source]}: say which, "
                 f'split="{next(iter(source))}".'
             )
         rows, notes = _with_label_names(source[chosen].to_list(), source[chosen].features)
-        return Rows("dataset", rows, notes, takes=("split",))
+        return Rows("dataset", rows, notes, accepted_arguments=("split",))
     # A Dataset, an Arrow table or a polars.DataFrame.
     for method in ("to_list", "to_pylist", "to_dicts"):
         if hasattr(source, method):
@@ -170,14 +169,12 @@ def _label_names(value: Any, label_type: Any) -> Any:
 # Files.
 
 
-def _read_named(
-    source: str | Path, split: str | None, config: str | None, encoding: str | None
-) -> Rows:
+def _read_named(source: str | Path, split: str | None, config: str | None) -> Rows:
     """Read the file or the data set on the Hub that a text or path names."""
     path = Path(source)
     name = str(source)
     if path.suffix.lower() in FILES:
-        return _read_file(path, encoding)
+        return _read_file(path)
     # A folder called gsm8k is often a run or an export.
     if name in KNOWN and not path.is_file():
         return _read_hub(name, split, config)
@@ -203,7 +200,7 @@ def _read_named(
     return _read_hub(name, split, config)
 
 
-def _read_file(path: Path, encoding: str | None) -> Rows:
+def _read_file(path: Path) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
     ending = path.suffix.lower()
@@ -220,25 +217,23 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
             # Needs openpyxl; without it, pandas says so.
             frame = pandas.read_excel(path, dtype=object)
             return Rows(path.stem, _rows_of_table(frame), place=path.name)
-        text, notes = _decoded(path.read_bytes(), encoding)
+        text, notes = _decoded(path.read_bytes())
         rows = _read_json(path, text) if "json" in ending else _read_csv(path, text)
     except (ValueError, OSError) as error:  # errors of pandas, pyarrow, json and codecs
         raise ValueError(
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return Rows(path.stem, rows, notes, path.name, takes=("encoding",))
+    return Rows(path.stem, rows, notes, path.name)
 
 
-def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
+def _decoded(data: bytes) -> tuple[str, tuple[str, ...]]:
     """Return the text of a file, and a note if its encoding had to be guessed."""
-    if encoding is not None:
-        return data.decode(encoding), ()
     has_utf16_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
         return data.decode("utf-16" if has_utf16_mark else "utf-8-sig"), ()
     except UnicodeError:
-        note = "not UTF-8, so read as cp1252; encoding= chooses another"
+        note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
         return data.decode("cp1252"), (note,)
 
 
@@ -298,4 +293,4 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         raise ValueError(
             f"{name!r} is no file, and the Hub has no such data set or refused it: {error!s:.300}"
         ) from error
-    return Rows(name, rows, notes, place=name, takes=("split", "config"))
+    return Rows(name, rows, notes, place=name, accepted_arguments=("split", "config"))

@@ -332,8 +332,7 @@ class Task(Shown):
             ("answer format", self.format.name),
         ]
         if self.tools is not None:
-            tools = self.tools.of(self.tools.fresh_environment)
-            summary.append(("tools", ", ".join(tool.__name__ for tool in tools)))
+            summary.append(("tools", ", ".join(self.tools.names)))
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             summary.append(("pass rate", f"measured for {known} of {len(self.train)} questions"))

@@ -195,8 +195,7 @@ def test_hub_is_asked_for_name_and_configuration(hub: list) -> None:
     ("source", "name", "value"),
     [
         ("arithmetic", "split", "train"),
-        (ROWS, "encoding", "utf-8"),
-        ("gsm8k", "encoding", "utf-8"),
+        (ROWS, "split", "train"),
         (DatasetDict({"train": DATA}), "config", "main"),
         (ROWS, "high", 3),
         (ROWS, "colunms", {}),

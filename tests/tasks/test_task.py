@@ -109,7 +109,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             ROWS,
             {"columns": {"answer": ["answer", "x"]}},
             ValueError,
-            "Only a question may be of several",
+            "Only a question and its options may be",
         ),
         (
             ROWS,

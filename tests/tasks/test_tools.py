@@ -66,6 +66,14 @@ def undescribed(place: str) -> str:
     """Read a note."""
 
 
+def hidden(n: str) -> str:
+    """Read a note.
+
+    Returns:
+        return: The note.
+    """
+
+
 def bare(place: str) -> str:
     return place
 
@@ -83,7 +91,7 @@ def bare(place: str) -> str:
         (
             [],
             {"environment": Named},
-            "Named.get_reward would be paid without weight, check or column",
+            "TRL would add Named.get_reward to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "or one that is async"),
         (
@@ -96,6 +104,7 @@ def bare(place: str) -> str:
         ([read], {"environment": Village}, "two tools are called 'read'"),
         ([untyped], {}, "untyped has no type for place. Write types"),
         ([undescribed], {}, "undescribed has no line for place below 'Args:'"),
+        ([hidden], {}, "hidden has no line for n below 'Args:'"),
         ([bare], {}, "bare has no docstring"),
         ([read], {"rounds": 0}, "rounds = 0 must be at least 1"),
     ],
