@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # Roles of messages that instruct the model. OpenAI's newer models call it "developer".
-INSTRUCTS = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 NO_SYSTEM_ROLE = (
     "the model's chat template has no system role, so the system prompt stands at the start of the "
     "first user message"
@@ -106,7 +106,7 @@ def fit_to_template(
     from jinja2 import TemplateError
 
     prompts = list(prompts)
-    if not any(turn["role"] in INSTRUCTS for prompt in prompts for turn in prompt[:1]):
+    if not any(turn["role"] in SYSTEM_ROLES for prompt in prompts for turn in prompt[:1]):
         return prompts
     require_tokenizer(tokenizer, chat_template_kwargs)
     turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
@@ -128,8 +128,8 @@ def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     >>> merge_system_turn([system, {"role": "user", "content": "Why?"}])
     [{'role': 'user', 'content': 'Be brief.\\n\\nWhy?'}]
     """
-    system = [turn["content"] for turn in turns if turn["role"] in INSTRUCTS]
-    merged = [dict(turn) for turn in turns if turn["role"] not in INSTRUCTS]
+    system = [turn["content"] for turn in turns if turn["role"] in SYSTEM_ROLES]
+    merged = [dict(turn) for turn in turns if turn["role"] not in SYSTEM_ROLES]
     first = next((turn for turn in merged if turn["role"] == "user"), None)
     if first is not None and system:
         first["content"] = "\n\n".join([*system, first["content"]])

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
-from grpo_nb.tasks.chat_template import INSTRUCTS
+from grpo_nb.tasks.chat_template import SYSTEM_ROLES
 from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.options import (
@@ -25,7 +25,7 @@ from grpo_nb.tasks.options import (
 )
 from grpo_nb.tasks.read_rows import Row, Rows
 
-OnConflict = Literal["ask", "drop", "first"]
+OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
 RowFilter = Callable[[Row], object]
 ColumnsOf = Mapping[str, Sequence[str]]
@@ -41,7 +41,7 @@ TAKEN_NAMES = frozenset(
         "environments image images self",
     )
 )
-_ROLES = (*INSTRUCTS, "user", "assistant", "tool")
+_ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 # Common names of these columns. An error proposes them; they are never taken unasked.
@@ -109,7 +109,7 @@ class _LeftOut(Exception):
 def clean(
     source: Rows,
     columns: Columns | None = None,
-    on_conflict: OnConflict = "ask",
+    on_conflict: OnConflict = "raise",
     filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
@@ -120,7 +120,7 @@ def clean(
     Args:
         source: The result of `read_rows`.
         columns: The column of each part; of a question and its options also several.
-        on_conflict: What to do with a question that has different answers: `ask` raises, `drop`
+        on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             leaves out all of its rows, `first` keeps the first.
         filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
@@ -397,7 +397,7 @@ def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
 
     The last message is not enough, because many chats end with the same "ok".
     """
-    turns = [turn for turn in chat if turn["role"] not in INSTRUCTS]
+    turns = [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
     if len(turns) == 1:
         return turns[0]["content"]
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
@@ -434,7 +434,7 @@ def _merge_repeated(
     """Return the rows with each question once, whatever its white space.
 
     Raises:
-        ValueError: A question has different answers, and `on_conflict` is `ask`.
+        ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
     groups: dict[str, list[Item]] = {}
     for item in items:
@@ -446,7 +446,7 @@ def _merge_repeated(
         first, *others = group
         repeated = [item for item in others if _share_an_answer(item.parts, first.parts)]
         has_conflict = len(repeated) < len(others)
-        if has_conflict and on_conflict == "ask":
+        if has_conflict and on_conflict == "raise":
             row_numbers = [item.number for item in group]
             golds = list(dict.fromkeys(item.parts["answer"] for item in group))
             raise ValueError(

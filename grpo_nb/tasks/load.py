@@ -20,7 +20,7 @@ from grpo_nb.tasks.answers import (
     read_percentages,
 )
 from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
-from grpo_nb.tasks.chat_template import INSTRUCTS, too_long_to_end
+from grpo_nb.tasks.chat_template import SYSTEM_ROLES, too_long_to_end
 from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
@@ -45,7 +45,7 @@ def load_task(
     system: str | None = None,
     example: Example | None = None,
     holdout: float | int | Source | None = None,
-    on_conflict: OnConflict = "ask",
+    on_conflict: OnConflict = "raise",
     seed: int | None = None,
     tokenizer: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -81,7 +81,7 @@ def load_task(
             source: they are read like the training rows and all used, and a training row with one
             of their questions is left out. Or the name of a split, `holdout="test"`, of a
             `DatasetDict` or of a data set on the Hub.
-        on_conflict: What to do with a question that has several answers: `ask` raises, `drop`
+        on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
             leaves it out, `first` keeps the first.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
         tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
@@ -353,9 +353,9 @@ def with_prompts(
             instructions = system
             turns = [{"role": "user", "content": row["question"]}]
         else:
-            own_system = [turn for turn in own if turn["role"] in INSTRUCTS]
+            own_system = [turn for turn in own if turn["role"] in SYSTEM_ROLES]
             instructions = system if has_own_system else own_system
-            turns = [turn for turn in own if turn["role"] not in INSTRUCTS]
+            turns = [turn for turn in own if turn["role"] not in SYSTEM_ROLES]
         prompted.append({**row, "prompt": [*instructions, *example_turns, *turns]})
     return prompted
 

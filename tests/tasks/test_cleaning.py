@@ -52,11 +52,11 @@ def test_missing_column_error_has_a_map_to_copy(
     found: list[str], columns: dict, proposed: dict
 ) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
-    with pytest.raises(ValueError, match="the data has no column") as told:
+    with pytest.raises(ValueError, match="the data has no column") as raised:
         gn.load_task(rows, columns=columns)
-    mapped = json.loads(str(told.value).partition("columns=")[2])
+    mapped = json.loads(str(raised.value).partition("columns=")[2])
     assert mapped == proposed
-    assert str(found) in str(told.value)
+    assert str(found) in str(raised.value)
     assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
 
 
@@ -90,8 +90,8 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
 def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
-    with pytest.raises(ValueError, match=told):
+    message = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
+    with pytest.raises(ValueError, match=message):
         gn.load_task(rows)
     dropped, first = (
         gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
@@ -232,7 +232,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
     assert all(row["question"].startswith("user: case ") for row in both(task)), (
-        "what all are told tells none apart"
+        "the system prompt, equal for all, is left out"
     )
     with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
         gn.load_task(
@@ -244,8 +244,8 @@ def test_system_and_example_are_put_into_chats() -> None:
     rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
     for row in gn.load_task(rows, **asked).train:
-        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
-        assert [role for role, _ in said] == [
+        messages = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        assert [role for role, _ in messages] == [
             "system",
             "user",
             "assistant",
@@ -253,11 +253,11 @@ def test_system_and_example_are_put_into_chats() -> None:
             "assistant",
             "user",
         ]
-        assert said[0][1] == asked["system"]
-        assert said[1][1] == "case x"
-        assert "<answer>" in said[2][1]
-        assert said[3][1].startswith("case ")
-        assert said[5][1] == "ok thanks"
+        assert messages[0][1] == asked["system"]
+        assert messages[1][1] == "case x"
+        assert "<answer>" in messages[2][1]
+        assert messages[3][1].startswith("case ")
+        assert messages[5][1] == "ok thanks"
     first = {
         row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train
     }
@@ -328,5 +328,6 @@ def test_any_rows_are_taken_or_refused_with_a_message(rows: Rows) -> None:
     assert len(task.train)
     assert len(task.holdout)
     assert repr(task)
-    assert all(row["question"].strip() and row["answer"] for row in both(task))
+    assert all(row["question"].strip() for row in both(task))
+    assert all(row["answer"] for row in both(task))
     assert len(both(task)) + sum(task.dropped.values()) == len(rows)

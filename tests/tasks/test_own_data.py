@@ -268,9 +268,9 @@ def test_rows_with_a_common_alias_are_repeated_not_contradictory() -> None:
 
 
 def test_floor_counts_every_accepted_label() -> None:
-    told = answers_of([["yes"], ["no", "yes"], ["no"], ["yes"]] * 3)
-    assert told.kind == "choice"
-    assert told.floor == ("yes", 0.75)
+    found = answers_of([["yes"], ["no", "yes"], ["no"], ["yes"]] * 3)
+    assert found.kind == "choice"
+    assert found.floor == ("yes", 0.75)
 
 
 # Columns.
@@ -423,7 +423,7 @@ def test_misspelled_name_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"hihg": 3}, "hihg= means nothing for 'arithmetic'; did you mean 'high'"),
         ({"high": "20"}, "high = '20' must be a whole number"),
@@ -434,8 +434,8 @@ def test_misspelled_name_is_refused_at_once(
         ),
     ],
 )
-def test_arithmetic_option_error_names_the_option(options: dict, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told) as raised:
+def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message) as raised:
         gn.load_task("arithmetic", **options)
     assert "_arithmetic" not in str(raised.value)
 
@@ -513,7 +513,9 @@ def test_template_with_a_system_role_keeps_the_prompt() -> None:
 )
 def test_alike_labels_are_noted(one: str, other: str) -> None:
     task = gn.load_task(rows_of([one] * 5 + [other] * 2 + ["something"] * 5))
-    assert any(f"{one!r} (5 rows)" in note and f"{other!r} (2 rows)" in note for note in task.notes)
+    (note,) = [note for note in task.notes if "look alike" in note]
+    assert f"{one!r} (5 rows)" in note
+    assert f"{other!r} (2 rows)" in note
 
 
 def test_different_labels_are_not_alike() -> None:
@@ -596,17 +598,17 @@ def test_holdout_names_a_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holdout", "error", "told"),
+    ("holdout", "error", "message"),
     [
         ("tset", ValueError, r"has no split 'tset', but \['train', 'test'\]"),
         (True, TypeError, "holdout = True must be a share such as 0.2"),
     ],
 )
 def test_holdout_that_names_no_rows_is_refused(
-    holdout: Any, error: type[Exception], told: str
+    holdout: Any, error: type[Exception], message: str
 ) -> None:
     data = DatasetDict({"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(TEST)})
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         gn.load_task(data, split="train", holdout=holdout)
 
 
@@ -737,7 +739,7 @@ def test_column_of_percentages_reads_bare_golds_in_percent(golds: list[str], col
     rows = [{"question": f"{n}?", column: gold} for n, gold in enumerate(golds)]
     task = gn.load_task(rows, holdout=1, columns={"question": "question", "answer": column})
     assert "0.5%" in answers(task)
-    assert any("answers are read as percentages" in note and "is " in note for note in task.notes)
+    assert any("answers are read as percentages" in note for note in task.notes)
     texts = [f"<answer>{given}</answer>" for given in ("0.5", "0.5%", "50%")]
     assert gn.rewards.correctness()(completions=texts, answer=["0.5%"] * 3) == [1.0, 1.0, 0.0]
 
@@ -758,7 +760,7 @@ def test_empty_gold_cell_is_none_for_json_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "message"),
     [
         (
             ["7"],
@@ -772,8 +774,8 @@ def test_empty_gold_cell_is_none_for_json_answer() -> None:
         ),
     ],
 )
-def test_gold_for_other_number_of_completions_is_refused(column: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_gold_for_other_number_of_completions_is_refused(column: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         gn.rewards.correctness()(
             completions=["<answer>7</answer>", "<answer>8</answer>"], answer=column
         )
@@ -801,7 +803,7 @@ def look_up(table: dict, word: str, limit: int = 3) -> str:
     return str(table.get(word, "nothing"))[:limit]
 
 
-def test_partial_tool_is_refused_with_what_to_write() -> None:
+def test_partial_tool_is_refused_with_a_fix() -> None:
     tool = functools.partial(look_up, {"a": "12345"})
     with pytest.raises(TypeError, match=r"such as a functools.partial.*write a function that"):
         gn.load_task(TRAIN, holdout=4).with_tools(tool)
@@ -827,7 +829,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize("cells", CELLS, ids=str)
-def test_dataset_of_rows_is_what_it_was(cells: list[Any]) -> None:
+def test_dataset_keeps_cells_of_rows(cells: list[Any]) -> None:
     rows = rows_of(["p", "q"], own=cells)
     assert repr(list(as_dataset(rows))) == repr(rows)
     assert sorted(repr(row["own"]) for row in both(gn.load_task(rows, holdout=1))) == sorted(
@@ -920,7 +922,7 @@ def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
     assert task.answers.kind == "text"
 
 
-def test_options_that_are_dicts_are_refused_with_what_to_write() -> None:
+def test_options_that_are_dicts_are_refused_with_a_fix() -> None:
     cell = [{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}]
     rows = rows_of(["A", "B"], choices=[cell] * 2)
     with pytest.raises(ValueError, match=r"'choices' are dicts.*Give a list of their texts"):

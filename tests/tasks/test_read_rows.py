@@ -124,14 +124,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> None:
-    data, told = BROKEN[name]
+    data, message = BROKEN[name]
     (tmp_path / name).write_bytes(data)
-    with pytest.raises((ValueError, TypeError), match=told):
+    with pytest.raises((ValueError, TypeError), match=message):
         read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize(
-    ("source", "error", "told"),
+    ("source", "error", "message"),
     [
         (None, TypeError, "source = None: load_task takes 'arithmetic', a file"),
         (5, TypeError, "source = 5"),
@@ -146,12 +146,12 @@ def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> Non
     ],
 )
 def test_source_without_rows_is_refused(
-    source: Any, error: type[Exception], told: str, monkeypatch
+    source: Any, error: type[Exception], message: str, monkeypatch
 ) -> None:
     monkeypatch.setattr(
         reading, "_read_hub", None
     )  # what asks the Hub for a misspelt file would take 20 s
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         read_rows(source)
 
 

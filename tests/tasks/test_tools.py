@@ -79,7 +79,7 @@ def bare(place: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("functions", "options", "told"),
+    ("functions", "options", "message"),
     [
         ([], {}, "there is no tool, or one that is async"),
         (
@@ -110,9 +110,9 @@ def bare(place: str) -> str:
     ],
 )
 def test_unusable_tools_are_refused(
-    task: gn.tasks.Task, functions: list, options: dict, told: str
+    task: gn.tasks.Task, functions: list, options: dict, message: str
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+    with pytest.raises((TypeError, ValueError), match=message):
         task.with_tools(*functions, **options)
 
 
@@ -253,14 +253,14 @@ def test_check_rewards_uses_a_started_environment(task: gn.tasks.Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "message"),
     [
         (pow, "pow has no type for base"),
         (max, "has no signature that Python can read"),
     ],
 )
 def test_builtin_tool_without_types_is_refused(
-    task: gn.tasks.Task, tool: object, said: str
+    task: gn.tasks.Task, tool: object, message: str
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=said):
+    with pytest.raises((TypeError, ValueError), match=message):
         task.with_tools(tool)
