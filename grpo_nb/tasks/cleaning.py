@@ -121,7 +121,7 @@ def clean(
         source: The result of `read_rows`.
         columns: The column of each part; of a question and its options also several.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
-            leaves out all of its rows, `first` keeps the first.
+            all of its rows, or keep the `first`.
         filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
         train_reading: Reading of the training rows, to read held-out rows in the same way.
@@ -179,17 +179,15 @@ def _choose_columns(
     Raises:
         ValueError: An unknown part, or a part without its column, with a map to copy.
     """
-    columns_of = _mapped_columns(columns or {})
-    for part in PARTS:
-        if part not in columns_of and part in names:
-            columns_of[part] = [part]
-    if any(
-        isinstance(_cell(row, name), str)
-        for name in columns_of.get("prompt", ())
-        for row in source.rows
-    ):
-        # A prompt that is text is the question itself.
-        columns_of.pop("question", None)
+    mapped = _mapped_columns(columns or {})
+    own = {part: [part] for part in PARTS if part in names}
+    columns_of = {**own, **mapped}
+    if "prompt" in columns_of:
+        prompts = [_cell(row, columns_of["prompt"][0]) for row in source.rows]
+        if any(isinstance(prompt, str) for prompt in prompts):
+            # A text is the whole question. A part that the user has mapped takes precedence.
+            has_own_prompt = "question" in mapped and "prompt" not in mapped
+            columns_of.pop("prompt" if has_own_prompt else "question", None)
     needed = {} if "prompt" in columns_of else {"question": ["question"]}
     for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
         if len(part_names) > 1 and part not in _SEVERAL:
@@ -332,12 +330,11 @@ def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, An
             question = "\n".join(str(cell) for cell in cells if is_filled(cell))
     if reading.options is not None:
         options = _options_of(row, columns_of)
-        letter = None
-        if options is not None:
-            letter = reading.options.letter_of(_only_entry(gold), options)
-        if letter is None:
+        gold = reading.options.letter_of(_only_entry(gold), options) if options else None
+        if gold is None:
             raise _LeftOut("whose answer is none of its options")
-        gold = letter
+        if "prompt" in parts:
+            raise _LeftOut("whose chat cannot show the options: write them into its last message")
         question = "\n".join([_as_text(question, "question"), *options.lines])
     if reading.has_aliases and isinstance(gold, (list, tuple)):
         accepted = [_as_text(entry, "answer").strip() for entry in gold if is_filled(entry)]

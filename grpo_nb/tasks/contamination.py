@@ -88,7 +88,7 @@ class TrainedQuestions:
 
     hashes: frozenset[str]
     source: str
-    """How messages call them, such as "the training part"."""
+    """Name in messages, such as "the training part"."""
 
     @classmethod
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:

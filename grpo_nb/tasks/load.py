@@ -82,7 +82,7 @@ def load_task(
             of their questions is left out. Or the name of a split, `holdout="test"`, of a
             `DatasetDict` or of a data set on the Hub.
         on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
-            leaves it out, `first` keeps the first.
+            it, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
         tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
             its template opens, and to show the first prompt as the model sees it.
@@ -240,7 +240,7 @@ def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: st
     if is_name and "/" not in holdout and holdout not in KNOWN:
         if "split" not in source_rows.accepted_arguments:
             raise ValueError(
-                f"holdout = {holdout!r} is no file, and the source has no splits: give a share "
+                f"holdout = {holdout!r} is no file to read, and the source has no splits: give a share "
                 "such as 0.2, a number of rows, a file, or rows of your own."
             )
         rows = read_rows(source, holdout, config)

@@ -914,6 +914,19 @@ def test_text_prompt_takes_precedence_over_a_question_column() -> None:
     assert any("the data's own 'question' is not used" in note for note in task.notes)
 
 
+def test_mapped_question_takes_precedence_over_a_prompt_column() -> None:
+    rows = [{"prompt": f"Think: {n}", "problem": f"{n}+2", "answer": str(n + 2)} for n in range(3)]
+    task = gn.load_task(rows, columns={"question": "problem"}, holdout=1)
+    assert {row["question"] for row in both(task)} == {row["problem"] for row in rows}
+
+
+def test_options_of_a_chat_are_refused() -> None:
+    chat = [{"role": "user", "content": "Which?"}]
+    rows = [{"prompt": chat, "choices": ["x", "y"], "answer": 0}]
+    with pytest.raises(ValueError, match="whose chat cannot show the options"):
+        gn.load_task(rows, columns={"options": "choices"})
+
+
 @pytest.mark.parametrize("empty", [None, []], ids=["None", "empty list"])
 def test_accepted_answers_with_an_empty_cell_are_renamed(empty: Any) -> None:
     rows = rows_of(["x", "y", "z"], accepted_answers=[["x"], empty, ["z"]])
