@@ -77,11 +77,15 @@ $(VLLM_VENV)/complete: requirements.txt requirements-dev.txt requirements-vllm-c
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
 	@$(VENV_PYTHON) scripts/build_notebooks.py
 
-publish: notebooks  ## Execute the notebooks and keep what they show in notebooks/ (half an hour on 2 cores; ARGS=FILE for one).
+publish: notebooks  ## Execute the notebooks and keep their outputs (40 minutes on 2 cores; ARGS=FILE for one). With REPOSITORY=https://github.com/<owner>/<name> only write that address into README and notebooks.
+ifdef REPOSITORY
+	@$(VENV_PYTHON) scripts/build_notebooks.py --repository "$(REPOSITORY)"
+else
 	$(VENV_PYTHON) scripts/publish.py $(ARGS)
+endif
 
 lab: bootstrap  ## Open the notebooks in JupyterLab.
-	$(VENV_PYTHON) -m jupyterlab notebooks
+	$(VENV_PYTHON) -m jupyterlab --ServerApp.root_dir=. notebooks/00_quickstart.ipynb
 
 lint: bootstrap  ## Check style, the order of imports, and that the notebooks are what their sources give.
 	$(VENV_PYTHON) -m ruff check $(LINTED)

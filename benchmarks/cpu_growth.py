@@ -56,10 +56,7 @@ def one_group(
         sampler.sample(model, prompts, config, folded)
         with torch.no_grad(), model.disable_adapter():
             shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
-        with folded.for_training():
-            log_probs, _ = shared_prompts.shared_prompt_logps(
-                model, ids, mask, completion, pad_id=0
-            )
+        log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
         log_probs.sum().backward()
 
     def stock_logps() -> Any:

@@ -177,11 +177,6 @@ def shared_parts() -> list[Part]:
             )
         return output.log_probs[:, -length:], output.entropy[:, -length:]
 
-    logps = shared_prompts.shared_prompt_logps
-
-    def logps_without_kept_prefix(*arguments: Any, kept: Any = None, **named: Any) -> Any:
-        return logps(*arguments, **named)
-
     def one_row_a_lane(lengths: Any, owner: Any) -> Any:
         return [[row] for row in range(len(lengths))]
 
@@ -194,7 +189,6 @@ def shared_parts() -> list[Part]:
 
     # The blocks then replace an entry of a table that nobody reads.
     no_table = {"sdpa": None, "_ChunkedLogProbFunction": None}
-    unfolded = {"for_inference": do_nothing, "for_training": do_nothing}
     return [
         Part(
             "attention without copies",
@@ -202,18 +196,12 @@ def shared_parts() -> list[Part]:
             replaced(attention.grouped_attention, _mapping=no_table),
         ),
         Part("output layer in tiles", "rp", replaced(head.tiled_head, _mapping=dict(no_table))),
-        Part("folded LoRA", "sp", replaced(FoldedLora, **unfolded)),
-        Part("- folded in the loss", "p", replaced(FoldedLora, for_training=do_nothing)),
+        Part("folded LoRA", "sr", replaced(FoldedLora, for_inference=do_nothing)),
         Part("shared prompts", "rp", replaced(shared_prompts, shared_prompt_logps=stock_log_probs)),
         Part(
             "- prefix of all prompts once", "srp", replaced(shared_prompts, MIN_PREFIX_TOKENS=10**9)
         ),
         Part("- prompts in one row", "srp", replaced(shared_prompts, MAX_TOKENS_IN_ONE_ROW=0)),
-        Part(
-            "- prefix kept from step to step",
-            "r",
-            replaced(shared_prompts, shared_prompt_logps=logps_without_kept_prefix),
-        ),
         Part(
             "- choice of the lanes' width",
             "rp",

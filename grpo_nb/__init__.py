@@ -18,7 +18,7 @@ _UNLISTED = ("lab", "models", "sandbox")
 @functools.cache
 def _public_api() -> tuple[Any, Any, list[str]]:
     """Return the `__getattr__`, `__dir__` and `__all__` that belong to `__init__.pyi`."""
-    # Not at the top, because the Install cell imports grpo_nb.machine before anything is installed.
+    # Not at the top, because the Setup cell imports grpo_nb.machine before anything is installed.
     import lazy_loader
 
     return lazy_loader.attach_stub(__name__, __file__)

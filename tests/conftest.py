@@ -257,6 +257,13 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
+def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_grpo_by_hand`, executed; small, with three steps at the end."""
+    less = {"STEPS": 3} if size == "small" else {}
+    return execute_notebook("01_grpo_by_hand", tmp_path_factory.mktemp("by_hand"), size, **less)
+
+
+@pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_rewards`, executed; small, with fewer and smaller groups."""
     less = (

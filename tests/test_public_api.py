@@ -101,7 +101,7 @@ def test_misspelt_name_is_an_attribute_error() -> None:
 
 
 def test_installer_needs_nothing_installed(tmp_path: Path) -> None:
-    """The Install cell and bootstrap.py import it with only the standard library."""
+    """The Setup cell and bootstrap.py import it with only the standard library."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from grpo_nb.machine import check_environment, install"

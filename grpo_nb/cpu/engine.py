@@ -16,9 +16,8 @@ from grpo_nb.models.import_unsloth import import_unsloth
 import_unsloth()
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 
 from grpo_nb.cpu import shared_prompts
@@ -43,8 +42,6 @@ class CpuEngine:
         self.model = model
         # All engines of one model share one copy of its weights.
         self._folded = FoldedLora.of(model)
-        # Keys and values of the prefix that all prompts share, for the model without its adapter.
-        self._reference_prefix: dict[tuple[int, ...], DynamicCache] = {}
 
     @staticmethod
     def obstacle(model: PreTrainedModel, longest_row: int | None = None) -> str | None:
@@ -119,12 +116,10 @@ class CpuEngine:
             Both (B, C) in nats; entropies are None where the model computes none.
         """
         has_gradient = torch.is_grad_enabled()
-        folded = self._folded.for_training if has_gradient else self._folded.for_inference
-        # The model without its adapter never changes, so its prefix is computed once per run.
-        prefix = None if has_gradient or not _is_adapter_off(model) else self._reference_prefix
-        with folded(), autocast:
+        folded = contextlib.nullcontext() if has_gradient else self._folded.for_inference()
+        with folded, autocast:
             return shared_prompts.shared_prompt_logps(
-                model, input_ids, attention_mask, length, pad_id=pad_id, kept=prefix
+                model, input_ids, attention_mask, length, pad_id=pad_id
             )
 
     def log_probs_of_some(
@@ -158,7 +153,7 @@ class CpuEngine:
             # Zero gradients, not missing ones: the optimizer's momentum moves on, as in TRL.
             zero = sum(p.sum() for p in model.parameters() if p.requires_grad) * 0.0
             return log_probs + zero, entropies
-        with self._folded.for_training(), autocast:
+        with autocast:
             some, some_entropies = shared_prompts.shared_prompt_logps(
                 model, input_ids[rows], attention_mask[rows], length, pad_id=pad_id
             )
@@ -169,12 +164,6 @@ class CpuEngine:
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it again."""
         self._folded.release()
-        self._reference_prefix.clear()
-
-
-def _is_adapter_off(model: torch.nn.Module) -> bool:
-    layers = [part for part in model.modules() if isinstance(part, BaseTunerLayer)]
-    return bool(layers) and all(layer.disable_adapters for layer in layers)
 
 
 def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]:

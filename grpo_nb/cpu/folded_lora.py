@@ -1,14 +1,14 @@
-"""One matrix product per LoRA layer instead of three, on a CPU, with the same result and gradient.
+"""One matrix product per LoRA layer instead of three, for passes without gradient on a CPU.
 
 PEFT computes `W x + s B (A x)` with three products and two more passes over the result, and unpacks
 a 4-bit `W` at every call. `FoldedLora` adds `s B A` to a copy of `W` once (51 ms for 106 million
-weights, into memory kept from the last time) and computes with the copy. The gradients of A and B
-follow from the same numbers by the chain rule, so training can use it too. The trained tensors and
-the base weights are read, never written.
+weights, into memory kept from the last time) and computes with the copy. The trained tensors and
+the base weights are read, never written. In the loss PEFT computes as usual: folding would save
+1.6 % of a step there (benchmarks/results/cpu_parts.md).
 
-PEFT computes what is not covered: 16-bit weights, where rounding the sum would lose small changes
-(bfloat16 kept 15 % of a three-step training) and the samples would not come from the policy that is
-trained; LoRA dropout while training; DoRA, LoRA biases and several adapters at once.
+PEFT also computes what is not covered: 16-bit weights, where rounding the sum would lose small
+changes (bfloat16 kept 15 % of a three-step training) and the samples would not come from the policy
+that is trained; DoRA, LoRA biases and several adapters at once.
 """
 
 from __future__ import annotations
@@ -35,35 +35,6 @@ EXACT_DTYPES = (torch.float32, torch.float64)
 MAX_ROWS_PACKED = 128
 
 Forward = Callable[..., Tensor]
-
-
-class _FoldedLinear(torch.autograd.Function):
-    """Compute `x Wᵀ + bias` with a given `W = base + s B A`; gradients for x, A and B."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        lora_a: Tensor,
-        lora_b: Tensor,
-        folded: Tensor,
-        bias: Tensor | None,
-        scaling: float,
-    ) -> Tensor:
-        # autograd notices if the saved copy is written again before the backward pass.
-        ctx.save_for_backward(x, lora_a, lora_b, folded)
-        ctx.scaling = scaling
-        return functional.linear(x, folded, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, lora_a, lora_b, folded = ctx.saved_tensors
-        grad_x = grad @ folded if ctx.needs_input_grad[0] else None
-        grad = grad.reshape(-1, grad.shape[-1])
-        x = x.reshape(-1, x.shape[-1])
-        grad_a = ((grad @ lora_b.to(grad.dtype)) * ctx.scaling).t() @ x
-        grad_b = grad.t() @ ((x @ lora_a.to(x.dtype).t()) * ctx.scaling)
-        return grad_x, grad_a.to(lora_a.dtype), grad_b.to(lora_b.dtype), None, None, None
 
 
 class FoldedLora:
@@ -126,27 +97,6 @@ class FoldedLora:
             is_packed = can_pack and weight.dtype == torch.float32
             packed = self._pack(layer, weight) if is_packed else None
             patches[layer] = _linear(weight, bias, packed)
-        with _forwards(patches):
-            yield
-
-    @contextmanager
-    def for_training(self) -> Iterator[None]:
-        """Let LoRA layers compute with folded weights, with gradients for A and B.
-
-        The backward pass may come after the block. Layers whose adapter is switched off or has
-        dropout are left as they are.
-        """
-        patches: dict[torch.nn.Module, Forward] = {}
-        for layer in self._model.modules():
-            if not _is_lora(layer) or layer.disable_adapters:
-                continue
-            name = single_plain_adapter(layer)
-            has_dropout = getattr(layer.lora_dropout[name], "p", 0.0) > 0
-            if layer.training and has_dropout:
-                continue
-            folded = self._fold(layer)
-            if folded is not None:
-                patches[layer] = _differentiable(layer, name, folded)
         with _forwards(patches):
             yield
 
@@ -223,18 +173,6 @@ def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forwa
         if packed is None or rows > MAX_ROWS_PACKED:
             return functional.linear(x, weight, bias)
         return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-
-    return forward
-
-
-def _differentiable(layer: Any, name: str, folded: Tensor) -> Forward:
-    lora_a = layer.lora_A[name].weight
-    lora_b = layer.lora_B[name].weight
-    bias = layer.get_base_layer().bias
-    scaling = layer.scaling[name]
-
-    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
-        return _FoldedLinear.apply(x.to(folded.dtype), lora_a, lora_b, folded, bias, scaling)
 
     return forward
 

@@ -33,9 +33,6 @@ from grpo_nb.cpu.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: The prefix that all prompts share, and its keys and values.
-KeptPrefix = dict[tuple[int, ...], DynamicCache]
-
 #: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
 #: tokens, attention costs about as much as everything else, so lanes are not longer than needed.
 ATTENTION_TOKENS = 2000
@@ -119,7 +116,6 @@ def prompt_cache(
     prompts: Sequence[Sequence[int]],
     pad_id: int,
     dtype: torch.dtype,
-    kept: KeptPrefix | None = None,
 ) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, and their shared prefix once.
 
@@ -128,8 +124,6 @@ def prompt_cache(
         prompts: P lists of token ids.
         pad_id: Any token id.
         dtype: Dtype of the model.
-        kept: The shared prefix of the last time. Pass it only if the weights are the same and no
-            gradient is taken.
 
     Returns:
         The cache, with P rows, and its mask (P, L).
@@ -148,7 +142,7 @@ def prompt_cache(
     # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
     fits_one_row = common + len(tail_ids) <= MAX_TOKENS_IN_ONE_ROW
-    if common and kept is None and is_exact and fits_one_row:
+    if common and is_exact and fits_one_row:
         cache = DynamicCache()
         # -1 is the prefix, which every tail sees; a tail sees itself and no other.
         segment = torch.cat([torch.full((common,), -1), is_tail.nonzero()[:, 0]])
@@ -165,18 +159,12 @@ def prompt_cache(
         return _take_places(cache, torch.cat([prefix_places, tail_places], 1)), mask
     cache = DynamicCache()
     if common:
-        # Kept or not, the same pass computes the prefix: otherwise a resumed run would differ in
-        # rounding from an uninterrupted one.
-        kept = {} if kept is None else kept
-        if prefix not in kept:
-            run(
-                input_ids=torch.tensor([prefix]),
-                attention_mask=mask[:1, :common],
-                past_key_values=cache,
-            )
-            kept.clear()
-            kept[prefix] = cache
-        cache = copy_of_rows(kept[prefix], torch.zeros(len(prompts), dtype=torch.long))
+        run(
+            input_ids=torch.tensor([prefix]),
+            attention_mask=mask[:1, :common],
+            past_key_values=cache,
+        )
+        cache = copy_of_rows(cache, torch.zeros(len(prompts), dtype=torch.long))
     if ids.shape[1]:
         run(
             input_ids=ids,
@@ -289,7 +277,6 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
-    kept: KeptPrefix | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
@@ -305,7 +292,6 @@ def shared_prompt_logps(
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
         pad_id: Any token id. It fills prompts to one length, where the mask hides it.
-        kept: As in `prompt_cache`.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 in nats, and zero where masked. Entropies are
@@ -323,7 +309,7 @@ def shared_prompt_logps(
         labels = unscored.expand_as(inputs["input_ids"])
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
-    cache, mask = prompt_cache(run, prompts, pad_id, dtype, kept)
+    cache, mask = prompt_cache(run, prompts, pad_id, dtype)
     lanes = pack_into_lanes(lengths, prompt_of_row)
     span = max(max(sum(lengths[row] for row in lane) for lane in lanes), 1)
     ids = torch.zeros(len(lanes), span, dtype=torch.long)

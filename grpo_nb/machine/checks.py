@@ -16,7 +16,7 @@ Status = Literal["ok", "warning", "problem"]
 
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 _INSTALL = (
-    f"Run the Install cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
+    f"Run the Setup cell in a fresh kernel; or run `{packages.BY_HAND}` and restart the kernel."
 )
 _UNTIL_THEN = "Until then Unsloth's own generation is used, which is slower."
 # Share of a GPU's memory that must be free. If less is free, a program uses the GPU.
@@ -162,7 +162,7 @@ def _check_cpu(no_gpu: NoGpu) -> Check:
         fix = "Unset CUDA_VISIBLE_DEVICES or look at the output of nvidia-smi; restart the kernel."
         return Check("device", "warning", f"{found}; no GPU, because {no_gpu}", fix)
     choice = how_to_get_gpu()
-    fix = f"For a GPU: {choice}, then run the Install cell." if choice else ""
+    fix = f"For a GPU: {choice}, then run the Setup cell." if choice else ""
     return Check("device", "ok", found, fix)
 
 
@@ -218,7 +218,7 @@ def _check_vllm() -> Check:
     """Check that vLLM can sample completions; training also works without vLLM."""
     version = packages.installed_version("vllm")
     if version is None:
-        fix = f"Run the Install cell: it adds vLLM, or says why vLLM cannot be used. {_UNTIL_THEN}"
+        fix = f"Run the Setup cell: it adds vLLM, or says why vLLM cannot be used. {_UNTIL_THEN}"
         return Check("vLLM", "warning", "not installed", fix)
     try:
         problem = packages.vllm_problem()
@@ -226,6 +226,6 @@ def _check_vllm() -> Check:
         fix = f"Run this check again: vLLM's files are now cached, so it is faster. {_UNTIL_THEN}"
         return Check("vLLM", "warning", f"{version}: {error}", fix)
     if problem:
-        fix = f"Run `pip uninstall -y vllm`, then the Install cell in a fresh kernel. {_UNTIL_THEN}"
+        fix = f"Run `pip uninstall -y vllm`, then the Setup cell in a fresh kernel. {_UNTIL_THEN}"
         return Check("vLLM", "warning", f"{version} does not load: {problem}", fix)
     return Check("vLLM", "ok", f"{version} loads")

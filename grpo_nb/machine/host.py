@@ -57,7 +57,7 @@ def usable_cores() -> int:
 
 def total_memory_gib() -> float:
     """Return the memory of the whole machine in GiB, also in a container that may use less."""
-    # The Install cell imports this file before psutil is installed.
+    # The Setup cell imports this file before psutil is installed.
     import psutil
 
     return psutil.virtual_memory().total / 2**30

@@ -1,6 +1,6 @@
 """Install the kit's packages into the environment of this kernel.
 
-The Install cell of each notebook calls `install`. It never replaces numpy or the packages of the
+The Setup cell of each notebook calls `install`. It never replaces numpy or the packages of the
 kernel itself. It replaces torch only to install vLLM, or if unsloth cannot use the installed torch.
 scripts/bootstrap.py fills the repository's own environment with the functions of this file.
 
@@ -27,7 +27,7 @@ Report = Callable[[str], object]
 """Function that is called with a line of text, such as `print`."""
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Folder into which the Install cell clones the repository.
+# Folder into which the Setup cell clones the repository.
 CLONE = "grpo_nb_clone"
 # Command that runs pip in this kernel's environment.
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")

@@ -11,47 +11,42 @@
 # ---
 
 # %% [markdown]
-# # A small model learns, while you watch
+# # Train a small model, and prove that it improved
 #
-# In five minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
-# answering most of them, through reinforcement learning alone: nobody shows it the answers.
+# In five minutes a language model with 135 million parameters learns to answer sums in the format that you ask for. Nobody
+# shows it the answers. It learns from a score alone, with GRPO (*group relative policy optimization*).
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/00_quickstart.ipynb)
+# ![The result: the reward rises within 14 steps. The format is learned first, and correct answers follow.](../docs/quickstart.png)
+#
+# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.6 GB of disk. No GPU needed.
+#
+# ## GRPO in one minute
+#
+# The model writes several completions to the same prompt. A **reward** function that you write gives each completion a number.
+# What counts is how far a completion lies above or below the average of its own group. This is its **advantage**:
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r)}$$
+#
+# ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
+#
+# A small change of the weights makes the completions with a positive advantage more likely, and the others less likely. Then the
+# model samples again. It can only do more often what it already does sometimes. [GRPO by hand](01_grpo_by_hand.ipynb) shows
+# every line of it.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 5 minutes on 2 CPU cores, of which training 3, the choice of the level 15 to 30 seconds; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
-# | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit; in Colab it is a form. `auto` takes the preset for your machine: on a CPU the small model that came with
-# the installation, on a GPU a larger one in 4 bit. Anything in the table below can be changed by its name:
-# `CHANGES = {"max_steps": 50}`. A `RUN_NAME` of `None` becomes the time it starts. In Colab, `DRIVE = "grpo_nb/quickstart"` keeps
-# the runs in that folder of your Google Drive: when Colab takes the machine back, run all cells again, and the training goes on.
-#
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`03_your_data`).
+# You can leave everything as it is. `auto` chooses the preset for your machine: on a CPU the small model that came with the
+# installation, on a GPU a larger one in 4 bit. `CHANGES = {"max_steps": 50}` changes a setting by its name. In Colab,
+# `DRIVE = "grpo_nb/quickstart"` keeps the runs on your Google Drive: if Colab takes the machine back, run all cells again, and the
+# training is resumed. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 RUN_NAME = None  # @param {"type": "raw"}
@@ -59,45 +54,36 @@ EXPORT_TO = "exports/quickstart"  # @param {"type": "string"}
 TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
-# %%
-# A score on held-out questions while it trains: at the first step, every seventh and the last.
-held_out = {"holdout_every": 7, "holdout_questions": 16}
-settings = gn.preset(
-    PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **held_out, **CHANGES}
-)
-settings
-
 # %% [markdown]
-# ## The model
+# ## The model and the task
 #
-# The first time, the model is converted to an ordinary checkpoint, which takes half a minute. A LoRA is put on it: small
-# matrices beside the frozen weights, the only thing that will be trained.
-
-# %%
-model, tokenizer = gn.load_model(settings, report=print)
-
-# %% [markdown]
-# ## The task
+# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 #
-# Sums of numbers up to 20, asked for in a fixed format: short reasoning in one pair of tags, the answer in another. One
-# worked example stands in each prompt; without it a model this small never produces a tag, and then there is nothing to
-# reward. Some questions are held out: they are never trained on, and decide in the end whether anything was learnt.
+# `load_task` makes sums of numbers up to 20. The prompt asks for a fixed format: a short reasoning between one pair of tags, and the
+# answer between another. Each prompt contains one worked example, because without one a model this small never writes a tag, and
+# then there is nothing to reward. Some questions are *held out*: the model is never trained on them, and in the end they show
+# whether it learned anything.
 #
 # You should see two sizes, and the first prompt as the model gets it.
 
 # %%
+run_root = gn.machine.run_folder(DRIVE, report=print)
+# While the model trains, 16 held-out questions are answered at the start, at every seventh step and at the end.
+held_out = {"holdout_every": 7, "holdout_questions": 16}
+settings = gn.preset(PRESET, **{"run_root": run_root, **held_out, **CHANGES})
+
+model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
 # ## The rewards
 #
-# A reward is a function from a completion to a number. Three of them here: is the answer right (worth 2), is the whole
-# completion in the format (worth 1), and how many of the four tags are there (worth a half in all). The last one is a slope
-# towards the second: a model that forgets one tag is told that it is close. Being right weighs more than looking right.
+# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point. The last
+# one helps with the second: a model that forgets one tag still gets a part of the score, so it can find its way to the format.
 #
-# You should see that a right answer in the right form gets everything, and that a bare number gets nothing: only the
-# answer's place counts.
+# You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
+# answer counts as correct only in the format, because a program must know where to read it.
 
 # %%
 rewards = [
@@ -105,156 +91,137 @@ rewards = [
     gn.rewards.xml_format(weight=1.0),
     gn.rewards.xml_tags(weight=0.5),
 ]
-
-good = task.format.render("2 + 5 = 7", "7")
-for text in (good, good.replace("</answer>", ""), "The answer is 7."):
-    scores = {r.__name__: r(completions=[text], answer=["7"])[0] for r in rewards}
-    print(scores, "total", sum(r.weight * scores[r.__name__] for r in rewards))
+in_format = task.format.render("2 + 5 = 7", "7")
+examples = [in_format, in_format.replace("</answer>", ""), "The answer is 7."]
+gn.score(rewards, examples, {"answer": "7"})
 
 # %% [markdown]
-# ## Is it hard enough?
+# ## Is the task hard enough?
 #
-# What a model can do already teaches it nothing: all completions of a group are right, and none is above the others. So the
-# arithmetic has levels, from these sums to expressions with brackets, and a few questions are tried, the easiest level first,
-# until fewer than two thirds of the answers are right. For the small model on a CPU that is the first, in 15 to 30 seconds; a
-# larger one on a GPU is expected to go on, to products and beyond, for two minutes at most and the level then begun. A task of
-# your own is measured as it is.
-#
-# You should see one table: the levels, what was measured, and which is taken.
+# If the model already answers a question correctly every time, all completions earn the same reward and there is nothing to learn
+# from them. So the task has levels of difficulty, and this cell takes the first level at which fewer than two thirds of the
+# sampled answers are correct. For the small model that is the easiest level. On a GPU a larger model will move on to harder levels,
+# such as products. The search stops after about two minutes.
 
-# %%
+# %% cellView="form" jupyter={"source_hidden": true}
 from grpo_nb.checks import choose_level
 
 harder = gn.tasks.ARITHMETIC_LEVELS[1:] if TASK == {"source": "arithmetic"} else ()
-levels = [
-    task,
-    *(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer) for level in harder),
-]
+levels = [task]
+for level in harder:
+    levels.append(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer))
 choice = choose_level(model, tokenizer, levels, rewards, settings)
 task = choice.task
-choice
+print(choice.sentence)
 
 # %% [markdown]
 # ## Train
 #
-# GRPO in three sentences. For each prompt the model writes a *group* of completions, here 8. Each is scored, and its
-# *advantage* is how far it lies above or below its own group. The LoRA is moved so that completions above become likelier
-# and those below less likely, and a penalty (`beta`) holds it near the starting model.
+# In each of the 14 steps the model writes 8 completions to each of 2 prompts. The figure updates itself while the model trains.
 #
-# The figure below updates itself. Expect the tags to be learnt first, then the whole format, and correctness last, because
-# it can only be paid once the answer stands where it belongs. KL grows from zero: that is the distance from the starting
-# model. Held-out accuracy is that of 16 questions that are never trained on, a rough first look. A loss near zero, by the way, is
-# normal in GRPO and says nothing, so it is not shown.
+# You should see the tags and the format rise first. Correct answers follow, because only an answer in the format can be counted.
+# The held-out curve shows the three measures on 16 questions that the model is never trained on: a rough first look. Do not wait
+# for a falling loss: in GRPO the loss stays near zero and says nothing about progress.
 
 # %%
 resume = "auto" if DRIVE else None
 run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=resume)
 
 # %% [markdown]
-# ## What did it write?
+# ## What the model wrote
 #
-# Every completion is kept with its scores. Here is the first group, before anything was learnt, best first. The
-# advantages of a group sum to zero: some completions are rewarded at the expense of others. A group in which all are equal
-# would teach nothing.
+# Every completion is kept with its scores. You see the first group of the first step, from before the model had learned
+# anything, and the first group of the last step. Check one advantage by hand: take the total of a completion in the first
+# group, subtract the mean of the eight totals, and divide by their standard deviation. Both are printed.
+#
+# You should see that the advantages of a group add up to zero: some completions gain at the expense of others. Where all
+# completions got the same total, every advantage is 0, and the model has nothing more to learn from that prompt.
 
 # %%
-import pandas
-
-pandas.set_option("display.max_colwidth", None)  # whole completions
-first = run.completions(1)
-shown = ["completion", "correctness", "xml_format", "xml_tags", "total", "advantage"]
-first[first["group"] == 0][shown].sort_values("advantage", ascending=False).round(2)
-
-# %% [markdown]
-# And the same for the last step. Where all advantages are zero, the group agrees and the model has nothing more to learn
-# from that prompt.
-
-# %%
-last = run.completions(settings.max_steps)
-last[last["group"] == 0][shown].sort_values("advantage", ascending=False).round(2)
+first_group = run.step(1).groups[0]
+last_group = run.step(settings.max_steps).groups[0]
+totals = first_group.table["total"]
+print(f"First group: mean {totals.mean():.2f}, standard deviation {totals.std():.2f}")
+display(first_group, last_group)
 
 # %% [markdown]
 # ## Before and after
 #
-# Training reward is what the model was paid for, so it is no proof. The proof is on the held-out questions: the same
-# prompts, the same template, the likeliest answer each time, with the LoRA off and on. The interval says how much of the
-# difference could be luck of the draw of questions; *better* stands there only if it excludes zero.
+# The training reward is what the model was trained to raise, so it proves nothing. The proof is on the held-out questions: the same
+# questions, answered greedily with the LoRA switched off and on.
+#
+# Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
+# anywhere** looks for the right sum in the whole completion, so it does not depend on the format. If the format rises from 17 % to
+# 100 % and the sums themselves from 55 % to 70 %, then most of the gain in *correct* is the format. The last column shows how
+# sure each change is.
 
 # %%
 comparison = gn.compare(run, task)
 comparison
 
 # %% [markdown]
-# ## Merge, verified
+# ## Ask your own question, and take the model with you
 #
-# The LoRA is added to the frozen weights, and the result saved as one model in a folder. Rounding to 16 bit can take a
-# part of a short training away again, so the number type is chosen by measuring that. Then a separate process, which knows
-# nothing of this kit, loads the folder as anyone would and compares it with the model you trained. If they differ, there is
-# an error here and no folder. Where no completion was ever paid more than its group, nothing was learnt and nothing is merged.
+# `ask` puts any question to the model before and after the training. `export_merged` adds the LoRA to the frozen weights, saves one
+# ordinary model, and checks in a separate process that it is the model you trained ([Export](06_export.ipynb) explains the checks).
 
 # %%
-has_learnt = run.metrics["grad_norm"].max() > 0
-exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learnt else None
-exported
-
-# %% [markdown]
-# A pipeline of transformers is all that someone else needs to use it. Three held-out questions: two that the trained model answered
-# right, and one that it did not.
-
-# %%
-from transformers import logging, pipeline
-
-logging.set_verbosity_error()  # three warnings about defaults that do not matter here
-logging.disable_progress_bar()
-answers, prompts = (
-    comparison.transcripts(),
-    dict(zip(task.holdout["question"], task.holdout["prompt"], strict=True)),
-)
-is_right = answers["after_is"] == "right"
-three = pandas.concat([answers[is_right].head(2), answers[~is_right].head(1)])
-if has_learnt:
-    chat = pipeline("text-generation", model=str(exported.path), dtype="auto")
-    for question, gold in zip(three["question"], three["answer"], strict=True):
-        answer = chat(
-            prompts[question], max_new_tokens=settings.max_completion_length, do_sample=False
-        )
-        said = answer[0]["generated_text"][-1]["content"]
-        right = rewards[0](completions=[said], answer=[gold])[0] == 1
-        print(f"{question} -> {said}   ({'right' if right else f'wrong, it is {gold}'})\n")
+has_learned = run.metrics["grad_norm"].max() > 0  # if not, there is nothing to export
+exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learned else None
+gn.ask(run, ["What is 17 + 25?", "What is 6 + 7?"])
 
 # %% [markdown]
 # ## Did it work?
 #
-# The two asserts hold whatever the model learned: the run came to its end, and the export is the trained model. *It worked* then
-# takes two measurements that agree: the held-out answers are better by a test, and the reward rose by a test over all steps. If one
-# of them is missing, the sentence says which one. A model that could already answer the questions had nothing left to learn.
+# *It worked* needs two measurements that agree: the reward rose by more than chance, and the held-out answers are better by a
+# statistical test. If one of them is missing, the sentence says which one. If the model could already do the task, you get a
+# message saying so. That is not a failure.
 
 # %%
 assert run.status == "finished", run.status_sentence
-assert not has_learnt or exported.verification["passed"], (
-    f"Not the trained model: {exported.verification}"
-)
+assert not has_learned or exported.verification["passed"], "the export is not the trained model"
 outcome = run.outcome(comparison)
 if not outcome.worked and not choice.has_room:
     print(f"The model could already do this before the training. {choice.sentence}")
 print(outcome.sentence)
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
-# | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
-# | *was another training*, after a disconnect | another level was measured | the one of then: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
-# | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
+# | *operator torchvision::nms does not exist* | torchvision was built for another torch | `pip uninstall -y torchvision`, then restart |
+# | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
+# | the reward stays flat | in every group all completions got the same total | read `run.step(1)`; use an easier task, an example in the prompt, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
-# | Colab disconnects | it takes machines back after some hours | set `DRIVE` before; then run all cells again |
-# | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` |
-
-# %% [markdown]
+# | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` for the time of the start |
+#
+# ## Exercises
+#
+# **1. Other weights.** Suppose `correctness` had the weight 0.1. Which completions of the first group would get the highest
+# advantage? Would the model still learn to add?
+#
+# <details><summary>Answer</summary>
+#
+# The completions in the format, whether right or wrong: a right answer would add only 0.1 to a total of 1.5. Where all completions
+# of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes it as
+# strong as any other. So the model would learn the format first, and sums only from such groups.
+# </details>
+#
+# **2. A group by hand.** A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?
+#
+# <details><summary>Answer</summary>
+#
+# The mean is 1.25 and the standard deviation (with n - 1) is 1.5. The first gets (3.5 - 1.25) / 1.5 = +1.5, the others -0.5 each.
+# Their sum is 0: one rare success is pushed up strongly, three failures are pushed down a little.
+# </details>
+#
 # ## Next
 #
-# * Your own data, from a CSV to a run: `03_your_data`.
-# * Your own reward: any function of `completions` and your columns that returns one number per completion.
-# * Look at this run again, without a model: `gn.open_run("runs/...").plot()`.
+# * See inside the training: [GRPO by hand](01_grpo_by_hand.ipynb).
+# * Write your own reward, and learn how models cheat: [Rewards](02_rewards.ipynb).
+# * Use your own data: [from a CSV to a trained model](03_your_data.ipynb).
+# * Look at this run again later, without the model: `gn.open_run("runs/...").plot()` ([runs](../docs/guide/runs.md)).
+#
+# @NEIGHBOURS@

@@ -11,34 +11,17 @@
 # ---
 
 # %% [markdown]
-# # A reward you can trust, before you train on it
+# # Rewards that cannot be cheated
 #
-# You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from a minute of sampling whether
-# training would get anywhere: the first time it would not, and one line mends that.
+# Write a reward, try it by hand, let the kit search for loopholes, and find out whether the model would get a learning signal
+# from it, before you train.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_rewards.ipynb)
+# About 2 minutes on two idle CPU cores, under 3 GB of memory and 0.3 GB of disk. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 3 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan` for a training, not yet measured) |
-# | Disk | 0.3 GB for the model |
-# | Writes | the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -275,7 +258,7 @@ print(f"With the example turn {clear} (p = {luck:.2g}).")
 print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -294,3 +277,5 @@ print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")
 # * Choose rewards for your own answers: `docs/guide/rewards.md`.
 # * Keep what you tried, in a cell or in your own tests: `assert gn.score(reward, [text], row).totals == (0.0,)`.
 # * Stop a script before it wastes hours: `gn.check_rewards(rewards, task).raise_if_critical()`.
+#
+# @NEIGHBOURS@

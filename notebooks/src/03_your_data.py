@@ -11,35 +11,17 @@
 # ---
 
 # %% [markdown]
-# # Your own data, from a file to a run
+# # Your own data: from a CSV to a trained model
 #
-# A CSV from a spreadsheet, with odd column names, bad rows and labels. You map the columns, see what was left out and what the
-# model is told, write two rewards (one of them has a hole), have them checked, train, and hold the result against the dumbest
-# answer there is.
+# Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
+# is: always giving the most frequent label.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_your_data.ipynb)
+# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 5 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model |
-# | Writes | `reviews.csv`, `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 24 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -219,7 +201,7 @@ assert run.status == "finished", run.status_sentence
 print(run.outcome(comparison).sentence)
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -236,3 +218,5 @@ print(run.outcome(comparison).sentence)
 # * Try rewards by hand, with sliders: `02_rewards`.
 # * Every source, format and kind of answer: `docs/guide/data.md`.
 # * Everything that training can do: `04_train`.
+#
+# @NEIGHBOURS@

@@ -11,34 +11,16 @@
 # ---
 
 # %% [markdown]
-# # Training you can leave alone
+# # Training that you can leave alone
 #
-# A training that runs through the night should say beforehand what it will take, say aloud when it goes wrong, and go on after
-# a crash as if there had been none. Here all three are seen, in short runs of a real model.
+# Plan the memory of a run, recognise a run that learns nothing, resume after a crash, and train in two stages.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_train.ipynb)
+# About 4 minutes on two idle CPU cores, under 5 GB of memory and 0.5 GB of disk. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model, 0.2 GB for the runs |
-# | Writes | `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -214,7 +196,7 @@ print(
 )
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -231,3 +213,5 @@ print(
 # * What else: a few supervised steps first (the recipe of `docs/guide/train.md`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
 #   docs/guide/train.md.
 # * Watch a run from another notebook: `gn.open_run("runs/...").plot()`.
+#
+# @NEIGHBOURS@

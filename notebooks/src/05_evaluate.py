@@ -11,34 +11,16 @@
 # ---
 
 # %% [markdown]
-# # Is it better? Evidence on questions it never saw
+# # Is it really better?
 #
-# You compare a trained model with the one it started from, see how sure you can be, how much a second and a third try help, and
-# which answers changed.
+# Compare a trained model with the model it started from, on questions that it has never seen, and learn how sure you can be.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/05_evaluate.ipynb)
+# About 5 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 4 and a half minutes on 2 CPU cores, of which the training takes 2 and a half: a run that is there already saves them; on a GPU not yet measured |
-# | Memory | under 4 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model, 0.1 GB for the run |
-# | Writes | `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -200,7 +182,7 @@ assert refused, "a question that was trained on was let through"
 print(run.outcome(comparison).sentence)
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -215,3 +197,5 @@ print(run.outcome(comparison).sentence)
 # * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200, format=task.format)`; more in docs/guide/evaluate.md.
 # * What you export is evaluated as it is: `gn.compare("exports/my-model", against="base", task=task, run=run)`, and a `.gguf` file the same way.
 # * A number that does not come from this kit: lm-evaluation-harness, as docs/guide/evaluate.md has it.
+#
+# @NEIGHBOURS@

@@ -13,33 +13,15 @@
 # %% [markdown]
 # # A model that works elsewhere
 #
-# From a finished run to files that other programs load: one merged model, the adapter alone, a GGUF file for llama.cpp and
-# Ollama. Each is compared with the model you trained before it is kept, then used here as others will use it. At the end it can
-# go to the Hub, if you say so.
+# Turn a finished run into files that other programs load: a merged model, the adapter alone, and a GGUF file for llama.cpp and
+# Ollama. Each export is compared with the model you trained before it is kept.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/06_export.ipynb)
-
-# %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 4 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | 0.3 GB for the model, 1.2 GB for the exports; with the larger model of a T4 about 10 GB (computed) |
-# | Writes | `runs/`, `exports/notebook`, and in your cache folder the converted model and a converter of 0.4 MB |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
+# About 4 minutes on two idle CPU cores, under 5 GB of memory and 1.5 GB of disk. No GPU needed.
 #
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
+# @BADGE@
 
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# %% [markdown]
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -204,7 +186,7 @@ print(
 )
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -223,3 +205,5 @@ print(
 # * Train it again elsewhere, on many processes: notebook a2.
 # * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `merged.usage`.
 # * Is it better than the base? Notebook 05 compares on held-out questions.
+#
+# @NEIGHBOURS@

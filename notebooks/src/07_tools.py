@@ -13,32 +13,15 @@
 # %% [markdown]
 # # A model that looks things up
 #
-# A 135-million-parameter model reads one note, stops, and makes up an answer. In twelve steps, from reward alone, it learns to
-# follow the notes until it knows, and follows longer chains than it was ever trained on.
+# A small model reads one note, stops, and makes up an answer. In twelve training steps it learns to keep reading until it
+# knows, also on chains of notes that are longer than any it was trained on.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/07_tools.ipynb)
-
-# %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 5 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | up to 5.3 GB on a CPU; on a GPU not yet measured |
-# | Disk | 0.3 GB for the model, 0.2 GB for the run |
-# | Writes | `runs/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
+# About 5 minutes on two idle CPU cores, up to 5.3 GB of memory and 0.5 GB of disk. No GPU needed.
 #
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
+# @BADGE@
 
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# %% [markdown]
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -263,7 +246,7 @@ print(f"Chains of three: {three.sentence}")
 # lower*, where the next guess has to follow from what came back, it did not learn in ten steps of the same size.
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -283,3 +266,5 @@ print(f"Chains of three: {three.sentence}")
 # * Refused for now: scale-out, GGUF, priming, images from tools, several environments in one task.
 # * Tools run in this process, with your rights. For code that a model wrote there is `gn.sandbox`: docs/guide/tools.md.
 # * How sure is this, and what was not measured: docs/evidence/tools.md.
+#
+# @NEIGHBOURS@

@@ -11,34 +11,17 @@
 # ---
 
 # %% [markdown]
-# # A judge, measured before it pays
+# # Can a judge model be trusted?
 #
-# Is this a good summary? No gold answer tells. You ask a small language model behind a real HTTP server to judge, measure it
-# against forty scores given by hand, and see it refused; then plain checks, written as a judge, which may pay; and train on them.
+# Is this a good summary? There is no gold answer to compare with. Ask a small language model to judge, measure the judge against
+# forty scores given by hand, and train only on a judge that passes.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/08_judge.ipynb)
+# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 6 minutes on 2 CPU cores; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 not yet measured |
-# | Disk | 0.3 GB for the model |
-# | Writes | a run in `runs/`, `judge_replies.jsonl`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, 27 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -263,7 +246,7 @@ print(f"The plain checks of the held-out notes: {start:.2f} before, {end:.2f} af
 print(f"{len(held_out)} notes are an example and not a proof: no better model is claimed.")
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -279,3 +262,5 @@ print(f"{len(held_out)} notes are an example and not a proof: no better model is
 # * Your own judge in three lines, and what it keeps: `docs/guide/judge.md`.
 # * Your own labels: `gn.RewardLab([judge], task, model, tokenizer)`, keys 1 to 5.
 # * A reward for what plain checks cannot see, beside them: `gn.train(..., [plain, judge], ...)`, once it may pay.
+#
+# @NEIGHBOURS@

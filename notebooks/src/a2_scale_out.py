@@ -11,34 +11,16 @@
 # ---
 
 # %% [markdown]
-# # From one process to many, with the same numbers
+# # Appendix: from one process to many
 #
-# You write a run as a folder that trains it again anywhere, with TRL's own trainer and without this kit. Two processes beside each
-# other then show that they compute what the run computed, train, and bring their run back.
+# Write a run as a folder that trains it again with TRL alone, on several processes, and show that they compute the same numbers.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/a2_scale_out.ipynb)
+# About 3 minutes on two idle CPU cores and 0.4 GB of disk; two processes each load the model. No GPU needed.
+#
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | 3 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | two processes with a model each; on a CPU and on a GPU not yet measured |
-# | Disk | 0.3 GB for the model, which the folder links, 0.1 GB for the rest |
-# | Writes | `runs/`, `anywhere/`, and the converted model in your cache folder |
-# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0 here and 1.16.0 there, torch 2.13.0, 24 November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see what the training runs on, and *Ready*. Each problem comes with the line that fixes it.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -208,7 +190,7 @@ print(
 )
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -224,3 +206,5 @@ print(
 #
 # * What stays equal and what cannot: docs/guide/scale_out.md.
 # * Export what was trained there: notebook 06 with `RUN = str(back.path)`.
+#
+# @NEIGHBOURS@

@@ -12,36 +12,18 @@
 # ---
 
 # %% [markdown]
-# # GSM8K on one GPU, with a number before and after
+# # Appendix: GSM8K on one GPU
 #
-# School problems in words, from the Hub: a model of 1.5 billion parameters or more, rewards that were checked, a baseline, a
-# training, and the accuracy on questions of the test part before and after, with its interval.
+# School problems in words from the Hub, a model of 1.5 billion parameters or more, checked rewards, a training run, and the
+# accuracy on the test part before and after, with its interval.
 #
-# **Nobody has run this on a GPU yet.** The tests execute every cell on a CPU, with the small model and rows of the same form.
+# **Nobody has run this notebook on a GPU yet**, so it has no outputs. Computed for a T4: up to 53 minutes of training without vLLM, 13.1 of
+# 15.6 GB of memory, 7.4 GB of disk. The tests execute every cell on a CPU, with the small model and rows of the same form.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/a3_gsm8k_gpu.ipynb)
+# @BADGE@
 
 # %% [markdown]
-# | | |
-# | --- | --- |
-# | Time | on a T4 up to 53 minutes of training where vLLM cannot start, less with it (computed, not yet measured); on a CPU it runs, and learns nothing: these problems are too hard for the small model |
-# | Memory | on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
-# | Disk | on a T4 1.2 GB for the model in 4 bit, 3.1 GB for its base in 16 bit, 3.1 GB for the merged one (computed) |
-# | Writes | `runs/`, `exports/gsm8k`, and the model and the data in the Hub's cache folder |
-# | Checked on | a CPU alone, with the small model and 48 rows of the same form, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
-
-# %% [markdown]
-# @CELLS _install.py@
-
-# %% [markdown]
-# ## Check the machine
-#
-# You should see your GPU, and *Ready*.
-
-# %%
-import grpo_nb as gn
-
-gn.check_environment()
+# @CELLS _setup.py@
 
 # %% [markdown]
 # ## Settings
@@ -165,7 +147,7 @@ print(f"{test.name}, {len(test.holdout)} questions of the test part.")
 print(run.outcome(comparison).sentence)
 
 # %% [markdown]
-# ## If something went wrong
+# ## If something goes wrong
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
@@ -181,3 +163,5 @@ print(run.outcome(comparison).sentence)
 #
 # * Your own data in place of GSM8K: `03_your_data`. Other questions for the same model: `gn.ask(run, "...")`.
 # * If you ran this on a GPU: an issue with the last cell's lines, the card and the time would make the head of this page shorter.
+#
+# @NEIGHBOURS@

@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from grpo_nb.cpu.folded_lora import FoldedLora
-from tests.support.small_models import (
-    PROMPTS,
-    assert_same_gradients,
-    batch,
-    gradients,
-    lora_model,
-    stock,
-)
+from tests.support.small_models import PROMPTS, lora_model
 
 IDS = torch.tensor([PROMPTS[0]])
 
@@ -38,39 +31,15 @@ def test_logits_are_those_of_the_lora_layers(kind: torch.dtype, off: float) -> N
     assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
 
 
-def test_gradients_are_those_of_the_lora_layers() -> None:
-    model = lora_model("qwen2").train()  # with biases
-    ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
-    expected = gradients(model, *stock(model, ids, mask, length))
-    with FoldedLora(model).for_training():
-        output = stock(model, ids, mask, length)
-    assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
-
-
-def test_folding_again_before_the_backward_pass_is_an_error_and_not_a_wrong_gradient() -> None:
-    model = lora_model()
-    folded = FoldedLora(model)
-    with folded.for_training():
-        loss = model(input_ids=IDS).logits.sum()
-    with folded.for_training():
-        pass
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-
-
-def test_dropout_is_left_to_peft_while_training_and_does_not_keep_sampling_from_folding() -> None:
+def test_sampling_folds_the_lora_despite_dropout() -> None:
     model = lora_model(dropout=0.5).train()
     folded = FoldedLora(model)
-    with folded.for_training():
-        first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
-    assert (first - second).abs().max() > 0.01
     with torch.no_grad(), folded.for_inference(is_decoding=True):
-        assert folded._folded and folded._packed, (
-            "or the plan would count copies that are not there"
-        )
+        assert folded._folded, "the memory plan counts a copy that is not there"
+        assert folded._packed, "the memory plan counts a copy that is not there"
 
 
-def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder) -> None:
+def test_4_bit_base_is_folded_with_the_logits_of_peft(tiny_folder) -> None:
     import grpo_nb as gn
 
     model, tokenizer = gn.load_model(
@@ -80,14 +49,7 @@ def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
-    folded, gradient = FoldedLora(model), {}
-    for path in ("peft", "folded"):
-        with folded.for_training() if path == "folded" else torch.enable_grad():
-            logits = model(input_ids=ids).logits
-        model.zero_grad()
-        logits.pow(2).sum().backward()
-        gradient[path] = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
-    assert_same_gradients(gradient["folded"], gradient["peft"], relative=5e-3)
+    folded = FoldedLora(model)
     model.eval()
     with torch.no_grad():
         expected = model(input_ids=ids).logits

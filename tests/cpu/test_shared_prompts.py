@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from grpo_nb.cpu import shared_prompts
-from grpo_nb.cpu.folded_lora import FoldedLora
 from tests.support.small_models import (
     COMMON,
     FAMILIES,
@@ -28,10 +27,9 @@ CASES = {
 }
 
 
-def shared(model, ids, mask, length, kept=None):
+def shared(model, ids, mask, length):
     assert shared_prompts.batch_obstacle(ids, mask, length) is None
-    with FoldedLora(model).for_training():
-        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0, kept=kept)
+    return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,21 +76,6 @@ def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path() -
         gradient_errors.append((different**0.5).item())
     assert 0 < errors[0] <= 1.5 * errors[1], errors
     assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
-
-
-def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
-    model, kept = lora_model(), {}
-    others = [[*COMMON[:20], 9, 8, 7], [*COMMON[:20], 6, 5]]
-    for prompts in (PROMPTS[:2], PROMPTS[1:], others, others[::-1]):
-        ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
-        with torch.no_grad(), model.disable_adapter():
-            got = shared(model, ids, mask, length, kept)
-            expected = stock(model, ids, mask, length)
-            assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), (
-                "kept or not, the same numbers"
-            )
-        torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
-        assert kept, "or the test shows nothing"
 
 
 def test_with_dropout_each_completion_keeps_its_distribution() -> None:

@@ -105,7 +105,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             {"vllm": None},
             "Training runs on the GPU, Tesla T4 (15 GiB), and samples with Unsloth's own",
             "Ready. Warnings: 1.",
-            "vLLM: not installed. Run the Install cell",
+            "vLLM: not installed. Run the Setup cell",
             id="GPU without vLLM",
         ),
         pytest.param(
@@ -121,7 +121,7 @@ def test_environment_check_imports_nothing_heavy() -> None:
             {"trl": None},
             "Training cannot use the GPU yet",
             "Not ready. Problems: 2.",
-            "packages: missing: trl. Run the Install cell",
+            "packages: missing: trl. Run the Setup cell",
             id="first of two problems",
         ),
         pytest.param((NO_GPU, CPU), {}, "Training runs on the CPU (", "Ready.", "", id="CPU alone"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from shutil import ignore_patterns
 from types import SimpleNamespace
 
 import jupytext
@@ -22,7 +24,7 @@ from tests.support.notebooks import assert_nothing_went_wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("??_*.ipynb"))
-REPOSITORY = build_notebooks.repository()
+ADDRESS = "https://github.com/ada/kit-2"
 # What the Hub, GitHub, OpenAI, Anthropic, Weights & Biases and Google issue.
 SECRETS = re.compile(
     r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|\b[0-9a-f]{40}\b"
@@ -56,35 +58,90 @@ def test_notebooks_are_what_their_sources_give() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("remote", "path"),
-    [
-        ("https://github.com/ada/grpo_nb.git", "ada/grpo_nb"), ("git@github.com:ada/kit-2", "ada/kit-2"),
-        ("/srv/git/grpo_nb.git", "OWNER/grpo_nb"), ("https://example.org/ada/grpo_nb", "OWNER/grpo_nb"), ("", "OWNER/grpo_nb"),
-    ],
-)  # fmt: skip
-def test_links_follow_a_public_remote_and_nothing_else(
-    remote: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def copy_of_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the files that carry the public address, in which the builder works."""
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=ignore_patterns("runs"))
+    monkeypatch.setattr(build_notebooks, "ROOT", folder)
+    monkeypatch.setattr(sys, "argv", ["build_notebooks.py"])
+    return folder
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    """Return the README and the sources of all cells, by file name."""
+    texts = {"README.md": (folder / "README.md").read_text()}
+    for path in sorted((folder / "notebooks").glob("??_*.ipynb")):
+        texts[path.name] = "\n".join(cells_of(path))
+    return texts
+
+
+def test_project_without_address_has_no_badge_and_no_placeholder() -> None:
+    assert build_notebooks.repository() is None
+    for name, text in texts_of(ROOT).items():
+        assert "colab-badge" not in text, name
+        assert "git clone" not in text, name
+        assert "OWNER" not in text, name
+
+
+def test_address_is_written_into_readme_and_notebooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(
-        '[project.urls]\nRepository = "https://github.com/OWNER/grpo_nb"\n'
-    )
-    links = "git clone https://github.com/{0}\n(https://colab.research.google.com/github/{0}/blob/main/a.ipynb)\n"
-    (tmp_path / "README.md").write_text(links.format("OWNER/grpo_nb"))
-    monkeypatch.setattr(build_notebooks, "ROOT", tmp_path)
-    build_notebooks.follow_remote(remote)
-    assert (tmp_path / "README.md").read_text() == links.format(path)
-    assert build_notebooks.repository() == f"https://github.com/{path}"
+    folder = copy_of_project(tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["build_notebooks.py", "--repository", ADDRESS])
+    assert build_notebooks.main() == 0
+    assert build_notebooks.repository() == ADDRESS
+    colab = "https://colab.research.google.com/github/ada/kit-2/blob/main/notebooks"
+    for name, text in texts_of(folder).items():
+        page = "00_quickstart.ipynb" if name == "README.md" else name
+        assert f"]({colab}/{page})" in text, name
+        assert ADDRESS in text, name
+        if name != "README.md":
+            assert not build_notebooks.RELATIVE_LINK.search(text), name
+
+
+def test_address_can_be_removed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of_project(tmp_path, monkeypatch)
+    for address in (ADDRESS, ""):
+        monkeypatch.setattr(sys, "argv", ["build_notebooks.py", "--repository", address])
+        build_notebooks.main()
+    assert texts_of(folder) == texts_of(ROOT)
+    assert (folder / "pyproject.toml").read_text() == (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("address", ["git@github.com:ada/kit-2", "https://example.org/ada/kit"])
+def test_address_elsewhere_than_github_is_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of_project(tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="no address of a repository on GitHub"):
+        build_notebooks.write_address(address)
+    assert texts_of(folder) == texts_of(ROOT)
 
 
 def test_a_copy_with_another_address_keeps_what_was_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, there = ROOT / "notebooks/src/02_rewards.py", ROOT / "notebooks/02_rewards.ipynb"
-    monkeypatch.setattr(build_notebooks, "repository", lambda: "https://github.com/ada/kit-2")
+    monkeypatch.setattr(build_notebooks, "repository", lambda: ADDRESS)
     cells = nbformat.reads(build_notebooks.generate(source, there), as_version=4).cells
     assert any("github.com/ada/kit-2" in cell.source for cell in cells)
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
+
+
+@every_notebook
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    for link in build_notebooks.RELATIVE_LINK.findall("\n".join(cells_of(path, "markdown"))):
+        assert (path.parent / link.partition("#")[0]).is_file(), link
+
+
+@every_notebook
+def test_notebooks_and_pages_are_named_by_links(path: Path) -> None:
+    """In Colab there is no way to a notebook that the text only names."""
+    text = "\n".join(cells_of(path, "markdown"))
+    unlinked = re.sub(r"\[[^\]]*\]\([^)]*\)", "", text)
+    for name in (*(other.stem for other in NOTEBOOKS), "docs/guide/", "docs/evidence/", "arXiv:"):
+        assert name not in unlinked, f"{name} is named without a link"
 
 
 @every_notebook
@@ -94,7 +151,7 @@ def test_it_is_a_clean_file(path: Path) -> None:
     assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
     ids = [cell.id for cell in notebook.cells]
     assert len(ids) == len(set(ids))
-    assert len(notebook.cells) <= 40 and path.stat().st_size < 500_000
+    assert len(notebook.cells) <= 28 and path.stat().st_size < 500_000
     assert "widgets" not in notebook.metadata, "saved widget state"
     for cell in notebook.cells:
         assert len(cell.source.splitlines()) <= 25 and "attachments" not in cell
@@ -130,46 +187,36 @@ def test_what_it_shows_was_executed_and_is_clean(path: Path) -> None:
 
 
 @every_notebook
-def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
-    headings = re.findall(r"^#+ (.+)$", "\n".join(cells_of(path)), re.MULTILINE)
-    for needed in (
-        "Install",
-        "Check the machine",
-        "Settings",
-        "Did it work?",
-        "If something went wrong",
-        "Next",
-    ):
+def test_notebook_has_the_parts_that_readers_look_for(path: Path) -> None:
+    headings = re.findall(r"^#+ (.+)$", "\n".join(cells_of(path, "markdown")), re.MULTILINE)
+    assert headings[1] == "Setup"
+    for needed in ("Did it work?", "If something goes wrong", "Exercises"):
         assert needed in headings
-    assert headings[-1] == "Next" and headings.index("Install") < headings.index("Settings")
+    assert headings[-1] == "Next"
 
 
 @every_notebook
-def test_the_badge_opens_this_notebook(path: Path) -> None:
-    (link,) = re.findall(r"\[!\[Open in Colab\]\([^)]+\)\]\(([^)]+)\)", cells_of(path)[0])
-    place = REPOSITORY.removeprefix("https://github.com/")
-    assert (
-        link == f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name}"
-    )
-    assert not re.search(r"@[A-Z]+@|@CELLS", path.read_text()), "a mark was not replaced"
+def test_notebook_ends_with_links_to_its_neighbours(path: Path) -> None:
+    place = NOTEBOOKS.index(path)
+    last_line = cells_of(path)[-1].splitlines()[-1]
+    for neighbour in NOTEBOOKS[max(place - 1, 0) : place + 2]:
+        assert (f"({neighbour.name})" in last_line) is (neighbour != path)
 
 
 @every_notebook
-def test_it_installs_before_it_imports(path: Path) -> None:
-    """One text for all: the cell that fetches the kit if need be, and calls `install`."""
-    cells = cells_of(path, "code")
-    source = jupytext.read(ROOT / "notebooks/src/_install.py", fmt="py:percent")
+def test_setup_cell_installs_before_it_imports(path: Path) -> None:
+    """One text for all notebooks: add the kit, install what is missing, check the machine."""
+    first = cells_of(path, "code")[0]
+    source = jupytext.read(ROOT / "notebooks/src/_setup.py", fmt="py:percent")
     (shared,) = [cell.source for cell in source.cells if cell.cell_type == "code"]
-    assert cells[0] == shared.replace("@REPOSITORY@", REPOSITORY)
-    assert "install(report=print)" in cells[0] and "import grpo_nb as gn" in cells[1]
-    assert f'"{CLONE}"' in cells[0], "the clone is the folder that install links"
-    # Nothing but the standard library before it: what is loaded cannot be replaced.
-    for node in ast.walk(ast.parse(cells[0])):
+    assert first == shared.replace("    pass  # @CLONE@", build_notebooks.clone_lines(None))
+    assert f'"{CLONE}"' in build_notebooks.clone_lines(ADDRESS), "the folder that install links"
+    # Only the standard library before `install`: a loaded package cannot be replaced.
+    for node in ast.walk(ast.parse(first[: first.index("install(")])):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
-        assert all(
-            n.partition(".")[0] in sys.stdlib_module_names or n == "grpo_nb.machine" for n in names
-        )
+        for name in names:
+            assert name == "grpo_nb.machine" or name.partition(".")[0] in sys.stdlib_module_names
 
 
 @every_notebook
@@ -221,28 +268,18 @@ def test_every_public_name_exists(path: Path) -> None:
     assert used and used <= set(gn.__all__), used - set(gn.__all__)
 
 
-def facts(path: Path) -> dict[str, str]:
-    """The rows of the table under the title."""
-    return dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", cells_of(path)[1], re.MULTILINE))
-
-
 @every_notebook
-def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
-    rows = facts(path)
-    assert {"Time", "Memory", "Disk", "Writes", "Checked on"} <= set(rows)
-    for name in ("Time", "Memory"):
-        assert re.search(r"T4|GPU", rows[name]) and re.search(
-            r"not yet measured|measured on", rows[name]
-        ), rows[name]
+def test_first_cell_has_time_and_memory_or_says_that_nobody_ran_it(path: Path) -> None:
+    first = cells_of(path)[0]
+    facts = r"^About \d+ minutes on two idle CPU cores.* GB"
+    assert re.search(facts, first, re.MULTILINE) or "Nobody has run this" in first
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in NOTEBOOKS if "vLLM reserves" in facts(p)["Memory"]], ids=lambda p: p.stem
-)
-def test_the_computed_memory_is_what_the_plan_says(path: Path) -> None:
-    said = re.search(r"on a T4 ([\d.]+) of 15\.6 GB", facts(path)["Memory"])
+def test_computed_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
+    (path,) = [path for path in NOTEBOOKS if path.stem == "a3_gsm8k_gpu"]
+    stated = re.search(r"([\d.]+) of\s15\.6 GB of memory", cells_of(path)[0])
     shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(gn.preset("t4"), machine="t4")))
-    assert float(said[1]) == pytest.approx(float(shown[1]), rel=0.05)
+    assert float(stated[1]) == pytest.approx(float(shown[1]), rel=0.05)
 
 
 @pytest.fixture

@@ -1,0 +1,478 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # GRPO by hand
+#
+# One prompt, eight completions, one update of a real language model, with nothing hidden. By the end you have a working GRPO
+# loss in six lines of PyTorch, you have checked it against the trainer that most people use, and you have watched the model
+# get better within eight steps.
+#
+# **You need** Python, and a rough idea of what a language model does. **You do not need** any reinforcement learning.
+#
+# About 3 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed. The model is SmolLM2-135M:
+# small, fast and often wrong, which is exactly what we want here.
+#
+# @BADGE@
+
+# %% [markdown]
+# @CELLS _setup.py@
+
+# %% [markdown]
+# ## Settings
+#
+# Change these after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+
+# %% tags=["parameters"]
+SEED = 0  # @param {"type": "integer"}
+STEPS = 8  # @param {"type": "integer"}
+
+# %% [markdown]
+# ## The model
+#
+# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
+
+# %%
+import matplotlib.pyplot as plt
+import pandas
+
+settings = gn.preset("cpu", dtype="float32")  # the small model, also on a GPU
+model, tokenizer = gn.load_model(settings, report=print)
+
+import torch  # below load_model: Unsloth wants to be imported first
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+lora = [weight for weight in model.parameters() if weight.requires_grad]
+print(f"{sum(weight.numel() for weight in lora):,} LoRA weights to train")
+# Transparent figures with grey text are readable in light and dark notebooks.
+grey = dict.fromkeys(
+    ["text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"], "#767676"
+)
+plt.rcParams.update({"figure.facecolor": "none", "axes.facecolor": "none", "font.size": 11, **grey})
+left = [{"selector": "th, td", "props": "text-align: left"}]
+
+# %% [markdown]
+# ## The idea
+#
+# Ask the model the same question several times. It does not give the same answer each time, because it *samples* its words.
+# Some of the answers are better than others. So score them, and change the weights a little, so that the answers above the
+# average of their group become more likely and those below become less likely. Repeat. That is GRPO: *group relative policy
+# optimization*. ("Policy" is the field's word for the model that acts.)
+#
+# Nobody shows the model a correct answer. **It can only do more often what it already does sometimes.**
+#
+# "How far above the average" is called the **advantage**. For completion $i$ with reward $r_i$:
+#
+# $$A_i = \frac{r_i - \text{mean}(r)}{\text{std}(r)}$$
+#
+# In words: its distance from the average of the group, measured in standard deviations. Take four completions with the rewards
+# 1.5, 1.0, 1.0 and 0.5. Their mean is $1.0$ and their standard deviation is $0.41$. The first gets
+# $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
+#
+# ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
+
+# %% [markdown]
+# ## One prompt, eight completions
+#
+# Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
+# `generate` samples eight answers of at most 24 tokens (a token is a word or a piece of one). `temperature=1.0` and `top_k=0`
+# matter: we want to sample from exactly the distribution that we are about to change.
+#
+# A **reward** is any function that turns a completion into a number. Ours gives one point for the right city and half a point
+# for a short answer. Before you look at the table: would *you* have scored all eight the same way?
+
+# %%
+question = [{"role": "user", "content": "What is the capital of Australia?"}]
+prompt = tokenizer.apply_chat_template(
+    question, add_generation_prompt=True, return_tensors="pt", return_dict=True
+).to(model.device)
+prompt_length = prompt["input_ids"].shape[1]
+
+
+def sample(number):
+    sampling = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 24}
+    sampled = model.generate(**prompt, **sampling, num_return_sequences=number)
+    return sampled[:, prompt_length:].cpu()
+
+
+def reward(text):
+    names_the_capital = "Canberra" in text and "Sydney" not in text
+    is_short = len(text.split()) <= 8
+    return 1.0 * names_the_capital + 0.5 * is_short
+
+
+torch.manual_seed(SEED)
+completions = sample(8)
+texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
+rewards = torch.tensor([reward(text) for text in texts])
+pandas.DataFrame({"reward": rewards, "completion": texts}).style.format(
+    precision=1
+).set_table_styles(left)
+
+# %% [markdown]
+# ## Advantages
+#
+# The formula from above in Python. The small number `1e-4` only prevents a division by zero.
+#
+# **Predict before you run:** which completions will be pushed up, and which down? And what happens to a group in which all
+# eight rewards are equal?
+#
+# **You should see** that a reward above zero is not enough: *Sydney.* earned half a point for being short, and still lies below its
+# group. The advantages of a group add up to zero, so some completions gain at the expense of others. And where all rewards are
+# equal, every advantage is exactly 0: the model learns nothing from that prompt, whether all answers were perfect or all were
+# wrong. This is the most common reason why a GRPO run does not get anywhere.
+#
+# Why divide by the standard deviation? It puts all prompts on one scale: a group with rewards between 0 and 100 does not drown
+# a group with rewards between 0 and 1. (The first exercise shows the price.)
+
+
+# %%
+def advantages_of(rewards):
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+
+advantages = advantages_of(rewards)
+
+mean, std = rewards.mean(), rewards.std()
+print(
+    f"mean {mean:.4f}, standard deviation {std:.4f}, sum of advantages {advantages.sum().abs():.4f}"
+)
+print(f"completion 0: ({rewards[0]:.1f} - {mean:.4f}) / {std:.4f} = {advantages[0]:+.2f}")
+print("a group in which all rewards are 1.5:", advantages_of(torch.full((8,), 1.5)).tolist())
+table = pandas.DataFrame({"reward": rewards, "advantage": advantages, "completion": texts})
+table = table.sort_values("advantage", ascending=False)
+table.style.format({"reward": "{:.1f}", "advantage": "{:+.2f}"}).set_table_styles(left)
+
+# %% [markdown]
+# ## How likely was each completion?
+#
+# "Make a completion more likely" needs a number for *how likely*. A language model gives a probability to every possible next
+# token, and the probability of a whole completion is the product of the probabilities of its tokens. Products of many small
+# numbers are awkward, so we take logarithms, which turn the product into a sum:
+#
+# $$\log p(\text{completion}) = \sum_t \log p(\text{token}_t)$$
+#
+# A log-probability of 0 means certain, −0.7 means one in two, −2.3 means one in ten. The model returns a *logit* $z$ for each of
+# its 49,152 tokens, and the log-probability of token $k$ is $z_k - \log \sum_j e^{z_j}$: the function `logsumexp`.
+#
+# One detail trips up nearly everyone: the output at position $t$ is the prediction for position $t+1$. That is why the slice
+# begins one place before the completion.
+#
+# **You should see** that the model is nearly certain once it has begun *The capital of Australia is*, and undecided where it
+# matters: which city, and whether to stop after it. These are the places where it can learn something.
+
+
+# %%
+def token_log_probs(completions):
+    """Return the log-probability of each token of each completion, shape (completions, tokens)."""
+    repeated = prompt["input_ids"].cpu().expand(len(completions), -1)
+    ids = torch.cat([repeated, completions], dim=1).to(model.device)
+    logits = model(input_ids=ids).logits[:, prompt_length - 1 : -1].cpu()
+    chosen = logits.gather(-1, completions[:, :, None])[:, :, 0]
+    return chosen - logits.logsumexp(dim=-1)
+
+
+log_probs = token_log_probs(completions)
+mask = (completions != tokenizer.pad_token_id).float()  # 0 for the padding after a short completion
+best = int(advantages.argmax())
+shown = log_probs[best][mask[best] == 1].detach()
+print(f"{texts[best]}  Sum {shown.sum():.2f}: one time in {(-shown.sum()).exp():.0f}")
+tokens = [repr(tokenizer.decode(token)) for token in completions[best][: len(shown)]]
+pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability": shown}).round(3).T
+
+# %% [markdown]
+# ## The loss, first version
+#
+# An optimizer makes a number smaller. So we need a number that gets smaller when good completions become more likely:
+#
+# $$L = -\frac{1}{8}\sum_{i=1}^{8} A_i \cdot \frac{1}{T_i}\sum_{t=1}^{T_i} \log p(\text{token}_{i,t})$$
+#
+# Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that long completions do
+# not count more than short ones. Multiply by the advantage: positive means "push up", negative means "push down". Average over
+# the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
+# All that the later versions add is safety.
+#
+# The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
+# LoRA weights a number that says in which direction the loss grows, and how fast.
+
+# %%
+per_token = -advantages[:, None] * log_probs
+per_completion = (per_token * mask).sum(dim=1) / mask.sum(dim=1)
+loss = per_completion.mean()
+
+
+def gradient_of(loss):
+    """Return the gradient with respect to all LoRA weights as one long vector."""
+    parts = torch.autograd.grad(loss, lora, retain_graph=True)
+    return torch.cat([part.flatten().cpu() for part in parts]).double()
+
+
+plain_gradient = gradient_of(loss)
+print(
+    f"loss {loss:.4f}, length of the gradient {plain_gradient.norm():.4f}, {len(plain_gradient):,} numbers"
+)
+
+# %% [markdown]
+# ## The loss, complete
+#
+# Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
+# however, they come from a model that no longer exists. GRPO adds three safety devices, one line each:
+#
+# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. It
+#    replaces the log-probability, and corrects for the fact that the old model chose the tokens.
+# 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
+#    gain from it: its gradient becomes zero. The minimum makes this brake one-sided. A token that moved the *wrong* way is not
+#    clipped and can always come back.
+# 3. **KL term.** A penalty for moving away from the model we started with, the *reference*. Here that is the same model with
+#    its LoRA switched off. $e^d - d - 1$ with $d = \log p_{\text{ref}} - \log p$ is 0 where both agree and positive elsewhere.
+#    It is weighted by $\rho$ for the same reason as in 1. Without it, a model can forget how to speak while it chases reward.
+#
+# **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
+# is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
+# gradient with that of the first version: they are the same, because $\nabla\rho = \nabla\log p$ where $\rho = 1$. So do not
+# judge a GRPO run by its loss. Look at the reward.
+
+
+# %%
+def grpo_loss(log_probs, old, reference, advantages, mask, epsilon=0.2, beta=0.04):
+    """Return the GRPO loss (arXiv:2402.03300). The first three arguments have shape (completions, tokens)."""
+    ratio = torch.exp(log_probs - old)
+    clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
+    gain = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
+    kl = ratio * (torch.exp(reference - log_probs) - (reference - log_probs) - 1)
+    per_token = beta * kl - gain
+    return ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean()
+
+
+old = log_probs.detach()
+with torch.no_grad(), model.disable_adapter():
+    reference = token_log_probs(completions)
+first_loss = grpo_loss(log_probs, old, reference, advantages, mask)
+first_gradient = gradient_of(first_loss)
+difference = (first_gradient - plain_gradient).norm() / plain_gradient.norm()
+print(
+    f"loss {first_loss:.4f}; gradient {first_gradient.norm():.4f}, relative difference {difference:.1g}"
+)
+
+# %% [markdown]
+# ## One step
+#
+# Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
+# which chooses the size of the step for each weight. The direction comes from the same gradient.)
+#
+# Then ask again how likely each of the eight completions is. **You should see** the green bars (advantage above zero) point to
+# the right and the orange ones to the left. A label such as × 1.58 means that this exact completion is now 1.58 times as likely.
+# Long completions move further, because the changes of their many tokens add up. In another batch a bar may point the wrong
+# way: all completions share weights, and many share their first words, so each feels the pushes of the others.
+#
+# The loss on the same eight completions is no longer zero, because the model is no longer the one that wrote them.
+
+# %%
+start = parameters_to_vector(lora).detach().clone()  # to come back to
+optimizer = torch.optim.SGD(lora, lr=0.1)
+first_loss.backward()
+optimizer.step()
+
+log_probs = token_log_probs(completions)
+second_loss = grpo_loss(log_probs, old, reference, advantages, mask)
+second_gradient = gradient_of(second_loss)
+change = ((log_probs - old) * mask).sum(dim=1).detach()
+order = advantages.argsort()  # the best last, because barh begins at the bottom
+colours = ["#D55E00" if advantages[i] < 0 else "#009E73" for i in order]
+figure, axes = plt.subplots(figsize=(7, 3.4))
+bars = axes.barh(range(8), change[order], color=colours)
+axes.bar_label(bars, [f"× {factor:.2f}" for factor in change[order].exp()], padding=4)
+axes.set_yticks(range(8), [f"{texts[i][:42]}  {advantages[i]:+.2f}" for i in order])
+axes.margins(x=0.16)
+axes.set(title=f"loss {first_loss:.3f} → {second_loss:.3f}", xlabel="change of the log-probability")
+# %% [markdown]
+# ## Is this really GRPO?
+#
+# Do not take our word for it. TRL's `GRPOTrainer` is what most people train with, and what `gn.train` is built on. Hand it the
+# same model, the same eight completions and the same reward. Let it take two steps on them, and compare its losses and
+# gradients with ours: before the first step, where nothing has moved, and after it, where ratio, clipping and KL take part.
+#
+# Normally the trainer samples for itself. The argument `rollout_func` replaces the sampling, and ours returns the completions
+# from above. A callback keeps the gradients, which the trainer would otherwise throw away.
+#
+# **You should see** two lines that agree to about five digits. The rest is rounding. Such a check finds mistakes that no reward
+# curve shows: delete `ratio *` in front of the KL term, and the first line still agrees, but the second one does not.
+
+# %%
+import os
+
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+# Without this, TRL warns that rollout_func may change in later versions.
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+question_as_data = Dataset.from_list([{"prompt": question}])
+
+
+def our_completions(prompts, trainer):
+    written = [ids[is_token == 1].tolist() for ids, is_token in zip(completions, mask)]
+    return {
+        "prompt_ids": prompt["input_ids"].tolist() * 8,
+        "completion_ids": written,
+        "logprobs": None,
+    }
+
+
+def our_reward(completions, **columns):
+    return [reward(messages[0]["content"]) for messages in completions]
+
+
+class KeepGradients(TrainerCallback):
+    """Copy the gradients before each step, because the trainer throws them away."""
+
+    gradients = []
+
+    def on_pre_optimizer_step(self, args, state, control, **others):
+        parts = [weight.grad.flatten().cpu() for weight in lora]
+        self.gradients.append(torch.cat(parts).double())
+
+
+# %%
+vector_to_parameters(start.clone(), lora)  # back to where we started
+same = {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2, "optim": "sgd", "learning_rate": 0.1}
+same |= {"num_generations": 8, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+twice = {"num_iterations": 2, "max_steps": 2}  # two steps on the same completions
+machine = {
+    "gradient_checkpointing": False,
+    "bf16": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+config = GRPOConfig("runs/by_hand", **same, **twice, **machine, logging_steps=1, save_strategy="no")
+parts = {
+    "processing_class": tokenizer,
+    "rollout_func": our_completions,
+    "callbacks": [KeepGradients],
+}
+trainer = GRPOTrainer(model, our_reward, config, question_as_data, **parts)
+trainer.remove_callback(PrinterCallback)
+trainer.train()
+losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+differences = []
+ours = [(first_loss, first_gradient), (second_loss, second_gradient)]
+for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.gradients):
+    difference = (gradient - trl_gradient).norm() / gradient.norm()
+    differences.append(difference)
+    print(f"loss: ours {loss:.7f}, TRL {trl_loss:.7f}; gradients differ by {difference:.1e}")
+model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
+
+# %% [markdown]
+# ## Eight steps
+#
+# A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
+# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do.
+#
+# **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
+# group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
+# and this prompt has nothing more to teach.
+#
+# The model has not learnt geography. It gave the right answer in five of the eight samples above, and now gives it nearly
+# always, to this one prompt. A real training does the same over hundreds of prompts, so that what is learnt helps with prompts
+# that the model has not seen. The default loss of the kit differs in one detail: it averages over all tokens of the batch.
+
+# %%
+vector_to_parameters(start.clone(), lora)
+optimizer = torch.optim.AdamW(lora, lr=2e-4)
+history = []
+torch.manual_seed(SEED)
+for step in range(STEPS):
+    completions = sample(8)
+    texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
+    rewards = torch.tensor([reward(text) for text in texts])
+    log_probs = token_log_probs(completions)
+    with torch.no_grad(), model.disable_adapter():
+        reference = token_log_probs(completions)
+    mask = (completions != tokenizer.pad_token_id).float()
+    loss = grpo_loss(log_probs, log_probs.detach(), reference, advantages_of(rewards), mask)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    history.append(rewards.mean().item())
+axes = pandas.Series(history, range(1, STEPS + 1)).plot(
+    style="o-", color="#0072B2", figsize=(7, 3), ylim=(0, 1.6)
+)
+axes.set(xlabel="step", ylabel="mean reward of the group")
+print("The last group:", *texts, sep="\n")
+
+# %% [markdown]
+# ## Did it work?
+#
+# Two questions decide. Do our losses and gradients agree with TRL's? And did the mean reward rise? The first does not depend on luck;
+# the second could, so compare the last two steps with the first two.
+
+# %%
+agrees = all(difference < 1e-4 for difference in differences)
+first, last = sum(history[:2]) / 2, sum(history[-2:]) / 2
+print(f"Gradients agree with TRL's: {'yes' if agrees else 'no'}.")
+print(f"Mean reward: {first:.2f} in the first two steps, {last:.2f} in the last two.")
+print("It worked." if agrees and last > first else "It did not work this time: try another SEED.")
+
+# %% [markdown]
+# ## If something goes wrong
+#
+# | What you see | Reason | What to do |
+# | --- | --- | --- |
+# | other completions than the text describes | another processor or version rounds differently, so sampling takes another path | nothing: the argument is the same, the numbers are yours |
+# | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
+# | gradients differ by more than 1e-4 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
+# | the kernel dies | out of memory | close other notebooks; this one needs 5 GB |
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Without the standard deviation.** Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
+# would change in a training with many prompts?
+#
+# <details><summary>Answer</summary>
+#
+# For our prompt only the size: all eight advantages were divided by the same 0.59, so the gradient keeps its direction and is 0.59
+# times as long. With many prompts it matters, because each group is divided by *its own* number:
+#
+# | rewards of the group | largest advantage, divided | not divided |
+# | --- | --- | --- |
+# | four of eight are 1, the others 0 | 0.94 | 0.50 |
+# | one of eight is 1, the others 0 | 2.47 | 0.88 |
+# | seven are 1.00, one is 1.01 | 2.41 | 0.01 |
+#
+# Division makes rare successes count more, which can be welcome. But it also turns a difference of a hundredth into a push as strong as
+# that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves the division out. In TRL and here:
+# `scale_rewards="none"`.
+# </details>
+#
+# **2. Without the baseline.** Use the rewards themselves as advantages. Which of the eight completions are pushed down now? What is the
+# loss before the first step? And what does a group teach in which all eight are equally good?
+#
+# <details><summary>Answer</summary>
+#
+# None: no reward is below zero, so *Sydney.* is pushed **up** for being short. The loss starts at −0.81, minus the mean reward. And a group of
+# eight equally good answers still pushes all of them, for nothing. Averaged over very many groups the direction would be the same with and
+# without a baseline, so this would also work, in the end: the baseline adds no bias, it removes noise. How much noise is measured in
+# [the algorithms notebook](a1_algorithms.ipynb).
+# </details>
+
+# %% [markdown]
+# ## Next
+#
+# * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).
+# * Our reward can be cheated: *"Canberra? Melbourne!"* earns everything. Find such loopholes before you train: [rewards](02_rewards.ipynb).
+# * `grpo`, `dr_grpo`, `dapo` and `bnpo` differ in how they average over tokens: [all losses](../docs/reference/losses.md).
+# * The papers: GRPO ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), clipping from PPO ([arXiv:1707.06347](https://arxiv.org/abs/1707.06347)), and
+#   the ratio before the KL term ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556)), which the first GRPO did not have.
+#
+# @NEIGHBOURS@

@@ -1,0 +1,73 @@
+"""Draw docs/grpo.png, the picture of one GRPO step in the README and the first notebooks.
+
+    python scripts/schematic.py
+
+The text is grey and the background transparent, so that light and dark pages can show it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+GREY = "#767676"
+BLUE = "#d5e4f5"
+
+
+class Row(NamedTuple):
+    """One completion in the picture, with the numbers of a group of four."""
+
+    completion: str
+    reward: str
+    advantage: str
+    effect: str
+    colour: str
+
+
+ROWS = [
+    Row("Canberra.", "1.5", "+1.22", "more likely", "#bfe5cd"),
+    Row("Canberra, which…", "1.0", "0.00", "no change", "#e2e2e2"),
+    Row("Canberra, also…", "1.0", "0.00", "no change", "#e2e2e2"),
+    Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "less likely", "#f5cbb5"),
+]
+COLUMNS = {"completion": 4.9, "reward": 6.5, "advantage": 7.7, "effect": 9.2}
+
+
+def put_box(axes: Axes, x: float, y: float, text: str, colour: str) -> None:
+    """Write a text in a rounded box."""
+    box = {"boxstyle": "round,pad=0.4", "facecolor": colour, "edgecolor": "none"}
+    axes.text(x, y, text, ha="center", va="center", color="black", bbox=box)
+
+
+def put_arrow(axes: Axes, tail: tuple[float, float], tip: tuple[float, float]) -> None:
+    """Draw a straight arrow."""
+    axes.annotate("", tip, tail, arrowprops={"arrowstyle": "->", "color": GREY})
+
+
+def draw() -> Figure:
+    """Return the picture of one step: question, model, four completions, advantages, update."""
+    figure = Figure(figsize=(10, 3.4), facecolor="none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 10), ylim=(0, 5.3))
+    axes.axis("off")
+    put_box(axes, 0.9, 2.5, "What is the\ncapital of\nAustralia?", BLUE)
+    put_box(axes, 2.85, 2.5, "model", BLUE)
+    put_arrow(axes, (1.65, 2.5), (2.4, 2.5))
+    for column, x in COLUMNS.items():
+        axes.text(x, 5, column, ha="center", va="center", color=GREY)
+    for y, row in zip((4, 3, 2, 1), ROWS, strict=True):
+        put_arrow(axes, (3.3, 2.5), (3.95, y))
+        for column, x in COLUMNS.items():
+            put_box(axes, x, y, getattr(row, column), row.colour)
+    back = {"arrowstyle": "->", "color": GREY, "connectionstyle": "angle,angleA=0,angleB=90"}
+    text = "change the weights a little, then sample again"
+    axes.annotate(text, (2.85, 2.1), (4.2, 0.15), arrowprops=back, color=GREY)
+    return figure
+
+
+if __name__ == "__main__":
+    draw().savefig(ROOT / "docs/grpo.png", dpi=160)
