@@ -72,11 +72,14 @@ class Answers:
         """Text that the system prompt has in place of the answer."""
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
-            separator = "; " if any("," in label for label in labels) else ", "
+            has_comma = any("," in label for label in labels)
+            separator = "; " if has_comma else ", "
             return f"one of: {separator.join(labels)}"
         if self.kind == "json":
-            keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys)
-            return f"JSON with the keys {keys}" if keys else "JSON"
+            if not self.keys:
+                return "JSON"
+            keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
+            return f"JSON with the keys {', '.join(keys)}"
         return "answer" if self.kind == "text" else self.kind
 
     @property
@@ -113,23 +116,27 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
     texts = [text for row in accepted for text in row]
     counts = _count_labels(accepted)
-    repeats = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    is_few = 2 <= len(counts) <= _MOST_LABELS
+    repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     odd = {}
     for candidate, is_of_kind in _IS_OF_KIND.items():
         # A row is odd if none of its answers is of the kind.
         odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
         odd[candidate] = tuple(row[0] for row in odd_rows)
     if kind is None:
-        fits_prompt = all(len(text) <= _LONGEST_LABEL and "\n" not in text for text in counts)
-        kind = _likely_kind(odd, len(golds), repeats and fits_prompt)
+        has_long = any(len(text) > _LONGEST_LABEL for text in counts)
+        has_lines = any("\n" in text for text in counts)
+        is_label = repeats and not has_long and not has_lines
+        kind = _likely_kind(odd, len(golds), is_label)
     # Equally frequent numbers, such as sums that each come three times, have no majority.
     has_majority = repeats and len({*counts.values()}) > 1
-    has_shares = kind == "choice" or (kind == "number" and has_majority)
-    # Equally frequent labels stay in the order of their first rows.
-    by_count = counts.most_common() if has_shares else []
+    labels = []
+    if kind == "choice" or (kind == "number" and has_majority):
+        # Equally frequent labels stay in the order of their first rows.
+        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
     return Answers(
         kind,
-        labels=tuple((label, count / len(golds)) for label, count in by_count),
+        labels=tuple(labels),
         keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
         odd=odd.get(kind, ()),
         percent_rule=_percent_rule(texts) if kind == "number" else "",
@@ -160,7 +167,9 @@ def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) ->
 
 
 def _is_json(gold: str) -> bool:
-    value = read_json(gold)[0] if gold.lstrip().startswith(("{", "[", "`")) else None
+    if not gold.lstrip().startswith(("{", "[", "`")):
+        return False
+    value, _ = read_json(gold)
     return isinstance(value, (dict, list))
 
 
@@ -191,10 +200,10 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
 
 def _percent_rule(golds: Sequence[str]) -> str:
     """Return how a percent sign beside a share such as 0.5 is read; empty if there is none."""
-    for gold in golds:
-        if _is_bare_number(gold) and 0 < abs(read_number(gold).value) < 1:
-            percents = 100 * float(read_number(gold).value)
-            return f"{gold} also counts as {percents:.10g}%, but not as {gold}%"
+    for gold in filter(_is_bare_number, golds):
+        share = float(read_number(gold).value)
+        if 0 < abs(share) < 1:
+            return f"{gold} also counts as {100 * share:.10g}%, but not as {gold}%"
     return ""
 
 
@@ -286,8 +295,11 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         if number is None:
             number = _with_unit_of(given, wanted)
         return number is not None and is_same_number(number, wanted, tolerance)
-    if _is_json(gold) and is_same_json(read_json(given)[0], read_json(gold)[0]):
-        return True
+    if _is_json(gold):
+        given_value, _ = read_json(given)
+        gold_value, _ = read_json(gold)
+        if is_same_json(given_value, gold_value):
+            return True
     if folded(given) == folded(gold):
         return True
     letter, text = read_letter(given)

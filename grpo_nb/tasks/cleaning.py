@@ -280,7 +280,7 @@ def _choose_answer_reading(
         for row, gold in zip(rows, golds, strict=True):
             options = _options_of(row, columns_of)
             if options is not None and is_filled(gold):
-                pairs.append((_only_entry(gold), options))
+                pairs.append((gold, options))
         option_reading = choose_reading(pairs)
     return Reading(has_aliases, most_solved and not has_aliases, option_reading)
 
@@ -304,11 +304,6 @@ def _options_of(row: Row, columns_of: ColumnsOf) -> Options | None:
     return read_options({name: _cell(row, name) for name in columns_of["options"]})
 
 
-def _only_entry(gold: Any) -> Any:
-    """Return the entry of a list of one, and any other value unchanged."""
-    return gold[0] if isinstance(gold, (list, tuple)) and len(gold) == 1 else gold
-
-
 def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:
     """Return question and answer of a row, and its own prompt if it has one.
 
@@ -330,7 +325,7 @@ def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, An
             question = "\n".join(str(cell) for cell in cells if is_filled(cell))
     if reading.options is not None:
         options = _options_of(row, columns_of)
-        gold = reading.options.letter_of(_only_entry(gold), options) if options else None
+        gold = reading.options.letter_of(gold, options) if options else None
         if gold is None:
             raise _LeftOut("whose answer is none of its options")
         if "prompt" in parts:

@@ -25,15 +25,10 @@ def as_dataset(
         json_columns: From `columns_as_json` of more rows than these, so that two parts get the
             same types.
     """
-    from datasets import Dataset, Features, Json
+    from datasets import Dataset, Json
 
     if json_columns is None:
         json_columns = columns_as_json(rows)
-    plain_names = [name for name in rows[0] if name not in json_columns]
-    plain = Dataset.from_list([{name: row[name] for name in plain_names} for row in rows])
-    if not json_columns:
-        return plain
-    features = {name: plain.features[name] if name in plain_names else Json() for name in rows[0]}
     # Cells are encoded here, because the encoder of Json rounds to ten decimals and reads the text
     # "2" as a number.
     encoded = [dict(row) for row in rows]
@@ -41,7 +36,13 @@ def as_dataset(
         for name in json_columns:
             if row[name] is not None:
                 row[name] = json.dumps(row[name], ensure_ascii=False)
-    return Dataset.from_list(encoded, features=Features(features))
+    dataset = Dataset.from_list(encoded)
+    if not json_columns:
+        return dataset
+    features = dataset.features.copy()
+    for name in json_columns:
+        features[name] = Json()
+    return Dataset.from_list(encoded, features=features)
 
 
 def columns_as_json(rows: Sequence[Mapping[str, Any]]) -> list[str]:

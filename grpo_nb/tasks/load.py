@@ -240,8 +240,8 @@ def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: st
     if is_name and "/" not in holdout and holdout not in KNOWN:
         if "split" not in source_rows.accepted_arguments:
             raise ValueError(
-                f"holdout = {holdout!r} is no file to read, and the source has no splits: give a share "
-                "such as 0.2, a number of rows, a file, or rows of your own."
+                f"holdout = {holdout!r} is no file to read, and the source has no splits: give a "
+                "share such as 0.2, a number of rows, a file, or rows of your own."
             )
         rows = read_rows(source, holdout, config)
     else:

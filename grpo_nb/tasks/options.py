@@ -51,13 +51,14 @@ class Options:
             places = range(base, base + len(self.texts))
             return places.index(number) if number in places else None
         if names_by == "label":
-            label = str(gold).strip().casefold()
-            labels = [label.casefold() for label in self.labels]
-            letters = list(string.ascii_lowercase)
-            known = labels if label in labels else letters[: len(labels)]
-            return known.index(label) if label in known else None
+            wanted = str(gold).strip().casefold()
+            for place, label in enumerate(self.labels):
+                if wanted in (label.casefold(), string.ascii_lowercase[place]):
+                    return place
+            return None
         wanted = folded(str(gold))
-        matches = [place for place, text in enumerate(self.texts) if folded(str(text)) == wanted]
+        texts = [folded(str(text)) for text in self.texts]
+        matches = [place for place, text in enumerate(texts) if text == wanted]
         return matches[0] if len(matches) == 1 else None
 
 
@@ -119,23 +120,34 @@ def read_options(cells: Mapping[str, Any]) -> Options | None:
     >>> read_options({"opa": "x", "opb": "y"}).texts, read_options({"choices": '["x", "y"]'}).texts
     (('x', 'y'), ('x', 'y'))
     """
-    if len(cells) > 1:
-        return Options(tuple(cells), tuple(cells.values()))
-    ((name, value),) = cells.items()
-    if isinstance(value, str):
-        value = _read_literal(value.strip())
-    if isinstance(value, Mapping) and value.keys() == {"label", "text"}:  # as in ARC
-        value = dict(zip(map(str, value["label"]), value["text"], strict=False))
-    if isinstance(value, (list, tuple)):
-        value = dict(zip(string.ascii_uppercase, value, strict=False))
-    if not isinstance(value, Mapping) or not value:
+    text_of: Any = cells
+    if len(cells) == 1:
+        (cell,) = cells.values()
+        text_of = _by_label(cell)
+    if not text_of:
         return None
-    if any(isinstance(text, Mapping) for text in value.values()):
+    if any(isinstance(text, Mapping) for text in text_of.values()):
         raise ValueError(
-            f"the options in the column {name!r} are dicts: {in_line(cells[name])}. Give a list of "
-            'their texts, such as ["Paris", "Rome"].'
+            f"the options in {', '.join(cells)} are dicts, such as {in_line(text_of)}. Give a list "
+            'of their texts, such as ["Paris", "Rome"].'
         )
-    return Options(tuple(map(str, value)), tuple(value.values()))
+    # There are no letters for more.
+    labels = list(map(str, text_of))[: len(string.ascii_uppercase)]
+    texts = list(text_of.values())[: len(string.ascii_uppercase)]
+    return Options(tuple(labels), tuple(texts))
+
+
+def _by_label(cell: Any) -> dict[Any, Any]:
+    """Return the options in one cell by their labels; nothing if it holds no list or dict."""
+    if isinstance(cell, str):
+        cell = _read_literal(cell.strip())
+    if isinstance(cell, Mapping) and cell.keys() == {"label", "text"}:  # as in ARC
+        return dict(zip(cell["label"], cell["text"], strict=False))
+    if isinstance(cell, Mapping):  # as in MedQA
+        return dict(cell)
+    if isinstance(cell, (list, tuple)):
+        return dict(zip(string.ascii_uppercase, cell, strict=False))
+    return {}
 
 
 def _read_literal(text: str) -> Any:
