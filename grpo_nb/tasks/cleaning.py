@@ -467,10 +467,13 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
 
 def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
     """Give each row the columns that are not used, renamed if their name is taken."""
-    groups = cleaned.columns_of.values()
-    mapped = [name for part_names in groups for name in part_names]
-    # A column that is a whole part is in the row already.
-    sole_columns = [part_names[0] for part_names in groups if len(part_names) == 1]
+    mapped: list[str] = []
+    sole_columns = []
+    for part, part_names in cleaned.columns_of.items():
+        mapped += part_names
+        # A column that is a whole part is in the row already, but a list of options is not.
+        if len(part_names) == 1 and part in PARTS:
+            sole_columns += part_names
     hidden = sorted({*PARTS}.intersection(names).difference(mapped))
     if hidden:
         cleaned.notes.append(
@@ -488,9 +491,7 @@ def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cle
         if name == ACCEPTED and not all(map(_is_list_of_texts, values)):
             # Rewards would take other values for right answers.
             taken[ACCEPTED] = "a column of that name holds lists of right answers"
-        if not can_store(values):
-            cleaned.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
-            values = [_written(value) for value in values]
+        values = _storable(name, values, cleaned)
         kept_as = name
         # Until the name is neither taken by the trainer nor another column's.
         while taken.get(kept_as) or (kept_as != name and kept_as in names):
@@ -506,8 +507,15 @@ def _is_list_of_texts(value: Any) -> bool:
     return is_list and all(isinstance(entry, str) for entry in value)
 
 
-def _written(value: Any) -> str | None:
-    """Return a value as text, for a column that neither Arrow nor JSON holds unchanged."""
-    if value is None:
-        return None
-    return displayable(value) if isinstance(value, str) else _as_json(value)
+def _storable(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
+    """Return the values of a column, as text if neither Arrow nor JSON holds them unchanged."""
+    if can_store(values):
+        return values
+    cleaned.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
+    texts: list[str | None] = []
+    for value in values:
+        if isinstance(value, str):
+            texts.append(displayable(value))
+        else:
+            texts.append(None if value is None else _as_json(value))
+    return texts

@@ -54,6 +54,7 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     """
     if isinstance(source, (str, Path)):
         return _read_named(source, split, config)
+    accepted_arguments: tuple[str, ...] = ()
     if is_dataset_dict(source):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
@@ -62,13 +63,13 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
                 f"this DatasetDict has {wrong}, but {[*source]}: say which, "
                 f'split="{next(iter(source))}".'
             )
-        rows, notes = _with_label_names(source[chosen].to_list(), source[chosen].features)
-        return Rows("dataset", rows, notes, accepted_arguments=("split",))
+        source = source[chosen]
+        accepted_arguments = ("split",)
     # A Dataset, an Arrow table or a polars.DataFrame.
     for method in ("to_list", "to_pylist", "to_dicts"):
         if hasattr(source, method):
             rows, notes = _with_label_names(getattr(source, method)(), _features_of(source))
-            return Rows("dataset", rows, notes)
+            return Rows("dataset", rows, notes, accepted_arguments=accepted_arguments)
     # A dict of columns or a pandas.DataFrame.
     if isinstance(source, Mapping) or hasattr(source, "columns"):
         return Rows("table", _rows_of_table(source), place="the table")

@@ -884,6 +884,7 @@ def test_options_in_one_cell_give_letters(cell: Any, gold: Any) -> None:
     task = gn.load_task(rows, columns={"options": "choices"}, holdout=1)
     assert answers(task) == ["B"] * 4
     assert task.train[0]["question"].endswith("\nA) red\nB) blue")
+    assert "choices" in task.train.column_names
 
 
 def test_answer_that_is_no_label_text_or_position_is_left_out() -> None:
