@@ -22,11 +22,11 @@ from grpo_nb.scoring.correct_answers import (
     are_correct_anywhere,
     judge_scores,
 )
-from grpo_nb.tasks.answers import ACCEPTED, answers_of
+from grpo_nb.tasks.answers import ACCEPTED, answers_of, read_percentages
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.dataset import as_dataset
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.load import fitting_format, read_percentages, with_prompts
+from grpo_nb.tasks.load import fitting_format, with_prompts
 from grpo_nb.tasks.read_rows import Source, read_rows
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def load_holdout(
     """
     read = read_rows(source, split=split)
     cleaned = clean(read, columns)
-    answer_column = cleaned.used.get("answer", [""])[0]
+    answer_column = cleaned.columns_of.get("answer", [""])[0]
     # This writes percent signs into the answers of the rows, so the user should know.
     for note in read_percentages(cleaned.rows, answer_column):
         _LOG.warning("%s: %s", read.name, note)

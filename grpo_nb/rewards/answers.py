@@ -22,7 +22,7 @@ from grpo_nb.tasks.answers import (
     read_json,
     read_letter,
 )
-from grpo_nb.tasks.numbers import plain, read_number
+from grpo_nb.tasks.number_reading import read_number, strip_markup
 
 _LONGEST_SLOT = 20_000
 """Characters. A longer text is not an answer, and comparing it would take time."""
@@ -291,8 +291,8 @@ def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     >>> is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
-    given = _without_spacing(plain(given))
-    gold = _without_spacing(plain(gold))
+    given = _without_spacing(strip_markup(given))
+    gold = _without_spacing(strip_markup(gold))
     if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
         return False
     digits = _digits_at_start(given)
@@ -302,7 +302,7 @@ def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = completion_text(row["prompts"])
-    return any(re.search(pattern, _without_spacing(text)) for text in (question, plain(question)))
+    return any(re.search(pattern, _without_spacing(text)) for text in (question, strip_markup(question)))
 
 
 def _digits_at_start(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from grpo_nb.tasks.numbers import INSIDE, plain
+from grpo_nb.tasks.number_reading import INSIDE, strip_markup
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
 # Text between two boxes that are parts of one answer.
@@ -151,7 +151,7 @@ def spelled(text: str) -> str:
     if "\\\\" in text and "\\begin" not in text:
         # Escaped twice, as in JSON.
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
-    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", plain(text))
+    text = _ROOT_SIGN.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", strip_markup(text))
     text = text.translate(_SIGNS_TABLE)
     # A box on a line of its own may be another answer; in a matrix lines are only rows.
     text = _BOX.sub(r"\n\1\n", text)
@@ -159,7 +159,7 @@ def spelled(text: str) -> str:
         text = " ".join(text.split())
     for pattern, spelling in _COMPILED_SPELLINGS:
         text = pattern.sub(spelling, text)
-    return plain(text)
+    return strip_markup(text)
 
 
 def bare(text: str) -> str:

@@ -8,5 +8,5 @@ from grpo_nb.tasks.arithmetic import ARITHMETIC_LEVELS
 from grpo_nb.tasks.contamination import normalized_question
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, hashes, think_answer, xml
 from grpo_nb.tasks.load import load_task
-from grpo_nb.tasks.numbers import read_number
+from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.task import Task

@@ -5,6 +5,7 @@ majority-class baseline depend on the kind alone. Any other comparison is a rewa
 """
 
 import difflib
+import itertools
 import json
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.tasks.numbers import Number, is_same_number, plain, read_number
+from grpo_nb.tasks.number_reading import Number, is_same_number, read_number, strip_markup
 
 ACCEPTED = "accepted_answers"
 """Column with all right answers of a row, if the source gives several; `answer` is the first."""
@@ -20,7 +21,7 @@ ACCEPTED = "accepted_answers"
 Kind = Literal["number", "choice", "text", "expression", "json"]
 # One answer in this many may be of another kind, such as "n/a" among numbers.
 _ONE_ODD_IN = 10
-# Labels are few, come back three times on average, and are short enough for the prompt.
+# Answers are labels if they are few, repeat three times on average, and fit into the prompt.
 _MOST_LABELS = 24
 _ROWS_PER_LABEL = 3
 _LONGEST_LABEL = 60  # characters
@@ -39,11 +40,14 @@ _LETTER = re.compile(
     r"|\s+\((?P<in_brackets>.*)\))",  # B (Paris)
     re.DOTALL,
 )
-# A letter followed by one of these words is not a clear choice: "B or C", "not B".
+# A letter followed by one of these words, or by a second letter, is not a clear choice: "B or C",
+# "B, C", "B is wrong". "B) Romeo and Juliet" is refused too, unless the question shows its options.
 _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
-_PERCENT_NAME = re.compile(r"(?i)per ?cent(?!ile)|(?<![a-z])pct(?![a-z])|%")
-_SHORTEST_ALIKE = 5  # characters: shorter words, such as "lost" and "last", are different labels
+# Column names such as "percent_off", "Percentages", "pct", but not "percentile" or "upper center".
+_PERCENT_NAME = re.compile(r"(?i)(?<![a-z])(?:per ?cent(?:ages?)?|pct)(?![a-z])|%")
+# Similarity (difflib) above which two labels may be one: "recieved" and "received" have 0.88.
+_ALIKE = 0.87
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Answers:
     keys: tuple[str, ...] = ()
     """Keys that most of the JSON objects have."""
     odd: tuple[str, ...] = ()
-    """Answers that are not of this kind. They are asked for and scored as they are written."""
+    """Gold answers of another kind, such as `n/a` among numbers; an answer must equal them as text."""
     percent_rule: str = ""
     """The meaning of a percent sign beside these answers: `0.5 is also 50%`."""
 
@@ -68,11 +72,14 @@ class Answers:
         """Text that the system prompt has in place of the answer."""
         if self.kind == "choice":
             labels = sorted(label for label, _ in self.labels)
-            separator = "; " if any("," in label for label in labels) else ", "
+            has_comma = any("," in label for label in labels)
+            separator = "; " if has_comma else ", "
             return f"one of: {separator.join(labels)}"
         if self.kind == "json":
-            keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys)
-            return f"JSON with the keys {keys}" if keys else "JSON"
+            if not self.keys:
+                return "JSON"
+            keys = [json.dumps(key, ensure_ascii=False) for key in self.keys]
+            return f"JSON with the keys {', '.join(keys)}"
         return "answer" if self.kind == "text" else self.kind
 
     @property
@@ -109,23 +116,27 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
     accepted = [[gold] if isinstance(gold, str) else list(gold) for gold in golds]
     texts = [text for row in accepted for text in row]
     counts = _count_labels(accepted)
-    comes_back = 2 <= len(counts) <= _MOST_LABELS and len(golds) >= _ROWS_PER_LABEL * len(counts)
+    is_few = 2 <= len(counts) <= _MOST_LABELS
+    repeats = is_few and len(golds) >= _ROWS_PER_LABEL * len(counts)
     odd = {}
-    for likely, is_of_kind in _IS_OF_KIND.items():
+    for candidate, is_of_kind in _IS_OF_KIND.items():
         # A row is odd if none of its answers is of the kind.
         odd_rows = [row for row in accepted if not any(map(is_of_kind, row))]
-        odd[likely] = tuple(row[0] for row in odd_rows)
+        odd[candidate] = tuple(row[0] for row in odd_rows)
     if kind is None:
-        is_label = comes_back and all(map(_can_be_label, counts))
+        has_long = any(len(text) > _LONGEST_LABEL for text in counts)
+        has_lines = any("\n" in text for text in counts)
+        is_label = repeats and not has_long and not has_lines
         kind = _likely_kind(odd, len(golds), is_label)
     # Equally frequent numbers, such as sums that each come three times, have no majority.
-    has_majority = comes_back and len({*counts.values()}) > 1
-    has_shares = kind == "choice" or (kind == "number" and has_majority)
-    # Equally frequent labels stay in the order of their first rows.
-    by_count = counts.most_common()
+    has_majority = repeats and len({*counts.values()}) > 1
+    labels = []
+    if kind == "choice" or (kind == "number" and has_majority):
+        # Equally frequent labels stay in the order of their first rows.
+        labels = [(label, count / len(golds)) for label, count in counts.most_common()]
     return Answers(
         kind,
-        labels=tuple((label, count / len(golds)) for label, count in by_count if has_shares),
+        labels=tuple(labels),
         keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
         odd=odd.get(kind, ()),
         percent_rule=_percent_rule(texts) if kind == "number" else "",
@@ -146,21 +157,19 @@ def _count_labels(accepted: Sequence[Sequence[str]]) -> Counter[str]:
     return counts
 
 
-def _can_be_label(text: str) -> bool:
-    return len(text) <= _LONGEST_LABEL and "\n" not in text
-
-
 def _likely_kind(odd: dict[str, tuple[str, ...]], count: int, is_label: bool) -> Kind:
     """Return the first kind that nine in ten rows have; labels are a choice, unless numbers."""
-    # Without answers, nothing is likely.
-    most_odd = count / _ONE_ODD_IN if count else -1
-    likely = [kind for kind, rows in odd.items() if len(rows) <= most_odd]
+    if not count:
+        return "text"
+    likely = [kind for kind, rows in odd.items() if len(rows) <= count / _ONE_ODD_IN]
     first = likely[0] if likely else "text"
     return "choice" if is_label and first in ("expression", "text") else first
 
 
 def _is_json(gold: str) -> bool:
-    value = read_json(gold)[0] if gold.lstrip().startswith(("{", "[", "`")) else None
+    if not gold.lstrip().startswith(("{", "[", "`")):
+        return False
+    value, _ = read_json(gold)
     return isinstance(value, (dict, list))
 
 
@@ -190,48 +199,58 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def _percent_rule(golds: Sequence[str]) -> str:
-    """Return how a percent sign beside these numbers is read; empty where nothing is unclear."""
-    signed = ""
-    small = ""
-    for gold in reversed(golds):
-        number = read_number(gold)
-        if number is not None and number.unit == "%":
-            signed = f"in percent where a sign stands: {gold} may be written without it"
-        elif number is not None and not number.unit and 0 < abs(number.value) < 1:
-            small = f"{gold} is also {100 * float(number.value):.10g}%, and not {gold}%"
-    return "; ".join(rule for rule in (signed, small) if rule)
+    """Return how a percent sign beside a share such as 0.5 is read; empty if there is none."""
+    for gold in filter(_is_bare_number, golds):
+        share = float(read_number(gold).value)
+        if 0 < abs(share) < 1:
+            return f"{gold} also counts as {100 * share:.10g}%, but not as {gold}%"
+    return ""
 
 
-def as_percentages(golds: Sequence[str], column: str) -> tuple[list[str], str]:
-    """Return the answers of a column of percentages with their signs, and a note.
+def read_percentages(
+    rows: Sequence[dict[str, Any]], column: str, kind: Kind | None = None
+) -> list[str]:
+    """Write the sign after the bare numbers in a column of percentages, and return a note.
 
     A column holds percentages if most of its numbers have a percent sign, or if its name says so.
-    The answers of other columns stay as they are.
 
-    >>> as_percentages(["12%", "0.5", "40%"], "answer")[0]
-    ['12%', '0.5%', '40%']
-    >>> as_percentages(["12", "0.5"], "answer")[0]
-    ['12', '0.5']
+    Args:
+        rows: Rows with `answer`, which are changed.
+        column: Name of their column in the source.
+        kind: Kind of the answers, if the user set it.
+
+    >>> rows = [{"answer": "12%"}, {"answer": "0.5"}, {"answer": "40%"}]
+    >>> note = read_percentages(rows, "answer")
+    >>> rows[1]
+    {'answer': '0.5%'}
     """
+    golds = [row["answer"] for row in rows]
     numbers = [read_number(gold) for gold in golds]
     signed = sum(number is not None and number.unit == "%" for number in numbers)
-    bare = [
-        place
-        for place, number in enumerate(numbers)
-        if number is not None and not number.unit and not number.name
-    ]
+    bare = list(filter(_is_bare_number, golds))
     is_named = _PERCENT_NAME.search(column) is not None
     if not bare or not (is_named or signed > len(bare)):
-        return list(golds), ""
-    percentages = list(golds)
-    for place in bare:
-        percentages[place] = f"{golds[place]}%"
+        return []
+    if (kind or answers_of(golds).kind) != "number":
+        return []
+    for row in rows:
+        row["answer"] = _with_percent_sign(row["answer"])
+        if ACCEPTED in row:
+            row[ACCEPTED] = list(map(_with_percent_sign, row[ACCEPTED]))
     reason = f"the column is called {column!r}" if is_named else "most others have a percent sign"
-    note = (
+    return [
         f"{len(bare)} of {len(golds)} answers are read as percentages, for {reason}: "
-        f"{golds[bare[0]]} is {percentages[bare[0]]}"
-    )
-    return percentages, note
+        f"{bare[0]} is {bare[0]}%"
+    ]
+
+
+def _with_percent_sign(text: str) -> str:
+    return f"{text}%" if _is_bare_number(text) else text
+
+
+def _is_bare_number(text: str) -> bool:
+    number = read_number(text)
+    return number is not None and not number.unit and not number.name
 
 
 # Labels.
@@ -240,31 +259,17 @@ def as_percentages(golds: Sequence[str], column: str) -> tuple[list[str], str]:
 def alike_labels(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Return pairs of labels that may be two spellings of one.
 
-    They differ by one letter, two letters in another order, a hyphen or white space.
-
     >>> alike_labels(["Return", "Returns", "Shipping", "Shiping", "typical", "atypical"])
     [('Return', 'Returns'), ('Shipping', 'Shiping')]
     """
-    folded_labels = [re.sub(r"[\s_.\-]+", "", label).casefold() for label in labels]
     pairs = []
-    for i, one in enumerate(folded_labels):
-        for k in range(i + 1, len(labels)):
-            if _are_alike(one, folded_labels[k]):
-                pairs.append((labels[i], labels[k]))
+    for one, other in itertools.combinations(labels, 2):
+        # Digits and first letters tell labels apart on purpose: "level 1", "atypical".
+        has_digits = re.search(r"\d", one + other) is not None
+        similarity = difflib.SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
+        if similarity > _ALIKE and one[:1] == other[:1] and not has_digits:
+            pairs.append((one, other))
     return pairs
-
-
-def _are_alike(one: str, other: str) -> bool:
-    # A prefix such as "a" in "atypical", and digits, tell labels apart on purpose.
-    if one[:1] != other[:1] or re.findall(r"\d", one) != re.findall(r"\d", other):
-        return False
-    short, long = sorted((len(one), len(other)))
-    if long < _SHORTEST_ALIKE or long - short > 1:
-        return False
-    matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
-    matching = sum(block.size for block in matcher.get_matching_blocks())
-    # One letter replaced, or two swapped, leaves one letter without a partner on each side.
-    return len(one) + len(other) - 2 * matching <= 2
 
 
 # Is an answer right?
@@ -290,8 +295,11 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
         if number is None:
             number = _with_unit_of(given, wanted)
         return number is not None and is_same_number(number, wanted, tolerance)
-    if _is_json(gold) and is_same_json(read_json(given)[0], read_json(gold)[0]):
-        return True
+    if _is_json(gold):
+        given_value, _ = read_json(given)
+        gold_value, _ = read_json(gold)
+        if is_same_json(given_value, gold_value):
+            return True
     if folded(given) == folded(gold):
         return True
     letter, text = read_letter(given)
@@ -300,7 +308,7 @@ def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
 
 def _with_unit_of(text: str, other: Number) -> Number | None:
     """Read `2h` as 2 hours if the other side has this unit; alone, it may be two times h."""
-    number = read_number(_GLUED_UNIT.sub(r"\1 \2", plain(text)))
+    number = read_number(_GLUED_UNIT.sub(r"\1 \2", strip_markup(text)))
     has_same_unit = number is not None and other.unit and number.unit == other.unit
     return number if has_same_unit else None
 
@@ -313,7 +321,7 @@ def folded(text: str) -> str:
     """
     # The mark after a single letter may be one of mathematics: n! is not n.
     text = re.sub(r"""(?:(?<=[^\W\d_]{2})|(?<=[*"'_`]))[.!]+$""", "", text.strip())
-    return " ".join(plain(text).casefold().split())
+    return " ".join(strip_markup(text).casefold().split())
 
 
 def read_letter(text: str) -> tuple[str, str]:
@@ -324,13 +332,13 @@ def read_letter(text: str) -> tuple[str, str]:
     >>> read_letter("B (Paris)"), read_letter("A dog")
     (('B', 'Paris'), ('', ''))
     """
-    text = plain(text).replace("**", "")
+    text = strip_markup(text).replace("**", "")
     is_one_character = re.fullmatch(r"\W*\w\W*", text) is not None
     match = _LETTER.fullmatch(text.upper() if is_one_character else text)
     if match is None:
         return "", ""
     texts_after = [after for after in match.groups()[1:] if after]
-    return match["letter"], plain(texts_after[0]) if texts_after else ""
+    return match["letter"], strip_markup(texts_after[0]) if texts_after else ""
 
 
 def read_json(text: str) -> tuple[Any, bool]:

@@ -1,13 +1,11 @@
 """The task `arithmetic`: generated sums, differences and products with their values."""
 
-import inspect
 import itertools
 import operator
 import random
-from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.core.words import did_you_mean, in_line, require_number
+from grpo_nb.core.words import in_line, require_number
 
 ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
     {},
@@ -25,8 +23,8 @@ EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """The example turn: question, reasoning, answer. Its sum is never one of the questions."""
 _EXAMPLE_SUM = "3 + 4"
 _FUNCTIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-# Numbers in the widest range whose pairs are all listed; from a wider one, pairs are sampled.
-_LISTED = 101
+# Up to this many numbers, all pairs are enumerated; above, they are sampled.
+_MOST_ENUMERATED = 101
 
 
 def arithmetic_rows(
@@ -50,13 +48,24 @@ def arithmetic_rows(
         terms: Count of numbers in a question.
 
     Raises:
-        ValueError: There are too few distinct questions.
+        TypeError: A number that is not a whole number.
+        ValueError: Other operators, numbers out of their bounds, or too few distinct questions.
     """
+    require_number("train_size", train_size, 1)
+    require_number("holdout_size", holdout_size, 1)
+    require_number("terms", terms, 1)
+    require_number("low", low, -(10**18))
+    require_number("high", high, low, why=": numbers are sampled from low to high")
+    is_text = isinstance(operators, str) and operators != ""
+    if not is_text or not {*operators} <= {*_FUNCTIONS}:
+        raise ValueError(
+            f"operators = {in_line(operators)} must be a text of some of + - *, such as '+-'."
+        )
     draw = random.Random(seed)
     count = train_size + holdout_size
     numbers = range(low, high + 1)
     values: dict[str, int] = {}
-    if terms == 2 and len(numbers) <= _LISTED:
+    if terms == 2 and len(numbers) <= _MOST_ENUMERATED:
         for op, a, b in itertools.product(operators, numbers, numbers):
             # Differences are never negative.
             if op != "-" or a >= b:
@@ -77,33 +86,6 @@ def arithmetic_rows(
     sampled = draw.sample(list(values), count)
     rows = [{"question": f"What is {text}?", "answer": str(values[text])} for text in sampled]
     return rows, holdout_size
-
-
-def require_options(options: Mapping[str, Any]) -> None:
-    """Check the options of `arithmetic`.
-
-    Raises:
-        TypeError: An unknown option, or a value that is not a whole number.
-        ValueError: Operators other than +, - and *, or numbers out of their bounds.
-    """
-    known = [name for name in inspect.signature(arithmetic_rows).parameters if name != "seed"]
-    for name, value in options.items():
-        if name not in known:
-            raise TypeError(f"{name}= means nothing for 'arithmetic'{did_you_mean(name, known)}")
-        if name in ("low", "high"):
-            require_number(name, value, -(10**18))
-        elif name != "operators":
-            require_number(name, value, 1)
-        elif not (isinstance(value, str) and value and {*value} <= {*_FUNCTIONS}):
-            raise ValueError(
-                f"operators = {in_line(value)} must be a text of some of + - *, such as '+-'."
-            )
-    low = options.get("low", 1)
-    high = options.get("high", 20)
-    if low > high:
-        raise ValueError(
-            f"low = {low} is above high = {high}: numbers are sampled from low to high."
-        )
 
 
 def _expression(

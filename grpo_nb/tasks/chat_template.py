@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # Roles of messages that instruct the model. OpenAI's newer models call it "developer".
-INSTRUCTS = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 NO_SYSTEM_ROLE = (
     "the model's chat template has no system role, so the system prompt stands at the start of the "
     "first user message"
@@ -42,7 +42,7 @@ def require_tokenizer(
         if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not "
-                "read: leave it out, chat_template_kwargs={}."
+                "read: remove it from chat_template_kwargs."
             )
 
 
@@ -88,27 +88,10 @@ def too_long_to_end(texts: Sequence[str], tokenizer: Any, limit: int) -> list[st
     needed = 16 * math.ceil(_ROOM * max(lengths) / 16)
     return [
         f"max_completion_length = {limit} tokens is too few for {too_long} of {len(texts)} right "
-        "completions, the answers without any reasoning or the example's reply: up to "
-        f"{max(lengths) + 1} tokens. Before the model is loaded: settings = "
+        "completions (the bare answers, and the example's reply), which need up to "
+        f"{max(lengths) + 1}. Before the model is loaded: settings = "
         f"settings.replace(max_completion_length={needed})"
     ]
-
-
-def is_system_role_lost(
-    tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
-) -> bool:
-    """Say whether the chat template refuses a system message, or leaves it out silently."""
-    from jinja2 import TemplateError
-
-    require_tokenizer(tokenizer, chat_template_kwargs)
-    turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
-    try:
-        rendered = tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
-        )
-    except TemplateError:
-        return True
-    return _MARK not in rendered
 
 
 def fit_to_template(
@@ -116,12 +99,24 @@ def fit_to_template(
     tokenizer: Any,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Return prompts that the chat template can render: without a system role if it has none."""
+    """Return prompts that the chat template can render: without a system role if it has none.
+
+    Some templates refuse a system message, and others leave it out silently.
+    """
+    from jinja2 import TemplateError
+
     prompts = list(prompts)
-    has_system = any(turn["role"] in INSTRUCTS for prompt in prompts for turn in prompt[:1])
-    if has_system and is_system_role_lost(tokenizer, chat_template_kwargs):
-        return [merge_system_turn(prompt) for prompt in prompts]
-    return prompts
+    if not any(turn["role"] in SYSTEM_ROLES for prompt in prompts for turn in prompt[:1]):
+        return prompts
+    require_tokenizer(tokenizer, chat_template_kwargs)
+    turns = [{"role": "system", "content": _MARK}, {"role": "user", "content": "?"}]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **(chat_template_kwargs or {})
+        )
+    except TemplateError:
+        rendered = ""
+    return prompts if _MARK in rendered else [merge_system_turn(prompt) for prompt in prompts]
 
 
 def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -133,8 +128,8 @@ def merge_system_turn(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     >>> merge_system_turn([system, {"role": "user", "content": "Why?"}])
     [{'role': 'user', 'content': 'Be brief.\\n\\nWhy?'}]
     """
-    system = [turn["content"] for turn in turns if turn["role"] in INSTRUCTS]
-    merged = [dict(turn) for turn in turns if turn["role"] not in INSTRUCTS]
+    system = [turn["content"] for turn in turns if turn["role"] in SYSTEM_ROLES]
+    merged = [dict(turn) for turn in turns if turn["role"] not in SYSTEM_ROLES]
     first = next((turn for turn in merged if turn["role"] == "user"), None)
     if first is not None and system:
         first["content"] = "\n\n".join([*system, first["content"]])

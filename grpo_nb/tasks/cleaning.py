@@ -12,66 +12,42 @@ from typing import Any, Literal, NamedTuple, get_args
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
-from grpo_nb.tasks.chat_template import INSTRUCTS
+from grpo_nb.tasks.chat_template import SYSTEM_ROLES
 from grpo_nb.tasks.dataset import can_store
-from grpo_nb.tasks.numbers import read_number
+from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
     Options,
     choose_reading,
-    options_in,
-    unshown_options,
+    is_filled,
+    notes_on_unused,
+    read_options,
 )
-from grpo_nb.tasks.read_rows import Rows
+from grpo_nb.tasks.read_rows import Row, Rows
 
-OnConflict = Literal["ask", "drop", "first"]
+OnConflict = Literal["raise", "drop", "first"]
 Columns = Mapping[str, str | Sequence[str]]
-RowFilter = Callable[[Mapping[str, Any]], object]
+RowFilter = Callable[[Row], object]
+ColumnsOf = Mapping[str, Sequence[str]]
 PARTS = ("question", "answer", "prompt")
-# TRL 1.15 passes these names to rewards itself, drops them, or takes their column for images
-# (grpo_trainer.py, lines 1542 and 2326); a method has `self`.
+# Only a question and its options may be of several columns.
+_SEVERAL = ("question", "options")
+# Column names that TRL's GRPOTrainer takes for itself: arguments of rewards, and images.
 TAKEN_NAMES = frozenset(
-    {
-        "prompts",
-        "completion",
-        "completions",
-        "completion_ids",
-        "trainer_state",
-        "log_extra",
-        "log_metric",
-        "environments",
-        "image",
-        "images",
-        "self",
-    }
+    re.findall(
+        r"\w+",
+        "prompts completion completions completion_ids trainer_state log_extra log_metric "
+        # A reward that is a method has the argument self.
+        "environments image images self",
+    )
 )
-_ROLES = (*INSTRUCTS, "user", "assistant", "tool")
+_ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
 # Common names of these columns. An error proposes them; they are never taken unasked.
 _USUAL_NAMES = {
-    "question": [
-        "question",
-        "problem",
-        "prompt",
-        "instruction",
-        "query",
-        "input",
-        "text",
-        "review",
-        "sentence",
-    ],
-    "answer": [
-        "answer",
-        "label",
-        "target",
-        "gold",
-        "solution",
-        "output",
-        "response",
-        "category",
-        "class",
-    ],
+    "question": "question|problem|prompt|instruction|query|input|text|review|sentence",
+    "answer": "answer|label|target|gold|solution|output|response|category|class",
 }
 
 
@@ -80,7 +56,7 @@ class Item(NamedTuple):
 
     number: int
     """Place in the source, from 0."""
-    row: Mapping[str, Any]
+    row: Row
     parts: dict[str, Any]
     """Question and answer, the row's own prompt if there is one, and the other columns."""
 
@@ -108,14 +84,14 @@ class Cleaned:
     """One of these rows, by reason."""
     notes: list[str] = field(default_factory=list)
     """Sentences on what was changed, and what to check."""
-    used: Mapping[str, list[str]] = field(default_factory=dict)
-    """The columns of each part."""
+    columns_of: ColumnsOf = field(default_factory=dict)
+    """The columns of each part: question, options, answer, prompt."""
     reading: Reading = Reading()
 
-    def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
+    def leave_out(self, reason: str, number: int, row: Row) -> None:
         """Count a row under a reason, and keep the cells of the first one as an example."""
         self.left_out[reason] += 1
-        names = [name for names in self.used.values() for name in names]
+        names = [name for names in self.columns_of.values() for name in names]
         cells = [f"{name}={shorten(repr(_cell(row, name)), 80)}" for name in names]
         self.examples.setdefault(reason, f"row {number}: {', '.join(cells)}")
 
@@ -131,140 +107,130 @@ class _LeftOut(Exception):
 
 
 def clean(
-    read: Rows,
+    source: Rows,
     columns: Columns | None = None,
-    on_conflict: OnConflict = "ask",
+    on_conflict: OnConflict = "raise",
     filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
-    like: Reading | None = None,
+    train_reading: Reading | None = None,
 ) -> Cleaned:
     """Find question and answer of each row, and leave out the rows that cannot be trained on.
 
     Args:
-        read: The result of `read_rows`.
-        columns: The column of each part; of a question also several, one below the other.
-        on_conflict: What to do with a question that has different answers: `ask` raises, `drop`
-            leaves out all of its rows, `first` keeps the first.
+        source: The result of `read_rows`.
+        columns: The column of each part; of a question and its options also several.
+        on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
+            all of its rows, or keep the `first`.
         filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        like: Reading of the training rows, to read held-out rows in the same way.
+        train_reading: Reading of the training rows, to read held-out rows in the same way.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
     """
     check_choice("on_conflict", on_conflict, get_args(OnConflict))
-    if not read.rows:
+    if not source.rows:
         raise ValueError(
-            f"{read.place} has no rows: a task needs at least two, one to train on and one held "
+            f"{source.place} has no rows: a task needs at least two, one to train on and one held "
             "out."
         )
-    names = list(dict.fromkeys(name for row in read.rows for name in row))
-    used = _choose_columns(read, names, columns)
-    cleaned = Cleaned(notes=[*read.notes], used=used)
-    selected = _select(read.rows, filter, cleaned)
-    cleaned.reading = _choose_answer_reading([row for _, row in selected], used, kind, like)
-    items = []
-    for number, row in selected:
-        try:
-            items.append(Item(number, row, _read_row(row, used, cleaned.reading)))
-        except _LeftOut as reason:
-            cleaned.leave_out(str(reason), number, row)
-    if not items:
-        raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
-    cleaned.notes += _notes_on_answers(items, cleaned, kind)
-    if "question" in used:
-        cleaned.notes += unshown_options(read.rows, used["question"])
-    items = _merge_repeated(read.place, items, on_conflict, cleaned)
-    _add_other_columns(names, items, cleaned)
-    cleaned.rows = [item.parts for item in items]
-    return cleaned
-
-
-def _select(
-    rows: Sequence[Mapping[str, Any]], filter: RowFilter | None, cleaned: Cleaned
-) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the rows that the user's filter keeps, with their numbers."""
+    names = list(dict.fromkeys(name for row in source.rows for name in row))
+    columns_of = _choose_columns(source, names, columns)
+    cleaned = Cleaned(notes=[*source.notes], columns_of=columns_of)
     selected = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(source.rows):
         if filter is None or filter(dict(row)):
             selected.append((number, row))
         else:
             cleaned.leave_out("that filter= leaves out", number, row)
-    return selected
+    selected_rows = [row for _, row in selected]
+    cleaned.reading = _choose_answer_reading(selected_rows, columns_of, kind, train_reading)
+    items = []
+    for number, row in selected:
+        try:
+            items.append(Item(number, row, _read_row(row, columns_of, cleaned.reading)))
+        except _LeftOut as reason:
+            cleaned.leave_out(str(reason), number, row)
+    if not items:
+        raise ValueError(
+            f"no row of {source.place} is left of {len(source.rows)}: {cleaned.sentence}."
+        )
+    cleaned.notes += _notes_on_answers(items, cleaned)
+    if any(ACCEPTED in item.parts for item in items):
+        for item in items:
+            item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
+    if "options" not in columns_of:
+        cleaned.notes += notes_on_unused(names)
+    items = _merge_repeated(source.place, items, on_conflict, cleaned)
+    _add_other_columns(names, items, cleaned)
+    cleaned.rows = [item.parts for item in items]
+    return cleaned
 
 
 # Which columns are used.
 
 
 def _choose_columns(
-    read: Rows, names: Sequence[str], columns: Columns | None
+    source: Rows, names: Sequence[str], columns: Columns | None
 ) -> dict[str, list[str]]:
     """Return the columns of each part, as the user maps them or as they are called.
 
     Raises:
         ValueError: An unknown part, or a part without its column, with a map to copy.
     """
-    known = [*names, *_nested_names(read.rows)]
-    used = {}
-    for part, mapped in (columns or {}).items():
-        if part not in PARTS:
-            hint = did_you_mean(part, PARTS)
-            is_turned = isinstance(mapped, str) and mapped in PARTS
-            if is_turned and closest_name(part, PARTS) is None:
-                turned = json.dumps({mapped: part}, ensure_ascii=False)
-                hint = f". The part comes first: columns={turned}"
+    mapped = _mapped_columns(columns or {})
+    own = {part: [part] for part in PARTS if part in names}
+    columns_of = {**own, **mapped}
+    if "prompt" in columns_of:
+        prompts = [_cell(row, columns_of["prompt"][0]) for row in source.rows]
+        if any(isinstance(prompt, str) for prompt in prompts):
+            # A text is the whole question. A part that the user has mapped takes precedence.
+            has_own_prompt = "question" in mapped and "prompt" not in mapped
+            columns_of.pop("prompt" if has_own_prompt else "question", None)
+    needed = {} if "prompt" in columns_of else {"question": ["question"]}
+    for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
+        if len(part_names) > 1 and part not in _SEVERAL:
             raise ValueError(
-                f"columns= has the part {part!r}, which is none of {', '.join(PARTS)}{hint}"
+                f"columns= has {part_names} for the {part}. Only a question and its options may be "
+                "of several columns."
             )
-        used[part] = _column_names(part, mapped)
-    for part in PARTS:
-        if part not in used and part in names:
-            used[part] = [part]
-    needed = {} if "prompt" in used else {"question": ["question"]}
-    for part, part_names in {**needed, "answer": ["answer"], **used}.items():
-        if len(part_names) > 1 and part != "question":
+        for name in part_names:
+            is_field = any(_cell(row, name) is not None for row in source.rows)
+            if name not in names and not is_field:
+                raise ValueError(
+                    f"{source.place} has no column {name!r} for the {part}; it has "
+                    f"{shorten(str(names), 1000)}. Map it: {_proposed_map(names)}"
+                )
+    return columns_of
+
+
+def _mapped_columns(columns: Columns) -> dict[str, list[str]]:
+    """Return the user's map with a list of columns for each part.
+
+    Raises:
+        ValueError: An unknown part, or no name of a column.
+    """
+    columns_of = {}
+    for part, mapped in columns.items():
+        if part not in (*PARTS, "options"):
+            hint = did_you_mean(part, (*PARTS, "options"))
+            if mapped in PARTS and closest_name(part, PARTS) is None:
+                swapped = json.dumps({mapped: part}, ensure_ascii=False)
+                hint = f". Part and column are swapped: columns={swapped}"
+            raise ValueError(f"columns= has no part {part!r}{hint}")
+        part_names = [mapped] if isinstance(mapped, (str, int)) else mapped
+        if not isinstance(part_names, (list, tuple)) or not part_names or None in part_names:
             raise ValueError(
-                f"columns= has {part_names} for the {part}. Only a question may be of several "
-                "columns."
+                f"columns= has {mapped!r} for the {part}. Write the name of a column: "
+                f'columns={{{json.dumps(part)}: "..."}}'
             )
-        missing = [name for name in part_names if name not in known]
-        if missing:
-            raise ValueError(
-                f"{read.place} has no column {missing[0]!r} for the {part}; it has "
-                f"{shorten(str(known), 1000)}. Map it: {_proposed_map(known, used)}"
-            )
-    return used
+        # A table without a header has numbers as names.
+        columns_of[part] = [str(name) for name in part_names]
+    return columns_of
 
 
-def _column_names(part: str, mapped: Any) -> list[str]:
-    """Return the columns of a part as texts; a table without a header has numbers as names."""
-    names = [mapped] if isinstance(mapped, (str, int)) else mapped
-    if not isinstance(names, (list, tuple)) or not names or None in names:
-        raise ValueError(
-            f"columns= has {mapped!r} for the {part}. Write the name of a column: "
-            f'columns={{{json.dumps(part)}: "..."}}'
-        )
-    return [str(name) for name in names]
-
-
-def _nested_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of fields inside dicts, such as `ticket.body`."""
-    names: dict[str, None] = {}
-
-    def add_fields(value: Any, path: str) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                names[f"{path}.{key}"] = None
-                add_fields(inner, f"{path}.{key}")
-
-    for row in rows:
-        for name, value in row.items():
-            add_fields(value, name)
-    return [name for name in names if not rows or name not in rows[0]]
-
-
-def _cell(row: Mapping[str, Any], name: str) -> Any:
+def _cell(row: Row, name: str) -> Any:
     """Return the value of a column, or of a nested field such as `ticket.body`; None if missing."""
     value: Any = row
     for key in [name] if name in row else name.split("."):
@@ -273,24 +239,15 @@ def _cell(row: Mapping[str, Any], name: str) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _proposed_map(known: Sequence[str], used: Mapping[str, list[str]]) -> str:
+def _proposed_map(names: Sequence[str]) -> str:
     """Return a map to copy, with usual names or, of two columns, the first as the question."""
-    proposed: dict[str, Any] = {}
-    if "messages" in known and "question" not in used:
-        proposed["prompt"] = "messages"
-    for part, words in _USUAL_NAMES.items():
-        if part == "question" and "prompt" in proposed:
-            continue
-        mapped = used.get(part, [])
-        is_known = all(name in known for name in mapped)
-        if part == "question" and len(mapped) > 1 and is_known:
-            proposed[part] = mapped
-            continue
-        free = [name for name in known if name not in proposed.values()]
-        similar = [name for word in words for name in free if word in name.casefold()]
+    proposed = {}
+    free = list(names)
+    for part, usual_names in _USUAL_NAMES.items():
+        similar = [name for name in free if re.search(usual_names, name.casefold())]
         proposed[part] = similar[0] if similar else "<column>"
-    if len(known) == 2:
-        free = [name for name in known if name not in proposed.values()]
+        free = [name for name in free if name != proposed[part]]
+    if len(names) == 2:
         for part, name in proposed.items():
             proposed[part] = free.pop(0) if name == "<column>" else name
     return f"columns={json.dumps(proposed, ensure_ascii=False)}"
@@ -300,31 +257,32 @@ def _proposed_map(known: Sequence[str], used: Mapping[str, list[str]]) -> str:
 
 
 def _choose_answer_reading(
-    rows: Sequence[Mapping[str, Any]],
-    used: Mapping[str, Sequence[str]],
+    rows: Sequence[Row],
+    columns_of: ColumnsOf,
     kind: Kind | None,
-    like: Reading | None,
+    train_reading: Reading | None,
 ) -> Reading:
     """Decide how the answers of these rows are read; held-out rows like the training rows."""
-    golds = [_cell(row, used["answer"][0]) for row in rows]
-    texts = [str(gold).strip() for gold in golds if _is_there(gold)]
+    golds = [_cell(row, columns_of["answer"][0]) for row in rows]
+    texts = [str(gold).strip() for gold in golds if is_filled(gold)]
     solved = sum(_SOLVED.fullmatch(text) is not None for text in texts)
     has_aliases = _has_aliases(golds, kind)
     most_solved = 2 * solved > len(texts)
-    if like is not None:
-        # Held-out answers without any #### are read as they are written.
-        most_solved = most_solved or (like.is_after_hashes and solved > 0)
-        has_aliases = has_aliases or like.has_aliases
-    is_after_hashes = most_solved and not has_aliases
-    if like is not None:
-        return replace(like, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
-    rows_options = [options_in(_question_cells(row, used)) for row in rows]
-    pairs = [
-        (gold, options)
-        for gold, options in zip(golds, rows_options, strict=True)
-        if options is not None and _is_there(gold)
-    ]
-    return Reading(has_aliases, is_after_hashes, choose_reading(pairs) if pairs else None)
+    if train_reading is not None:
+        # If the training answers follow ####, one held-out answer with #### is enough.
+        most_solved = most_solved or (train_reading.is_after_hashes and solved > 0)
+        has_aliases = has_aliases or train_reading.has_aliases
+        is_after_hashes = most_solved and not has_aliases
+        return replace(train_reading, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
+    option_reading = None
+    if "options" in columns_of:
+        pairs = []
+        for row, gold in zip(rows, golds, strict=True):
+            options = _options_of(row, columns_of)
+            if options is not None and is_filled(gold):
+                pairs.append((gold, options))
+        option_reading = choose_reading(pairs)
+    return Reading(has_aliases, most_solved and not has_aliases, option_reading)
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
@@ -342,16 +300,11 @@ def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
     return is_one_each or kind is not None or any(isinstance(entry, str) for entry in entries)
 
 
-def _question_cells(
-    row: Mapping[str, Any], used: Mapping[str, Sequence[str]]
-) -> list[tuple[str, Any]]:
-    """Return the columns of the question with their values."""
-    return [(name, _cell(row, name)) for name in used.get("question", ())]
+def _options_of(row: Row, columns_of: ColumnsOf) -> Options | None:
+    return read_options({name: _cell(row, name) for name in columns_of["options"]})
 
 
-def _read_row(
-    row: Mapping[str, Any], used: Mapping[str, Sequence[str]], reading: Reading
-) -> dict[str, Any]:
+def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:
     """Return question and answer of a row, and its own prompt if it has one.
 
     Raises:
@@ -359,22 +312,27 @@ def _read_row(
     """
     parts: dict[str, Any] = {}
     question = None
-    gold = _cell(row, used["answer"][0])
-    if "prompt" in used:
-        question = _cell(row, used["prompt"][0])
+    gold = _cell(row, columns_of["answer"][0])
+    if "prompt" in columns_of:
+        question = _cell(row, columns_of["prompt"][0])
         if isinstance(question, list):
             parts["prompt"] = _read_chat(question)
             question = _text_of_chat(parts["prompt"])
-    if "question" in used:
-        cells = _question_cells(row, used)
-        options = options_in(cells)
-        if options is not None:
-            gold = reading.options.letter_of(gold, options) if reading.options else None
-            if gold is None:
-                raise _LeftOut("whose answer is none of its options")
-        question = _joined(cells, options)
+    if "question" in columns_of:
+        cells = [_cell(row, name) for name in columns_of["question"]]
+        question = cells[0]
+        if len(cells) > 1:
+            question = "\n".join(str(cell) for cell in cells if is_filled(cell))
+    if reading.options is not None:
+        options = _options_of(row, columns_of)
+        gold = reading.options.letter_of(gold, options) if options else None
+        if gold is None:
+            raise _LeftOut("whose answer is none of its options")
+        if "prompt" in parts:
+            raise _LeftOut("whose chat cannot show the options: write them into its last message")
+        question = "\n".join([_as_text(question, "question"), *options.lines])
     if reading.has_aliases and isinstance(gold, (list, tuple)):
-        accepted = [_as_text(entry, "answer").strip() for entry in gold if _is_there(entry)]
+        accepted = [_as_text(entry, "answer").strip() for entry in gold if is_filled(entry)]
         parts[ACCEPTED] = list(dict.fromkeys(accepted))
         gold = accepted[0] if accepted else None
     parts["question"] = _as_text(question, "question")
@@ -382,25 +340,6 @@ def _read_row(
     if reading.is_after_hashes:
         parts |= _without_solution(parts["answer"])
     return parts
-
-
-def _joined(cells: Sequence[tuple[str, Any]], options: Options | None) -> Any:
-    """Return the question: its columns one below the other, options behind their letters."""
-    option_columns = options.columns if options is not None else ()
-    (_, question), *more = [cell for cell in cells if cell[0] not in option_columns]
-    lines = []
-    for name, value in more:
-        if _is_there(value):
-            # A column whose name is one letter is an option.
-            lines.append(f"{name}) {value}" if len(name) == 1 else str(value))
-    for option in options.options if options is not None else ():
-        if _is_there(option.text):
-            lines.append(f"{option.letter}) {option.text}")
-    if not more and not lines:
-        return question
-    if _is_there(question):
-        lines.insert(0, str(question))
-    return "\n".join(lines)
 
 
 def _without_solution(answer: str) -> dict[str, str]:
@@ -413,15 +352,9 @@ def _without_solution(answer: str) -> dict[str, str]:
     raise _LeftOut("whose answer has no #### where most rows have one")
 
 
-def _is_there(value: Any) -> bool:
-    """Say whether a cell holds anything other than None, NaN or white space."""
-    is_nan = isinstance(value, float) and value != value
-    return value is not None and not is_nan and bool(str(value).strip())
-
-
 def _as_text(value: Any, part: str) -> str:
     """Return a question or answer as text; an answer that is a dict or list as JSON."""
-    if not _is_there(value):
+    if not is_filled(value):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, (dict, list)) and part == "answer":
         return _as_json(value)
@@ -456,57 +389,31 @@ def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
 
     The last message is not enough, because many chats end with the same "ok".
     """
-    turns = [turn for turn in chat if turn["role"] not in INSTRUCTS]
+    turns = [turn for turn in chat if turn["role"] not in SYSTEM_ROLES]
     if len(turns) == 1:
         return turns[0]["content"]
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
 
 
-def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned, kind: Kind | None) -> list[str]:
-    """Return notes on how answers were read, and give each row its list of right answers."""
+def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned) -> list[str]:
+    """Return notes on how answers were read."""
     notes = []
     reading = cleaned.reading
-    answers = [item.parts["answer"] for item in items]
+    solved = sum(_SOLVED.fullmatch(item.parts["answer"]) is not None for item in items)
     if reading.is_after_hashes:
-        notes.append("answers were read after ####; what stands before them is the column solution")
-    elif solved := sum(_SOLVED.fullmatch(answer) is not None for answer in answers):
+        notes.append("answers were read after ####; the text before is in the column solution")
+    elif solved:
         notes.append(
             f"{solved} of {len(items)} answers contain ####; they are used as they are written"
         )
     if any(ACCEPTED in item.parts for item in items):
         several = sum(len(item.parts.get(ACCEPTED, ())) > 1 for item in items)
-        for item in items:
-            item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
         notes.append(
             f"{several} of {len(items)} rows have several answers: each is right (column "
             f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
         )
-    notes += _notes_on_packed_answers(answers, kind)
     if reading.options is not None:
-        notes += reading.options.notes(cleaned.used["answer"][0])
-    return notes
-
-
-def _notes_on_packed_answers(answers: Sequence[str], kind: Kind | None) -> list[str]:
-    """Return notes on texts that may hold several right answers: `['a', 'b']` or `a|b`."""
-    notes = []
-    if kind != "json":
-        lists = [answer for answer in answers if re.fullmatch(r"""\[\s*["'].*["']\s*\]""", answer)]
-        if lists:
-            notes.append(
-                f"{len(lists)} of {len(answers)} answers are a list written as text, such as "
-                f"{lists[0]!r:.60}, and the model has to write all of it. If each entry alone is "
-                'right, make them lists first: frame["answer"] = '
-                '[ast.literal_eval(x) if x[:1] == "[" else x for x in frame["answer"]]'
-            )
-    separated = [answer for answer in answers if "|" in answer]
-    # In LaTeX, | is an absolute value.
-    if 2 * len(separated) > len(answers) and not any("$" in answer for answer in separated):
-        notes.append(
-            f"{len(separated)} of {len(answers)} answers contain |, such as {separated[0]!r:.60}. "
-            "If it separates several right answers, make them lists first: "
-            'frame["answer"].str.split("|")'
-        )
+        notes += reading.options.notes(cleaned.columns_of["answer"][0])
     return notes
 
 
@@ -519,7 +426,7 @@ def _merge_repeated(
     """Return the rows with each question once, whatever its white space.
 
     Raises:
-        ValueError: A question has different answers, and `on_conflict` is `ask`.
+        ValueError: A question has different answers, and `on_conflict` is `raise`.
     """
     groups: dict[str, list[Item]] = {}
     for item in items:
@@ -531,8 +438,15 @@ def _merge_repeated(
         first, *others = group
         repeated = [item for item in others if _share_an_answer(item.parts, first.parts)]
         has_conflict = len(repeated) < len(others)
-        if has_conflict and on_conflict == "ask":
-            _raise_conflict(place, group)
+        if has_conflict and on_conflict == "raise":
+            row_numbers = [item.number for item in group]
+            golds = list(dict.fromkeys(item.parts["answer"] for item in group))
+            raise ValueError(
+                f"{place}: rows {row_numbers[:4]} ask {shorten(first.parts['question'], 120)!r} "
+                f'with different answers, {golds}. on_conflict="drop" leaves such questions out, '
+                '"first" keeps the first. Where each is right, write one row with a list as its '
+                'answer, such as ["Paris", "City of Paris"].'
+            )
         if has_conflict and on_conflict == "drop":
             others = group
             repeated = []
@@ -544,19 +458,7 @@ def _merge_repeated(
     return kept
 
 
-def _raise_conflict(place: str, group: Sequence[Item]) -> None:
-    question = shorten(group[0].parts["question"], 120)
-    row_numbers = [item.number for item in group]
-    golds = list(dict.fromkeys(item.parts["answer"] for item in group))
-    raise ValueError(
-        f"{place}: rows {row_numbers[:4]} ask {question!r} with "
-        f'different answers, {golds}. on_conflict="drop" leaves such questions out, "first" keeps '
-        "the first. Where each is right, write one row with a list as its answer, such as "
-        '["Paris", "City of Paris"].'
-    )
-
-
-def _share_an_answer(parts: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _share_an_answer(parts: Row, other: Row) -> bool:
     """Say whether two rows have a right answer in common."""
     answers = parts.get(ACCEPTED, [parts["answer"]])
     golds = other.get(ACCEPTED, [other["answer"]])
@@ -565,24 +467,34 @@ def _share_an_answer(parts: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 
 def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
     """Give each row the columns that are not used, renamed if their name is taken."""
-    mapped = [name for part_names in cleaned.used.values() for name in part_names]
-    renamed = [part_names[0] for part_names in cleaned.used.values() if len(part_names) == 1]
+    mapped: list[str] = []
+    sole_columns = []
+    for part, part_names in cleaned.columns_of.items():
+        mapped += part_names
+        # A column that is a whole part is in the row already, but a list of options is not.
+        if len(part_names) == 1 and part in PARTS:
+            sole_columns += part_names
     hidden = sorted({*PARTS}.intersection(names).difference(mapped))
     if hidden:
         cleaned.notes.append(
             f"the data's own {', '.join(map(repr, hidden))} is not used: other columns take that "
             "part"
         )
-    taken = _taken_names(items, cleaned.reading)
+    taken = {name: f"the trainer uses the name {name!r} itself" for name in TAKEN_NAMES}
+    taken["solution"] = (
+        "the answers have one of this name" if cleaned.reading.is_after_hashes else ""
+    )
     for name in names:
-        if name in PARTS or name in renamed:
+        if name in PARTS or name in sole_columns:
             continue
         values = [item.row.get(name) for item in items]
-        if not can_store(values):
-            cleaned.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
-            values = [_written(value) for value in values]
+        if name == ACCEPTED and not all(map(_is_list_of_texts, values)):
+            # Rewards would take other values for right answers.
+            taken[ACCEPTED] = "a column of that name holds lists of right answers"
+        values = _storable(name, values, cleaned)
         kept_as = name
-        while kept_as in taken or (kept_as != name and kept_as in names):
+        # Until the name is neither taken by the trainer nor another column's.
+        while taken.get(kept_as) or (kept_as != name and kept_as in names):
             kept_as = f"source_{kept_as}"
         if kept_as != name:
             cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {taken[name]}")
@@ -590,24 +502,20 @@ def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cle
             item.parts.setdefault(kept_as, value)
 
 
-def _taken_names(items: Sequence[Item], reading: Reading) -> dict[str, str]:
-    """Return the names that a column cannot have, each with the reason."""
-    taken = {name: f"the trainer uses the name {name!r} itself" for name in TAKEN_NAMES}
-    if reading.is_after_hashes:
-        taken["solution"] = "the answers have one of this name"
-    if not all(_is_list_of_texts(item.row.get(ACCEPTED)) for item in items):
-        # Rewards would take other values for right answers.
-        taken[ACCEPTED] = "a column of that name holds lists of right answers"
-    return taken
-
-
 def _is_list_of_texts(value: Any) -> bool:
-    is_list = isinstance(value, (list, tuple))
-    return value is None or (is_list and all(isinstance(entry, str) for entry in value))
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_list and all(isinstance(entry, str) for entry in value)
 
 
-def _written(value: Any) -> str | None:
-    """Return a value as text, for a column that neither Arrow nor JSON holds unchanged."""
-    if value is None or isinstance(value, str):
-        return value if value is None else displayable(value)
-    return _as_json(value)
+def _storable(name: str, values: list[Any], cleaned: Cleaned) -> list[Any]:
+    """Return the values of a column, as text if neither Arrow nor JSON holds them unchanged."""
+    if can_store(values):
+        return values
+    cleaned.notes.append(f"the column {name!r} is stored as text; non-text values as JSON")
+    texts: list[str | None] = []
+    for value in values:
+        if isinstance(value, str):
+            texts.append(displayable(value))
+        else:
+            texts.append(None if value is None else _as_json(value))
+    return texts

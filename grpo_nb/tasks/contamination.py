@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# An option as load_task shows it: "B) Paris".
+_OPTION = re.compile(r"^\w\) ")
 _OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
 # Other characters for the same operators: minus, dashes, times, dots, division.
 _SIGNS = str.maketrans(
@@ -25,16 +27,18 @@ _SIGNS = str.maketrans(
 _BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
 # 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
 _ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
-# Quotation marks and ends of sentences. "!" is not here: after a number it is a factorial.
-_QUOTES_AND_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
+# Quotation marks and ends of sentences. "!" is not here: after a number it is a factorial. Nor is
+# the point at the start of .5.
+_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
+_AROUND_NUMBERS = re.compile(rf"^(?:(?!\.\d)[{_STOPS}])+|[{_STOPS}]+$")
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
     """Return a question without white space and punctuation that do not change it.
 
-    Numbers and operators stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals stay too, because a
-    question may ask about them.
+    Numbers and the operators between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. Capitals
+    stay too, because a question may ask about them. In words of letters, all punctuation goes.
 
     >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
@@ -53,12 +57,24 @@ def normalized_question(question: Any) -> str:
         has_digit = any(character.isdigit() for character in word)
         has_letter = any(character.isalpha() for character in word)
         if has_digit or not has_letter:
-            words.append(word.strip(_QUOTES_AND_STOPS) or word)
+            words.append(_AROUND_NUMBERS.sub("", word) or word)
         else:
             # By category, because the combining marks of some scripts are part of the word.
             kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
             words.append("".join(kept))
-    return " ".join(word for word in words if word and word not in "?!.,;:")
+    return " ".join(word for word in words if word not in {"", *"?!.,;:"})
+
+
+def question_key(question: str) -> str:
+    """Return a text that is equal for questions which must be in the same part of a task.
+
+    These are questions with the same `normalized_question`, and those that differ in capitals or in
+    the order of their options.
+    """
+    lines = question.splitlines()
+    options = [_OPTION.sub("", line) for line in lines if _OPTION.match(line)]
+    stem = [line for line in lines if not _OPTION.match(line)]
+    return normalized_question(" ".join([*stem, *sorted(options)])).casefold()
 
 
 def _digest(question: Any) -> str:
@@ -72,7 +88,7 @@ class TrainedQuestions:
 
     hashes: frozenset[str]
     source: str
-    """Name of their origin in a sentence: "the training part"."""
+    """Name in messages, such as "the training part"."""
 
     @classmethod
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:

@@ -46,16 +46,16 @@ def pass_rates(
     sampled = list(sampled_in(measured))
     names = list(dict.fromkeys(name for one in sampled for name in one.scores))
     if reward is None:
-        is_alone = len(names) == 1
-        reward = names[0] if is_alone else "correctness"
+        reward = names[0] if len(names) == 1 else "correctness"
     if reward not in names:
         raise ValueError(
             f"which reward says that an answer is right? Write reward='<name>' with one of {names}."
         )
     rates = {}
     for row, groups in enumerate(_by_row(train, sampled, begun)):
-        scores = [score for group in groups for score in group.scores.get(reward, ())]
-        scores = [score for score in scores if not math.isnan(score)]
+        scores: list[float] = []
+        for group in groups:
+            scores += [score for score in group.scores.get(reward, ()) if not math.isnan(score)]
         if scores:
             rates[row] = sum(score >= _RIGHT for score in scores) / len(scores)
     if not rates:
@@ -68,8 +68,9 @@ def pass_rates(
 
 def completion_counts(train: Dataset, runs: Sequence[Any], begun: Sequence[Any] = ()) -> list[int]:
     """Return the number of completions of each row in these runs."""
+    trained_runs = [run for run in runs if run.steps]
     counts = []
-    for groups in _by_row(train, sampled_in([run for run in runs if run.steps]), begun):
+    for groups in _by_row(train, sampled_in(trained_runs), begun):
         # Each reward has a score for each completion.
         any_scores = [next(iter(group.scores.values())) for group in groups]
         counts.append(sum(map(len, any_scores)))
@@ -85,19 +86,22 @@ def sampled_in(measured: Any) -> Iterator[Sampled]:
         size = measured.num_generations
         for i, row in enumerate(measured.rows):
             group = slice(i * size, (i + 1) * size)
-            scores = {name: values[group] for name, values in measured.scores.values.items()}
+            all_scores = measured.scores.values
+            scores = {name: values[group] for name, values in all_scores.items()}
             yield Sampled(_key(row["prompt"]), scores)
     else:
         rewards = [reward["name"] for reward in measured.info["rewards"]]
         for prompt, group in measured.completions().groupby("prompt", sort=False):
             messages = json.loads(prompt) if prompt.startswith("[") else prompt
-            yield Sampled(_key(messages), {name: group[name].tolist() for name in rewards})
+            scores = {name: group[name].tolist() for name in rewards}
+            yield Sampled(_key(messages), scores)
 
 
 def _key(prompt: Any) -> str:
     if isinstance(prompt, str):
         return prompt
-    return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
+    turns = [[turn["role"], turn["content"]] for turn in prompt]
+    return json.dumps(turns)
 
 
 def _by_row(rows: Dataset, sampled: Iterable[Sampled], begun: Sequence[Any]) -> list[list[Sampled]]:

@@ -1,7 +1,8 @@
-"""Rows as a `datasets.Dataset` whose cells are unchanged: a dict stays a dict with its own keys.
+"""Rows as a `datasets.Dataset` whose dicts are unchanged: each keeps its own keys and numbers.
 
-Arrow gives each dict of a column the keys of all dicts, and makes 3 to 3.0 beside 2.5. Where it
-would change a column, the column is stored with the type `Json` of datasets.
+Arrow gives each dict of a column the keys of all dicts, and turns 3 into 3.0 next to 2.5. Where it
+would change dicts, the column is stored with the type `Json` of datasets. In columns without dicts
+3 does become 3.0, as in pandas.
 """
 
 import json
@@ -17,30 +18,31 @@ if TYPE_CHECKING:
 def as_dataset(
     rows: Sequence[Mapping[str, Any]], json_columns: Sequence[str] | None = None
 ) -> "Dataset":
-    """Return rows as a `Dataset` whose cells are unchanged.
+    """Return rows as a `Dataset` whose dicts are unchanged.
 
     Args:
         rows: All with the same columns.
         json_columns: From `columns_as_json` of more rows than these, so that two parts get the
             same types.
     """
-    from datasets import Dataset, Features, Json
+    from datasets import Dataset, Json
 
     if json_columns is None:
         json_columns = columns_as_json(rows)
-    plain_names = [name for name in rows[0] if name not in json_columns]
-    plain = Dataset.from_list([{name: row[name] for name in plain_names} for row in rows])
-    if not json_columns:
-        return plain
-    features = {name: plain.features[name] if name in plain_names else Json() for name in rows[0]}
-    # The cells are written here, because Json itself writes ten decimals and takes the text "2"
-    # for a number.
-    written = [dict(row) for row in rows]
-    for row in written:
+    # Cells are encoded here, because the encoder of Json rounds to ten decimals and reads the text
+    # "2" as a number.
+    encoded = [dict(row) for row in rows]
+    for row in encoded:
         for name in json_columns:
             if row[name] is not None:
                 row[name] = json.dumps(row[name], ensure_ascii=False)
-    return Dataset.from_list(written, features=Features(features))
+    dataset = Dataset.from_list(encoded)
+    if not json_columns:
+        return dataset
+    features = dataset.features.copy()
+    for name in json_columns:
+        features[name] = Json()
+    return Dataset.from_list(encoded, features=features)
 
 
 def columns_as_json(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -70,16 +72,17 @@ def _is_changed_by_arrow(values: list[Any]) -> bool:
 
 
 def _is_unchanged_by_json(values: list[Any]) -> bool:
-    """Say whether the type `Json` holds a column unchanged; it reads 1/3 as 0.33333333333333304."""
+    """Say whether the type `Json` holds a column unchanged."""
     from datasets import Json
 
     try:
-        written = [json.dumps(value, allow_nan=False, ensure_ascii=False) for value in values]
-        read = [Json().decode_example(text) for text in written]
+        encoded = [json.dumps(value, allow_nan=False, ensure_ascii=False) for value in values]
+        # The decoder reads 1/3 as 0.33333333333333304.
+        decoded = [Json().decode_example(text) for text in encoded]
     except (ValueError, TypeError, RecursionError):
         return False
-    is_displayable = all(displayable(text) == text for text in written)
-    return is_displayable and repr(read) == repr(values)
+    is_displayable = all(displayable(text) == text for text in encoded)
+    return is_displayable and repr(decoded) == repr(values)
 
 
 def _has_empty_field(cell: Any) -> bool:
@@ -87,14 +90,6 @@ def _has_empty_field(cell: Any) -> bool:
 
     Arrow may have filled it in, so `code_tests` refuses it unless the cell is text.
     """
-    if not isinstance(cell, list):
-        return False
-    fields = [field for entry in cell if isinstance(entry, Mapping) for field in entry.values()]
-    return any(map(_holds_none, fields))
-
-
-def _holds_none(value: Any) -> bool:
-    """Say whether a dict at any depth holds None."""
-    if isinstance(value, Mapping):
-        return any(field is None or _holds_none(field) for field in value.values())
-    return isinstance(value, list) and any(map(_holds_none, value))
+    entries = cell if isinstance(cell, list) else []
+    fields = [field for entry in entries if isinstance(entry, Mapping) for field in entry.values()]
+    return any('": null' in json.dumps(field, default=str, skipkeys=True) for field in fields)

@@ -54,8 +54,9 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        marks = (self.answer_close, self.reasoning_open, self.reasoning_close)
-        if (self.answer_open or any(marks)) and not self.answer_open.strip():
+        others = (self.answer_close, self.reasoning_open, self.reasoning_close)
+        is_bare = not self.answer_open and not any(others)
+        if not is_bare and not self.answer_open.strip():
             raise ValueError(
                 f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be "
                 "found."

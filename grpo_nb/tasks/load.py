@@ -4,26 +4,25 @@ import dataclasses
 import inspect
 import numbers
 import random
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import closest_name, did_you_mean, in_line
-from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, alike_labels, answers_of, as_percentages
-from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows, require_options
-from grpo_nb.tasks.chat_template import (
-    INSTRUCTS,
-    NO_SYSTEM_ROLE,
-    fit_to_template,
-    prompt_lengths,
-    too_long_to_end,
+from grpo_nb.core.words import closest_name, in_line
+from grpo_nb.tasks.answers import (
+    ACCEPTED,
+    Answers,
+    Kind,
+    alike_labels,
+    answers_of,
+    read_percentages,
 )
+from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
+from grpo_nb.tasks.chat_template import SYSTEM_ROLES, too_long_to_end
 from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
-from grpo_nb.tasks.contamination import normalized_question
+from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, is_dataset_dict, read_rows
@@ -31,9 +30,8 @@ from grpo_nb.tasks.task import Task
 
 Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
 TaskRows = list[dict[str, Any]]
-# Share of the rows that is held out if the user does not say otherwise.
+# Share of the rows that is held out if the user does not choose another.
 _HELD_OUT = 0.2
-_OPTION_LETTER = re.compile(r"^\w\) ")
 
 
 def load_task(
@@ -46,14 +44,13 @@ def load_task(
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
-    holdout: float | int | Source = _HELD_OUT,
-    on_conflict: OnConflict = "ask",
+    holdout: float | int | Source | None = None,
+    on_conflict: OnConflict = "raise",
     seed: int | None = None,
     tokenizer: Any = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     split: str | None = None,
     config: str | None = None,
-    encoding: str | None = None,
     **options: Any,
 ) -> Task:
     """Make a task from your data, and show the result: answers, format, prompt, rows left out.
@@ -63,12 +60,9 @@ def load_task(
             DataFrame, a `Dataset` or `DatasetDict`; a list of dicts or a dict of columns;
             `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: The column of each part, as `{"question": "Review text", "answer": "label"}`. A
-            question may have several, `["title", "body"]`, shown one below the other. Columns A,
-            B, C or a list of options at their end are shown with letters, and the answer becomes
-            a letter. `ticket.body` is a field inside of dicts. An answer that is a dict is taken
-            as JSON; a list of texts holds several answers, any of which is right. A `prompt` is
-            text, or chat messages, which stay as they are except for `system` and `example`.
+        columns: The column of each part, `{"question": "Review text", "answer": "label"}`. Several
+            columns of a question are shown one below the other; options among them get letters. A
+            `prompt` is chat messages, or text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
@@ -82,13 +76,13 @@ def load_task(
             without one it never writes a tag, all its completions score the same, and nothing is
             learned. Or chat messages, such as an episode that was played by hand,
             `gn.lab.ByHand(task, row).example(tokenizer)`.
-        holdout: Share (below 1) or number of rows kept for evaluation; `arithmetic` has the option
-            `holdout_size` instead. Or rows of your own, from any source: they are read like the
-            training rows and all used, and a training row with one of their questions is left
-            out. Or the name of a split, `holdout="test"`, of a `DatasetDict` or of a data set on
-            the Hub.
-        on_conflict: What to do with a question that has several answers: `ask` raises, `drop`
-            leaves it out, `first` keeps the first.
+        holdout: Share (below 1) or number of rows kept for evaluation, 0.2 if not given;
+            `arithmetic` has the option `holdout_size` instead. Or rows of your own, from any
+            source: they are read like the training rows and all used, and a training row with one
+            of their questions is left out. Or the name of a split, `holdout="test"`, of a
+            `DatasetDict` or of a data set on the Hub.
+        on_conflict: What to do with a question that has several answers: `raise` an error, `drop`
+            it, or keep the `first`.
         seed: Seed of the split and of generated data; that of `settings`, or 0, if not given.
         tokenizer: To leave out prompts longer than `settings.max_prompt_length`, to see which tags
             its template opens, and to show the first prompt as the model sees it.
@@ -96,7 +90,6 @@ def load_task(
             `{"enable_thinking": False}`; those in `extra` of the settings if not given.
         split: Split of a `DatasetDict` or of a data set on the Hub; there `train` if not given.
         config: Configuration of a data set on the Hub.
-        encoding: Encoding of a text file; UTF-8, or else cp1252, if not given.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators` and
             `terms`, the count of numbers. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
@@ -117,40 +110,45 @@ def load_task(
     check_choice("kind", kind, (None, *get_args(Kind)))
     if seed is None:
         seed = settings.seed if settings is not None else 0
-    chat = _template_arguments(chat_template_kwargs, settings)
+    extra = settings.extra if settings is not None else {}
+    is_own = chat_template_kwargs is not None
+    template_kwargs = chat_template_kwargs if is_own else extra.get("chat_template_kwargs")
+    template_kwargs = dict(template_kwargs or {})
 
     # 1. Read the source, and find question and answer in each row.
     if isinstance(source, str) and source == "arithmetic":
-        read, holdout = _read_arithmetic(seed, holdout, options)
+        source_rows, holdout = _read_arithmetic(seed, holdout, options)
         options = {}
         example = example if example is not None else EXAMPLE
     else:
-        read = read_rows(source, split, config, encoding)
-    _require_used(read, options, split=split, config=config, encoding=encoding)
-    cleaned = clean(read, columns, on_conflict, filter, kind=kind)
+        holdout = _HELD_OUT if holdout is None else holdout
+        source_rows = read_rows(source, split, config)
+    given = {"split": split, "config": config}
+    unused = [name for name in given if given[name] and name not in source_rows.accepted_arguments]
+    _require_no_unused(source_rows.place, [*options, *unused])
+    cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
     held: Cleaned | None = None
     if _is_source(holdout):
-        held_rows = _read_holdout(holdout, source, config, encoding)
-        held = clean(held_rows, columns, on_conflict, filter, kind=kind, like=cleaned.reading)
+        held_rows = _read_holdout(holdout, source, source_rows, config)
+        held = clean(
+            held_rows, columns, on_conflict, filter, kind=kind, train_reading=cleaned.reading
+        )
         _report_holdout(cleaned, held)
-        _leave_out_held(cleaned, held, read.place)
+        _leave_out_held(cleaned, held, source_rows.place)
     rows = [*cleaned.rows, *(held.rows if held is not None else ())]
-    notes = cleaned.notes
+    notes = [*cleaned.notes]
 
     # 2. Find the kind of the answers, which decides how they are asked for and compared.
-    notes += read_percentages(rows, cleaned.used["answer"][0], kind)
+    notes += read_percentages(rows, cleaned.columns_of["answer"][0], kind)
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
     notes += _notes_on_kind(answers, len(rows))
 
     # 3. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        format = format.for_template(tokenizer, chat)
+        format = format.for_template(tokenizer, template_kwargs)
     rows = with_prompts(rows, format, example, has_own_system=system is not None)
     notes += _notes_on_prompt(rows[0]["prompt"], format)
-    if tokenizer is not None:
-        rows, role_notes = _without_lost_system_role(rows, tokenizer, chat)
-        notes += role_notes
 
     # 4. Split them, so that no question is in both parts.
     if held is None:
@@ -158,7 +156,8 @@ def load_task(
     else:
         train = rows[: len(cleaned.rows)]
         test = rows[len(cleaned.rows) :]
-        notes += _align_columns(train, test)
+        notes += _fill_columns(test, "held-out", train)
+        notes += _fill_columns(train, "training", test)
     json_columns = columns_as_json([*train, *test])
     example_turns = _turns_of(example, format)
     _require_not_held_out(example_turns, test)
@@ -169,7 +168,7 @@ def load_task(
         texts += [turn["content"] for turn in example_turns if turn["role"] == "assistant"]
         notes += too_long_to_end(texts, tokenizer, settings.max_completion_length)
     task = Task(
-        read.name,
+        source_rows.name,
         format,
         as_dataset(train, json_columns),
         as_dataset(test, json_columns),
@@ -177,27 +176,22 @@ def load_task(
         examples=cleaned.examples,
         notes=tuple(notes),
         answers=answers,
-        chat_template_kwargs=chat,
+        chat_template_kwargs=template_kwargs,
         tokenizer=tokenizer,
     )
+    if tokenizer is not None:
+        task = task.for_template(tokenizer)
     if settings is not None:
+        # Raises if the settings have other arguments of the chat template.
         task.rendered_by(settings)
         if tokenizer is not None:
             task = task.fit(tokenizer, settings.max_prompt_length)
     return task
 
 
-def _template_arguments(
-    chat_template_kwargs: Mapping[str, Any] | None, settings: Settings | None
-) -> dict[str, Any]:
-    if chat_template_kwargs is None and settings is not None:
-        chat_template_kwargs = settings.extra.get("chat_template_kwargs")
-    return dict(chat_template_kwargs or {})
-
-
 def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tuple[Rows, int]:
     """Return generated rows, and how many of them are held out."""
-    if _is_source(holdout) or holdout != _HELD_OUT:
+    if holdout is not None:
         is_count = not _is_source(holdout) and holdout >= 1 and float(holdout).is_integer()
         # A share or rows are not a number of questions, so suggest one.
         size = int(holdout) if is_count else 96
@@ -205,24 +199,22 @@ def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tup
             "for 'arithmetic', holdout_size says how many questions are held out: "
             f"holdout_size={size}"
         )
-    require_options(options)
+    known = inspect.signature(arithmetic_rows).parameters
+    _require_no_unused("'arithmetic'", [name for name in options if name not in known], known)
     rows, holdout_size = arithmetic_rows(seed, **options)
     return Rows("arithmetic", rows, place="arithmetic"), holdout_size
 
 
-def _require_used(read: Rows, options: Mapping[str, Any], **given: str | None) -> None:
-    """Refuse arguments that this source has no use for.
+def _require_no_unused(place: str, unused: Sequence[str], known: Iterable[str] = ()) -> None:
+    """Refuse arguments that a source has no use for.
 
     Raises:
         TypeError: With the argument that was probably meant.
     """
-    for name in options:
-        match = closest_name(name, inspect.signature(load_task).parameters)
-        hint = f"; did you mean {match!r}?" if match is not None else ""
-        raise TypeError(f"{name}= means nothing for {read.place}{hint}")
-    for name, value in given.items():
-        if value is not None and name not in read.takes:
-            raise TypeError(f"{name}= means nothing for {read.place}")
+    for name in unused:
+        match = closest_name(name, [*known, *inspect.signature(load_task).parameters])
+        hint = f"; did you mean {match!r}?" if match not in (None, name) else ""
+        raise TypeError(f"{name}= means nothing for {place}{hint}")
 
 
 # Held-out rows of the user's own.
@@ -233,40 +225,30 @@ def _is_source(holdout: Any) -> bool:
     return not isinstance(holdout, numbers.Real) or isinstance(holdout, bool)
 
 
-def _read_holdout(
-    holdout: Source, source: Source, config: str | None, encoding: str | None
-) -> Rows:
-    """Read held-out rows from a source of their own, or from a split of the training source."""
-    if isinstance(holdout, bool) or holdout is None:
+def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: str | None) -> Rows:
+    """Read held-out rows from a source of their own, or from a split of the training source.
+
+    A text is a file, a data set on the Hub, or else the name of a split.
+    """
+    if isinstance(holdout, bool):
         raise TypeError(
             f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your "
             "own."
         )
-    is_text = isinstance(holdout, str)
-    is_file = is_text and holdout.lower().endswith(FILES)
-    if is_text and not is_file and "/" not in holdout:
-        if is_dataset_dict(source):
-            if holdout not in source:
-                raise ValueError(
-                    f"holdout = {holdout!r} is no split of the data{did_you_mean(holdout, source)}"
-                )
-            return _as_holdout(read_rows(source, holdout))
-        if isinstance(source, str) and not source.lower().endswith(FILES):
-            return _as_holdout(read_rows(source, holdout, config))
-        if holdout not in KNOWN and not Path(holdout).exists():
+    is_file = isinstance(holdout, str) and holdout.lower().endswith(FILES)
+    is_name = isinstance(holdout, str) and not is_file
+    if is_name and "/" not in holdout and holdout not in KNOWN:
+        if "split" not in source_rows.accepted_arguments:
             raise ValueError(
-                f"holdout = {holdout!r} is no file, and the source has no splits: give a share "
-                "such as 0.2, a number of rows, a file, or rows of your own."
+                f"holdout = {holdout!r} is no file to read, and the source has no splits: give a "
+                "share such as 0.2, a number of rows, a file, or rows of your own."
             )
-    is_on_hub = is_text and not is_file
-    has_test_split = is_dataset_dict(holdout) and "test" in holdout
-    split = "test" if is_on_hub or has_test_split else None
-    return _as_holdout(read_rows(holdout, split, config if is_on_hub else None, encoding))
-
-
-def _as_holdout(read: Rows) -> Rows:
-    place = "holdout" if read.place == "the data" else read.place
-    return dataclasses.replace(read, place=place)
+        rows = read_rows(source, holdout, config)
+    else:
+        has_test_split = is_name or (is_dataset_dict(holdout) and "test" in holdout)
+        rows = read_rows(holdout, "test" if has_test_split else None, config if is_name else None)
+    place = "holdout" if rows.place == "the data" else rows.place
+    return dataclasses.replace(rows, place=place)
 
 
 def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
@@ -284,13 +266,11 @@ def _leave_out_held(cleaned: Cleaned, held: Cleaned, place: str) -> None:
     Raises:
         ValueError: All training rows are.
     """
-    held_keys = set()
-    for row in held.rows:
-        held_keys |= {_question_key(row["question"]), normalized_question(row["question"])}
+    held_keys = {question_key(row["question"]) for row in held.rows}
     kept = []
     for row in cleaned.rows:
         question = row["question"]
-        if {_question_key(question), normalized_question(question)} & held_keys:
+        if question_key(question) in held_keys:
             reason = "whose question is held out too"
             cleaned.left_out[reason] += 1
             cleaned.examples.setdefault(reason, f"question={in_line(question, 80)}")
@@ -304,17 +284,12 @@ def _leave_out_held(cleaned: Cleaned, held: Cleaned, place: str) -> None:
     cleaned.rows = kept
 
 
-def _align_columns(train: TaskRows, test: TaskRows) -> list[str]:
-    """Give both parts the same columns, and return notes on those that only one of them has."""
-    train_names = dict.fromkeys(name for row in train for name in row)
-    test_names = dict.fromkeys(name for row in test for name in row)
-    notes = _fill_columns(test, "held-out", [n for n in train_names if n not in test_names])
-    return notes + _fill_columns(train, "training", [n for n in test_names if n not in train_names])
-
-
-def _fill_columns(rows: TaskRows, part: str, missing: Sequence[str]) -> list[str]:
+def _fill_columns(rows: TaskRows, part: str, others: TaskRows) -> list[str]:
+    """Give rows the columns that only the other part has, and return a note on these."""
+    known = {name for row in rows for name in row}
+    missing = dict.fromkeys(name for row in others for name in row if name not in known)
     for row in rows:
-        row.update(dict.fromkeys(missing))
+        row.update(missing)
     if not missing:
         return []
     return [f"the {part} rows have no {', '.join(map(repr, missing))}: None in each of them"]
@@ -323,28 +298,14 @@ def _fill_columns(rows: TaskRows, part: str, missing: Sequence[str]) -> list[str
 # Kinds of answers.
 
 
-def read_percentages(rows: TaskRows, column: str, kind: Kind | None = None) -> list[str]:
-    """Write the percent sign after the answers of a column of percentages, and return a note."""
-    if kind not in (None, "number"):
-        return []
-    golds = [row["answer"] for row in rows]
-    if kind is None and answers_of(golds).kind != "number":
-        return []
-    signed, note = as_percentages(golds, column)
-    for row, gold in zip(rows, signed, strict=True):
-        if ACCEPTED in row:
-            row[ACCEPTED] = [gold if one == row["answer"] else one for one in row[ACCEPTED]]
-        row["answer"] = gold
-    return [note] if note else []
-
-
 def _notes_on_kind(answers: Answers, count: int) -> list[str]:
     """Return notes on answers of another kind, and on labels that may be one label."""
     notes = []
     if answers.odd:
         notes.append(
             f"{len(answers.odd)} of {count} answers are no {answers.kind}, such as "
-            f"{answers.odd[0]!r:.60}: paid as written; filter= leaves such rows out"
+            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
+            "rows out"
         )
     if answers.kind == "choice":
         rows = {label: round(share * count) for label, share in answers.labels}
@@ -392,9 +353,9 @@ def with_prompts(
             instructions = system
             turns = [{"role": "user", "content": row["question"]}]
         else:
-            own_system = [turn for turn in own if turn["role"] in INSTRUCTS]
+            own_system = [turn for turn in own if turn["role"] in SYSTEM_ROLES]
             instructions = system if has_own_system else own_system
-            turns = [turn for turn in own if turn["role"] not in INSTRUCTS]
+            turns = [turn for turn in own if turn["role"] not in SYSTEM_ROLES]
         prompted.append({**row, "prompt": [*instructions, *example_turns, *turns]})
     return prompted
 
@@ -428,41 +389,22 @@ def _notes_on_prompt(prompt: Sequence[Mapping[str, str]], format: AnswerFormat) 
     # The last message is the question.
     if mark in "".join(turn["content"] for turn in prompt[:-1]):
         return []
-    return [f"nothing in the prompt names {mark}: say it in system=, or in an example turn"]
-
-
-def _without_lost_system_role(
-    rows: TaskRows, tokenizer: Any, chat: Mapping[str, Any]
-) -> tuple[TaskRows, list[str]]:
-    """Return rows whose prompts the chat template can render, and a note if that changed them.
-
-    Raises:
-        ValueError: The template refuses the first prompt.
-    """
-    prompts = [row["prompt"] for row in rows]
-    fitted = fit_to_template(prompts, tokenizer, chat)
-    prompt_lengths(fitted[:1], tokenizer, chat)
-    if fitted == prompts:
-        return rows, []
-    changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
-    return changed, [NO_SYSTEM_ROLE]
+    return [
+        f"nothing in the prompt names {mark}: describe the format in system=, or give an example"
+    ]
 
 
 def _require_not_held_out(example_turns: Sequence[Mapping[str, str]], test: TaskRows) -> None:
     """Refuse an example whose question is held out, because the model would have seen it."""
-    questions = {normalized_question(row["question"]) for row in test}
-    asked = {normalized_question(t["content"]) for t in example_turns if t["role"] == "user"}
-    if common := questions & asked:
-        raise ValueError(f"the example's question {min(common)!r:.80} is held out: write another.")
+    held_keys = {question_key(row["question"]) for row in test}
+    for turn in example_turns:
+        if turn["role"] == "user" and question_key(turn["content"]) in held_keys:
+            raise ValueError(
+                f"the example's question {turn['content']!r:.80} is held out: write another."
+            )
 
 
 # The split.
-
-
-def _question_key(question: str) -> str:
-    """Return a text that is equal for questions which differ only in writing or order of lines."""
-    lines = [_OPTION_LETTER.sub("", line) for line in question.splitlines()]
-    return "\n".join(sorted(map(normalized_question, lines))).casefold()
 
 
 def _split(
@@ -476,7 +418,7 @@ def _split(
             "rows."
         )
     count = max(round(holdout * len(rows)), 1) if is_share else int(holdout)
-    keys = [_question_key(row["question"]) for row in rows]
+    keys = [question_key(row["question"]) for row in rows]
     places_of: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
         places_of.setdefault(key, []).append(place)
@@ -488,9 +430,9 @@ def _split(
             held.update(places_of[keys[place]])
     if not 0 < len(held) < len(rows):
         raise ValueError(
-            f"holdout = {holdout!r} holds out {len(held)} of {len(rows)} questions that differ in "
-            "more than their writing: both parts need one. Rows left out: "
-            f"{left_out or 'none'}."
+            f"holdout = {holdout!r} would hold out {len(held)} of {len(rows)} questions, and each "
+            "part needs one. Questions that differ only in punctuation, capitals or the order of "
+            f"options are kept together. Rows left out: {left_out or 'none'}."
         )
     train = [row for place, row in enumerate(rows) if place not in held]
     return train, [rows[place] for place in sorted(held)]

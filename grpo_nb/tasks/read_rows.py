@@ -1,7 +1,7 @@
 """Read rows from any source: files, tables in memory, data sets, the Hub. None is left out.
 
-Files are read by pandas, pyarrow and json. If these cannot read a file, repair it in pandas first
-(docs/guide/tables.md).
+Files are read by pandas, pyarrow and json. For other files, read the file yourself and give a
+DataFrame (docs/guide/tables.md).
 """
 
 import difflib
@@ -15,13 +15,15 @@ from typing import Any
 
 from grpo_nb.core.words import did_you_mean, in_line
 
-Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
+Row = Mapping[str, Any]
+Source = str | Path | Sequence[Row] | Mapping[str, Sequence[Any]] | Any
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx")
 KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
 """Names that people use, each with the id on the Hub and the configuration."""
-_NAMES = ("arithmetic", "gsm8k")
 # Similarity (difflib) above which a name is a misspelling: "arithmatic" has 0.9, "math_qa" 0.5.
 _MISSPELLED = 0.75
+# A dict with only these values is a row, not a dict of columns.
+_ONE_VALUE = (str, int, float, dict, type(None))
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,17 @@ class Rows:
     notes: tuple[str, ...] = ()
     place: str = "the data"
     """The source's name in a sentence."""
-    takes: tuple[str, ...] = ()
-    """The arguments split, config and encoding, if the source has a use for them."""
+    accepted_arguments: tuple[str, ...] = ()
+    """The arguments `split` and `config`, if the source has a use for them."""
 
 
-def read_rows(
-    source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None
-) -> Rows:
+def read_rows(source: Source, split: str | None = None, config: str | None = None) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
         source: Any source of `load_task` other than `"arithmetic"`.
         split: Split of a `DatasetDict` or of a data set on the Hub.
         config: Configuration of a data set on the Hub that has several.
-        encoding: Encoding of a text file.
 
     Raises:
         TypeError: The source holds no rows.
@@ -54,21 +53,23 @@ def read_rows(
         FileNotFoundError: A path that does not exist.
     """
     if isinstance(source, (str, Path)):
-        return _read_named(source, split, config, encoding)
+        return _read_named(source, split, config)
+    accepted_arguments: tuple[str, ...] = ()
     if is_dataset_dict(source):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
+            wrong = f"no split {split!r}" if split else "several splits"
             raise ValueError(
-                f"this DatasetDict has the splits {[*source]}: say which, "
+                f"this DatasetDict has {wrong}, but {[*source]}: say which, "
                 f'split="{next(iter(source))}".'
             )
-        rows, notes = _with_label_names(source[chosen].to_list(), source[chosen].features)
-        return Rows("dataset", rows, notes, takes=("split",))
+        source = source[chosen]
+        accepted_arguments = ("split",)
     # A Dataset, an Arrow table or a polars.DataFrame.
     for method in ("to_list", "to_pylist", "to_dicts"):
         if hasattr(source, method):
             rows, notes = _with_label_names(getattr(source, method)(), _features_of(source))
-            return Rows("dataset", rows, notes)
+            return Rows("dataset", rows, notes, accepted_arguments=accepted_arguments)
     # A dict of columns or a pandas.DataFrame.
     if isinstance(source, Mapping) or hasattr(source, "columns"):
         return Rows("table", _rows_of_table(source), place="the table")
@@ -105,9 +106,16 @@ def _as_dicts(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _rows_of_table(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a dict of columns or of a `pandas.DataFrame`; an empty cell is None."""
+    """Return the rows of a dict of columns or of a `pandas.DataFrame`; an empty cell is None.
+
+    Raises:
+        ValueError: A dict that is one row, or columns of different lengths.
+    """
     import pandas
 
+    is_mapping = isinstance(table, Mapping)
+    if is_mapping and all(isinstance(cell, _ONE_VALUE) for cell in table.values()):
+        raise ValueError(f"{in_line(dict(table))} is one row: give a list of rows, [{{...}}, ...]")
     frame = pandas.DataFrame(table, dtype=object)
     return frame.where(frame.notna(), None).rename(columns=str).to_dict("records")
 
@@ -131,60 +139,43 @@ def _with_label_names(
     rows: list[dict[str, Any]], features: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return the rows with names in place of the numbers that a `ClassLabel` stores, and notes."""
-    labelled = [name for name, feature in features.items() if _has_labels(feature)]
-    if not labelled:
+    labels_of = {name: feature for name, feature in features.items() if _label_type(feature)}
+    if not labels_of:
         return rows, ()
     named = [dict(row) for row in rows]
     for row in named:
-        for name in labelled:
-            if name in row:
-                row[name] = _label_names(row[name], features[name])
+        for name in labels_of.keys() & row.keys():
+            row[name] = _label_names(row[name], _label_type(labels_of[name]))
     notes = [
         f"the column {name!r} holds labels: their names are used, not their numbers"
-        for name in labelled
+        for name in labels_of
     ]
     return named, tuple(notes)
 
 
-def _has_labels(feature: Any) -> bool:
-    """Say whether a type is a `ClassLabel`, or a list or dict with one inside."""
-    return hasattr(feature, "int2str") or any(map(_has_labels, _inner_features(feature).values()))
+def _label_type(feature: Any) -> Any:
+    """Return the `ClassLabel` that a column's type is, or that a list of it holds; else None."""
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    return feature if hasattr(feature, "int2str") else None
 
 
-def _inner_features(feature: Any) -> Mapping[Any, Any]:
-    """Return the types of a dict's fields by name, or of a list's entries by None."""
-    if isinstance(feature, Mapping):
-        return feature
-    if isinstance(feature, list):
-        return {None: feature[0]} if feature else {}
-    return {None: feature.feature} if hasattr(feature, "feature") else {}
-
-
-def _label_names(value: Any, feature: Any) -> Any:
-    """Return a value with the names of its labels; -1 stands for no label and becomes None."""
-    if value is None:
-        return None
-    if hasattr(feature, "int2str"):
-        return None if value < 0 else feature.int2str(value)
-    inner = _inner_features(feature)
-    if isinstance(value, Mapping):
-        return {name: _label_names(held, inner.get(name)) for name, held in value.items()}
-    if None in inner:
-        return [_label_names(entry, inner[None]) for entry in value]
-    return value
+def _label_names(value: Any, label_type: Any) -> Any:
+    """Return the names of labels; -1 stands for no label and becomes None."""
+    if isinstance(value, list):
+        return [_label_names(entry, label_type) for entry in value]
+    return None if value is None or value < 0 else label_type.int2str(value)
 
 
 # Files.
 
 
-def _read_named(
-    source: str | Path, split: str | None, config: str | None, encoding: str | None
-) -> Rows:
+def _read_named(source: str | Path, split: str | None, config: str | None) -> Rows:
     """Read the file or the data set on the Hub that a text or path names."""
     path = Path(source)
     name = str(source)
     if path.suffix.lower() in FILES:
-        return _read_file(path, encoding)
+        return _read_file(path)
     # A folder called gsm8k is often a run or an export.
     if name in KNOWN and not path.is_file():
         return _read_hub(name, split, config)
@@ -197,30 +188,20 @@ def _read_named(
     # The name of a data set may end in .0, as a version does.
     if path.exists() or path.suffix[1:].isalpha():
         raise ValueError(
-            f"{name!r} is no {', '.join(FILES)} file: give what pandas reads, a DataFrame."
+            f"{name!r} is no {', '.join(FILES)} file. Read it with pandas, and give the DataFrame."
         )
-    _require_no_misspelling(name)
-    return _read_hub(name, split, config)
-
-
-def _require_no_misspelling(name: str) -> None:
-    """Refuse a name that is nearly a known one, because asking the Hub can take half a minute.
-
-    Raises:
-        ValueError: With the name that was probably meant.
-    """
-    # owner/arithmetic is on the Hub.
-    names = _NAMES if "/" not in name else ()
-    meant = difflib.get_close_matches(name.casefold(), names, n=1, cutoff=_MISSPELLED)
-    meant += [f"{name}{ending}" for ending in FILES if Path(f"{name}{ending}").is_file()]
-    if meant:
+    # Asking the Hub for a misspelled name can take half a minute. owner/arithmetic is on the Hub.
+    known = ("arithmetic", *KNOWN)
+    meant = difflib.get_close_matches(name.casefold(), known, n=1, cutoff=_MISSPELLED)
+    if meant and "/" not in name:
         raise ValueError(
             f"{name!r} is no file and no name that load_task knows{did_you_mean(meant[0], meant)} "
             "A data set of this name on the Hub is read with its owner: owner/name."
         )
+    return _read_hub(name, split, config)
 
 
-def _read_file(path: Path, encoding: str | None) -> Rows:
+def _read_file(path: Path) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
     ending = path.suffix.lower()
@@ -237,37 +218,35 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
             # Needs openpyxl; without it, pandas says so.
             frame = pandas.read_excel(path, dtype=object)
             return Rows(path.stem, _rows_of_table(frame), place=path.name)
-        text, notes = _decoded(path.read_bytes(), encoding)
-        rows = _read_csv(text) if ending in (".csv", ".tsv") else _read_json(path.name, text)
+        text, notes = _decoded(path.read_bytes())
+        rows = _read_json(path, text) if "json" in ending else _read_csv(path, text)
     except (ValueError, OSError) as error:  # errors of pandas, pyarrow, json and codecs
         raise ValueError(
             f"{path} cannot be read: {' '.join(str(error).split())}. Correct the file, or give a "
             "DataFrame."
         ) from error
-    return Rows(path.stem, rows, notes, path.name, takes=("encoding",))
+    return Rows(path.stem, rows, notes, path.name)
 
 
-def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
+def _decoded(data: bytes) -> tuple[str, tuple[str, ...]]:
     """Return the text of a file, and a note if its encoding had to be guessed."""
-    if encoding is not None:
-        return data.decode(encoding), ()
     has_utf16_mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
         return data.decode("utf-16" if has_utf16_mark else "utf-8-sig"), ()
     except UnicodeError:
-        note = "read as cp1252, for it is not UTF-8; encoding= chooses another"
+        note = "not UTF-8, so read as cp1252; for others, give pandas.read_csv(file, encoding=...)"
         return data.decode("cp1252"), (note,)
 
 
-def _read_csv(text: str) -> list[dict[str, Any]]:
+def _read_csv(path: Path, text: str) -> list[dict[str, Any]]:
     """Return the rows with each cell as the text in the file.
 
-    The separator is the most frequent one in the first line.
+    The separator of a .csv file is the most frequent one in the first line.
     """
     import pandas
 
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
-    separator = max(",;\t|", key=head.count)
+    separator = "\t" if path.suffix.lower() == ".tsv" else max(",;\t|", key=head.count)
     frame = pandas.read_csv(
         io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
     )
@@ -280,32 +259,28 @@ def _read_csv(text: str) -> list[dict[str, Any]]:
     return _rows_of_table(frame)
 
 
-def _read_json(place: str, text: str) -> list[dict[str, Any]]:
+def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
     """Return the rows of JSON lines, or of one JSON text with a list of rows or a dict of columns.
 
     The content decides, because JSON lines are often in a file that ends in .json.
     """
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        if not error.msg.startswith("Extra data"):
-            raise
-        content = _read_json_lines(text)
+    values = []
+    place = _after_space(text, 0)
+    while place < len(text):
+        # An error names the line of the whole file.
+        value, end = json.JSONDecoder().raw_decode(text, place)
+        values.append(value)
+        place = _after_space(text, end)
+    if len(values) != 1 or path.suffix.lower() == ".jsonl":
+        return _as_dicts(path.name, values)
+    (content,) = values
     if isinstance(content, Mapping):
         return _rows_of_table(content)
-    return _as_dicts(place, content if isinstance(content, list) else [content])
+    return _as_dicts(path.name, content if isinstance(content, list) else values)
 
 
-def _read_json_lines(text: str) -> list[Any]:
-    rows = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
-    return rows
+def _after_space(text: str, place: int) -> int:
+    return re.compile(r"\s*").match(text, place).end()
 
 
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
@@ -317,6 +292,6 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         rows, notes = _with_label_names(data.to_list(), _features_of(data))
     except (OSError, ConnectionError, ValueError) as error:
         raise ValueError(
-            f"{name!r} is no file, and no data set that the Hub gives: {error!s:.300}"
+            f"{name!r} is no file, and the Hub has no such data set or refused it: {error!s:.300}"
         ) from error
-    return Rows(name, rows, notes, place=name, takes=("split", "config"))
+    return Rows(name, rows, notes, place=name, accepted_arguments=("split", "config"))

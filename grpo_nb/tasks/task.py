@@ -21,7 +21,7 @@ from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates
-from grpo_nb.tasks.dataset import as_dataset
+from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.tools import Tool, Tools
 
@@ -156,14 +156,12 @@ class Task(Shown):
         Raises:
             ValueError: No training prompt or no held-out prompt is short enough.
         """
-        fitted = self._with_fitted_prompts(tokenizer)
-        if fitted is not self:
-            return fitted.fit(tokenizer, max_prompt_length)
+        task = self.for_template(tokenizer)
         parts = {}
         questions: list[tuple[int, str]] = []
         for name in ("train", "holdout"):
-            rows: Dataset = getattr(self, name)
-            lengths = self.prompt_lengths(rows, tokenizer)
+            rows: Dataset = getattr(task, name)
+            lengths = task.prompt_lengths(rows, tokenizer)
             short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
             if not short:
                 raise ValueError(
@@ -175,34 +173,42 @@ class Task(Shown):
             questions += zip(lengths, rows["question"], strict=True)
         too_long = [entry for entry in questions if entry[0] > max_prompt_length]
         if not too_long:
-            return self
+            return task
         longest, question = max(too_long)
         note = (
             f"{len(too_long)} of {len(questions)} prompts left out: "
             f"settings.replace(max_prompt_length={longest}) keeps all"
         )
         return dataclasses.replace(
-            self,
+            task,
             **parts,
-            dropped=self._dropped_and({"too long": len(too_long)}),
-            examples={**self.examples, "too long": f"{longest} tokens: {shorten(question, 160)}"},
-            notes=(*self.notes, note),
+            dropped=task._dropped_and({"too long": len(too_long)}),
+            examples={**task.examples, "too long": f"{longest} tokens: {shorten(question, 160)}"},
+            notes=(*task.notes, note),
         )
 
-    def _with_fitted_prompts(self, tokenizer: Any) -> Task:
-        """Return the task without a system role in its prompts, if the chat template has none.
+    def for_template(self, tokenizer: Any) -> Task:
+        """Return the task with prompts that the chat template can render.
 
-        `load_task` has done this already if it was given the tokenizer.
+        If the template has no system role, the system prompt becomes the start of the first user
+        message. `load_task` does this if it is given the tokenizer, and `fit` does it too.
+
+        Raises:
+            ValueError: The template refuses the messages of the first prompt.
         """
         parts = {}
+        all_rows = [*self.train, *self.holdout]
         for name in ("train", "holdout"):
             rows = getattr(self, name)
             prompts = list(rows["prompt"])
             fitted = fit_to_template(prompts, tokenizer, self.template_kwargs)
-            if fitted == prompts:
-                continue
-            changed = [{**row, "prompt": prompt} for row, prompt in zip(rows, fitted, strict=True)]
-            parts[name] = as_dataset(changed)
+            prompt_lengths(fitted[:1], tokenizer, self.template_kwargs)
+            if fitted != prompts:
+                changed = [
+                    {**row, "prompt": turns} for row, turns in zip(rows, fitted, strict=True)
+                ]
+                # Both parts get the same types.
+                parts[name] = as_dataset(changed, columns_as_json(all_rows))
         if not parts:
             return self
         return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
@@ -326,8 +332,7 @@ class Task(Shown):
             ("answer format", self.format.name),
         ]
         if self.tools is not None:
-            tools = self.tools.of(self.tools.fresh_environment)
-            summary.append(("tools", ", ".join(tool.__name__ for tool in tools)))
+            summary.append(("tools", ", ".join(self.tools.names)))
         if "pass_rate" in self.train.column_names:
             known = sum(rate is not None for rate in self.train["pass_rate"])
             summary.append(("pass rate", f"measured for {known} of {len(self.train)} questions"))

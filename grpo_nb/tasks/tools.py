@@ -11,6 +11,7 @@ import copy
 import functools
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +29,14 @@ _HOW_TO_DESCRIBE = (
 
 
 class _Refused(BaseException):
-    """An unusable tool result.
-
-    Not an `Exception`, because TRL passes those of a tool to the model as the tool's answer.
-    """
+    """An unusable tool result. See `refusing`."""
 
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Raise an unusable tool result as a `ValueError`, so that it ends the training.
+    """Turn `_Refused` into a `ValueError`, which ends the training.
 
-    Ordinary exceptions of a tool go to the model.
+    TRL catches each `Exception` of a tool and gives it to the model; `_Refused` is none.
     """
     try:
         yield
@@ -68,7 +66,11 @@ class Tools:
                     f"the tool {in_line(tool)} has no name for the model to call, such as a "
                     "functools.partial or an object: write a function that calls it."
                 )
-        if not tools or not all(map(callable, tools)) or any(map(_is_async, tools)):
+        if (
+            not tools
+            or not all(map(callable, tools))
+            or any(map(inspect.iscoroutinefunction, tools))
+        ):
             raise ValueError(
                 "there is no tool, or one that is async: give functions, or methods without _, "
                 "written with def."
@@ -139,11 +141,27 @@ class Tools:
         return type(kind.__name__, (kind,), attributes)
 
     def limited(self, tool: Tool) -> Tool:
-        """Return a tool as the model calls it, under the time limit.
+        """Return a tool as the model calls it: under the time limit, and with texts for texts.
 
-        The environment and rewards call methods as they were written.
+        A chat template may read the argument "7" as a number. The environment and rewards call
+        methods as they were written.
         """
-        return _limited(tool, self.seconds_per_call)
+
+        @functools.wraps(tool)
+        def call(*args: Any, **arguments: Any) -> str:
+            for name, kind in tool.__annotations__.items():
+                if name in arguments and kind in (str, "str"):
+                    arguments[name] = str(arguments[name])
+            result = run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call)
+            parts = result if isinstance(result, (list, tuple)) else [result]
+            if any(map(_is_image, parts)):
+                raise _Refused(
+                    f"the tool {tool.__name__} returned an image, and the model reads text only: "
+                    "describe the image in words."
+                )
+            return str(result)
+
+        return call
 
     def of(self, environment: Any = None) -> list[Tool]:
         """Return the tools of one episode, with the methods of its environment."""
@@ -158,6 +176,11 @@ class Tools:
 
         environment = self.fresh_environment() if self.environment is not None else None
         return [get_json_schema(tool) for tool in self.of(environment)]
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the model calls."""
+        return [*(tool.__name__ for tool in self.functions), *self._methods]
 
     def begin(self, row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Start an episode.
@@ -220,37 +243,10 @@ def _require_environment(kind: Any) -> None:
         )
     if hasattr(kind, "get_reward"):  # TRL adds it after the rewards that have weights
         raise ValueError(
-            f"{kind.__name__}.get_reward would be paid without weight, check or column. Name it "
-            "_won and pay it by a reward: "
+            f"TRL would add {kind.__name__}.get_reward to the score, unweighted and unlogged. "
+            "Rename it _won and write a reward: "
             "def won(environments, **_): return [float(e._won()) for e in environments]."
         )
-
-
-def _is_async(tool: Tool) -> bool:
-    return inspect.iscoroutinefunction(tool)
-
-
-def _limited(tool: Tool, seconds: float) -> Tool:
-    """Return a tool with a time limit, which gets the texts that its types ask for.
-
-    A chat template may read the argument "7" as a number.
-    """
-
-    @functools.wraps(tool)
-    def call(*args: Any, **arguments: Any) -> str:
-        for name, kind in tool.__annotations__.items():
-            if name in arguments and kind in (str, "str"):
-                arguments[name] = str(arguments[name])
-        result = run_with_deadline(lambda: tool(*args, **arguments), seconds)
-        parts = result if isinstance(result, (list, tuple)) else [result]
-        if any(map(_is_image, parts)):
-            raise _Refused(
-                f"the tool {tool.__name__} gives an image: tools of this kit give text. Have it "
-                "describe what is to be seen."
-            )
-        return str(result)
-
-    return call
 
 
 def _is_image(value: Any) -> bool:
@@ -279,7 +275,8 @@ def _undescribed(tool: Tool) -> str:
         if parameter.annotation is parameter.empty:
             return f"type for {parameter.name}"
     for parameter in parameters:
-        if f"{parameter.name}:" not in description:
+        # With a type or without: "place:", "place (str):".
+        if not re.search(rf"(?m)^\s*{parameter.name}\b[^:\n]*:", description):
             return f"line for {parameter.name} below 'Args:'"
     return ""
 

@@ -49,6 +49,8 @@ def test_holdout_reports_answers_read_as_percentages(caplog: pytest.LogCaptureFi
         pytest.param("What is $3 \u00d7 4 \u00f7 2$?", "What is 3 * 4 / 2?", True, id="signs"),
         pytest.param("What is 7.0 + 2.50?", "What is 7 + 2.5?", True, id="zeros"),
         pytest.param("Capitals in aB?", "Capitals in ab?", False, id="capital"),
+        pytest.param("What is .5 + 2?", "What is 5 + 2?", False, id="leading point"),
+        pytest.param('What is "7."?', "What is 7?", True, id="quotes"),
         pytest.param("What is 3.4?", "What is 34?", False, id="decimal point"),
         pytest.param("What came in 1.10.0?", "What came in 1.1?", False, id="version"),
         pytest.param("2*(3+4)", "2*3+4", False, id="brackets"),

@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb.tasks.answers import answers_of, is_same_answer, read_json
-from grpo_nb.tasks.numbers import plain, read_number
+from grpo_nb.tasks.number_reading import read_number, strip_markup
 from tests.conftest import ROOT
 
 WRITTEN = json.loads((ROOT / "tests/data/written_by_people.json").read_text())
-KINDS = WRITTEN[
-    "kinds: answers, kind, hint"
-]  # those of text were once taken for units, dates and codes
+# The answers of kind text were once taken for units, dates and codes.
+KINDS = WRITTEN["kinds: answers, kind, hint"]
 
 
 @pytest.mark.parametrize(("value", "forms"), WRITTEN["numbers"].items())
-def test_read_number_reads_what_people_write(value: str, forms: list[str]) -> None:
+def test_read_number_reads_common_spellings(value: str, forms: list[str]) -> None:
     assert {form: read_number(form).value for form in forms} == dict.fromkeys(
         forms, Fraction(value)
     )
@@ -54,7 +53,9 @@ def test_read_number_reads_each_spelling_of_an_integer(value: int) -> None:
 def test_read_number_any_text_does_not_raise(text: str) -> None:
     number = read_number(text)
     assert number is None or is_same_answer(text, text)
-    assert plain(plain(text)) == plain(plain(plain(text))), "what is plain stays as it is"
+    assert strip_markup(strip_markup(text)) == strip_markup(strip_markup(strip_markup(text))), (
+        "text without markup does not change"
+    )
 
 
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
@@ -87,7 +88,7 @@ def test_answers_of_many_distinct_answers_takes_little_time() -> None:
     assert time.process_time() - started < 5
 
 
-def test_read_json_refuses_what_json_does_not_have() -> None:
+def test_read_json_refuses_text_that_is_not_json() -> None:
     for text in (
         "NaN",
         "1e999",

@@ -52,11 +52,11 @@ def test_missing_column_error_has_a_map_to_copy(
     found: list[str], columns: dict, proposed: dict
 ) -> None:
     rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
-    with pytest.raises(ValueError, match="the data has no column") as told:
+    with pytest.raises(ValueError, match="the data has no column") as raised:
         gn.load_task(rows, columns=columns)
-    mapped = json.loads(str(told.value).partition("columns=")[2])
+    mapped = json.loads(str(raised.value).partition("columns=")[2])
     assert mapped == proposed
-    assert str(found) in str(told.value)
+    assert str(found) in str(raised.value)
     assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
 
 
@@ -90,8 +90,8 @@ def test_rows_left_out_are_counted_with_an_example() -> None:
 def test_on_conflict_asks_drops_or_keeps_the_first() -> None:
     rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
     rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
-    told = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
-    with pytest.raises(ValueError, match=told):
+    message = r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'Yes\.', 'no'\]\. on_conflict=.drop"
+    with pytest.raises(ValueError, match=message):
         gn.load_task(rows)
     dropped, first = (
         gn.load_task(rows, on_conflict=policy, holdout=1) for policy in ("drop", "first")
@@ -164,7 +164,7 @@ def test_question_of_several_columns_is_joined() -> None:
         {"Q": f"Which is {n}?", "A": n, "B": n + 1, "C": None, "right": "AB"[n % 2]}
         for n in range(8)
     ]
-    mapped = {"question": ["Q", "A", "B", "C"], "answer": "right"}
+    mapped = {"question": "Q", "options": ["A", "B", "C"], "answer": "right"}
     shown = {f"Which is {n}?\nA) {n}\nB) {n + 1}": "AB"[n % 2] for n in range(8)}
     assert answers(gn.load_task(rows, columns=mapped)) == shown
     turned = [
@@ -172,7 +172,11 @@ def test_question_of_several_columns_is_joined() -> None:
     ]
     for seed in range(8):  # the same question with its options in another order is on the same side
         task = gn.load_task([*rows, *turned], columns=mapped, seed=seed)
-        assert not set(task.train["Q"]) & set(task.holdout["Q"])
+        train, held = (
+            {question.partition("\n")[0] for question in part["question"]}
+            for part in (task.train, task.holdout)
+        )
+        assert not train & held
 
 
 TEXTS = [[f"x{n}", str(n), "y", "z"] for n in range(16)]
@@ -194,7 +198,7 @@ def test_list_of_options_is_shown_and_answer_is_a_letter(cells: list) -> None:
         {"question": f"What is {n}?", "choices": options, "answer": gold}
         for n, (options, gold) in enumerate(cells)
     ]
-    task = gn.load_task(rows, columns={"question": ["question", "choices"], "answer": "answer"})
+    task = gn.load_task(rows, columns={"options": "choices"})
     assert answers(task) == {
         f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)
     }
@@ -228,7 +232,7 @@ def test_chats_are_kept_and_compared_by_all_messages() -> None:
     }
     assert _chat("case 0") in [row["prompt"] for row in both(task)]
     assert all(row["question"].startswith("user: case ") for row in both(task)), (
-        "what all are told tells none apart"
+        "the system prompt, equal for all, is left out"
     )
     with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
         gn.load_task(
@@ -240,8 +244,8 @@ def test_system_and_example_are_put_into_chats() -> None:
     rows = [{"prompt": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
     asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
     for row in gn.load_task(rows, **asked).train:
-        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
-        assert [role for role, _ in said] == [
+        messages = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        assert [role for role, _ in messages] == [
             "system",
             "user",
             "assistant",
@@ -249,11 +253,11 @@ def test_system_and_example_are_put_into_chats() -> None:
             "assistant",
             "user",
         ]
-        assert said[0][1] == asked["system"]
-        assert said[1][1] == "case x"
-        assert "<answer>" in said[2][1]
-        assert said[3][1].startswith("case ")
-        assert said[5][1] == "ok thanks"
+        assert messages[0][1] == asked["system"]
+        assert messages[1][1] == "case x"
+        assert "<answer>" in messages[2][1]
+        assert messages[3][1].startswith("case ")
+        assert messages[5][1] == "ok thanks"
     first = {
         row["prompt"][0]["content"] for row in gn.load_task(rows, example=asked["example"]).train
     }
@@ -281,12 +285,6 @@ def test_recipe_for_chats_takes_the_last_reply_as_answer(
     task = names["task"]
     assert answers(task) == {f"{n}?": str(n) for n in range(4)}
     assert task.train[0]["prompt"][-1] == {"role": "user", "content": task.train[0]["question"]}
-
-
-def test_chat_column_is_proposed_as_the_prompt() -> None:
-    rows = [{"messages": _chat(f"case {n}"), "team": "a"} for n in range(4)]
-    with pytest.raises(ValueError, match=r'columns=\{"prompt": "messages", "answer": "team"\}'):
-        gn.load_task(rows)
 
 
 def test_answers_that_are_dicts_are_json() -> None:
@@ -330,5 +328,6 @@ def test_any_rows_are_taken_or_refused_with_a_message(rows: Rows) -> None:
     assert len(task.train)
     assert len(task.holdout)
     assert repr(task)
-    assert all(row["question"].strip() and row["answer"] for row in both(task))
+    assert all(row["question"].strip() for row in both(task))
+    assert all(row["answer"] for row in both(task))
     assert len(both(task)) + sum(task.dropped.values()) == len(rows)

@@ -28,7 +28,7 @@ def questions(part: Dataset) -> set[str]:
     return set(part["question"])
 
 
-def told(task: gn.tasks.Task) -> str:
+def system_prompt_of(task: gn.tasks.Task) -> str:
     return task.train[0]["prompt"][0]["content"]
 
 
@@ -38,7 +38,7 @@ def test_quickstart_task_has_the_measured_fingerprint() -> None:
 
 
 SIZED = {"train_size": 30, "holdout_size": 10, "low": 0, "high": 9, "operators": "-*"}
-WIDE = {"high": 10**9, "operators": "-"}  # a wide range is drawn and not listed
+WIDE = {"high": 10**9, "operators": "-"}  # a wide range is sampled, not enumerated
 
 
 @pytest.mark.parametrize("options", [*gn.tasks.ARITHMETIC_LEVELS, SIZED, WIDE], ids=str)
@@ -57,7 +57,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         assert asked.count("(") == asked.count(")") == len(numbers) - 2
         assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
         assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", (
-            "the example turn is no question"
+            "the example is not one of the questions"
         )
     assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
     assert gn.load_task("arithmetic", seed=5, **options).fingerprint == task.fingerprint
@@ -65,7 +65,7 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "error", "told"),
+    ("source", "options", "error", "message"),
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "there are [0-9]+ distinct questions"),
@@ -78,9 +78,9 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
         ([], {}, ValueError, "the data has no rows: a task needs at least two"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
-        (ROWS[:1], {}, ValueError, "both parts need one"),
-        (ROWS, {"holdout": 20}, ValueError, "both parts need one"),
-        (ROWS, {"holdout": 0}, ValueError, "both parts need one"),
+        (ROWS[:1], {}, ValueError, "each part needs one"),
+        (ROWS, {"holdout": 20}, ValueError, "each part needs one"),
+        (ROWS, {"holdout": 0}, ValueError, "each part needs one"),
         (
             [*ROWS[:1], {"question": "", "answer": "1"}],
             {},
@@ -97,19 +97,19 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
             [{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")],
             {"holdout": 1},
             ValueError,
-            "more than their writing",
+            "differ only in punctuation",
         ),
         (
             ROWS,
             {"columns": {"level": "question"}},
             ValueError,
-            'has the part \'level\'.*columns=."question": "level"',
+            r"has no part 'level'.*swapped: columns=.\"question\": \"level\"",
         ),
         (
             ROWS,
             {"columns": {"answer": ["answer", "x"]}},
             ValueError,
-            "Only a question may be of several",
+            "Only a question and its options may be",
         ),
         (
             ROWS,
@@ -121,9 +121,9 @@ def test_arithmetic_is_right_seeded_and_split(options: dict) -> None:
     ],
 )
 def test_impossible_task_is_refused(
-    source: object, options: dict, error: type[Exception], told: str
+    source: object, options: dict, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         gn.load_task(source, **options)
 
 
@@ -154,16 +154,26 @@ def test_questions_in_other_writing_are_in_one_part() -> None:
     assert apart
 
 
+def test_line_break_alone_keeps_questions_in_one_part() -> None:
+    rows = [{"question": f"What is {n}+2?", "answer": str(n + 2)} for n in range(5)]
+    rows += [{"question": f"What is\n{n}+2", "answer": str(n + 2)} for n in range(5)]
+    task = gn.load_task(rows, holdout=4)
+    train, held = (
+        {*map(normalized_question, part["question"])} for part in (task.train, task.holdout)
+    )
+    assert not train & held
+
+
 @pytest.mark.parametrize(("golds", "kind", "hint"), KINDS)
 def test_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, hint: str) -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
     task = gn.load_task(rows)
     assert task.answers.kind == kind
-    assert f"<answer>\n{hint}\n</answer>" in told(task)
+    assert f"<answer>\n{hint}\n</answer>" in system_prompt_of(task)
     assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
     as_text = gn.load_task(rows, kind="text")
     assert as_text.answers.kind == "text"
-    assert "<answer>\nanswer\n</answer>" in told(as_text)
+    assert "<answer>\nanswer\n</answer>" in system_prompt_of(as_text)
 
 
 def test_answers_of_another_kind_are_shown() -> None:
@@ -175,16 +185,18 @@ def test_answers_of_another_kind_are_shown() -> None:
 
 def test_own_system_format_and_hint_are_used() -> None:
     own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
-    assert told(own) == "Say <reasoning> and <answer>."
+    assert system_prompt_of(own) == "Say <reasoning> and <answer>."
     assert not own.notes
     assert "nothing in the prompt names <answer>" in repr(gn.load_task(LABELS, system="Judge it."))
-    assert r"\boxed{one of: lost, sent}" in told(gn.load_task(LABELS, format=gn.tasks.boxed()))
+    assert r"\boxed{one of: lost, sent}" in system_prompt_of(
+        gn.load_task(LABELS, format=gn.tasks.boxed())
+    )
     hinted = dataclasses.replace(gn.tasks.xml(), answer_hint="a city")
-    assert "<answer>\na city\n</answer>" in told(gn.load_task(LABELS, format=hinted))
+    assert "<answer>\na city\n</answer>" in system_prompt_of(gn.load_task(LABELS, format=hinted))
     bare = gn.load_task(
         LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost")
     )
-    assert told(bare).endswith("nothing but the answer:\none of: lost, sent")
+    assert system_prompt_of(bare).endswith("nothing but the answer:\none of: lost, sent")
     assert not bare.notes
     assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
     held = bare.holdout[0]

@@ -66,12 +66,20 @@ def undescribed(place: str) -> str:
     """Read a note."""
 
 
+def hidden(n: str) -> str:
+    """Read a note.
+
+    Returns:
+        return: The note.
+    """
+
+
 def bare(place: str) -> str:
     return place
 
 
 @pytest.mark.parametrize(
-    ("functions", "options", "told"),
+    ("functions", "options", "message"),
     [
         ([], {}, "there is no tool, or one that is async"),
         (
@@ -83,7 +91,7 @@ def bare(place: str) -> str:
         (
             [],
             {"environment": Named},
-            "Named.get_reward would be paid without weight, check or column",
+            "TRL would add Named.get_reward to the score, unweighted and unlogged",
         ),
         ([], {"environment": Late}, "or one that is async"),
         (
@@ -96,14 +104,15 @@ def bare(place: str) -> str:
         ([read], {"environment": Village}, "two tools are called 'read'"),
         ([untyped], {}, "untyped has no type for place. Write types"),
         ([undescribed], {}, "undescribed has no line for place below 'Args:'"),
+        ([hidden], {}, "hidden has no line for n below 'Args:'"),
         ([bare], {}, "bare has no docstring"),
         ([read], {"rounds": 0}, "rounds = 0 must be at least 1"),
     ],
 )
 def test_unusable_tools_are_refused(
-    task: gn.tasks.Task, functions: list, options: dict, told: str
+    task: gn.tasks.Task, functions: list, options: dict, message: str
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+    with pytest.raises((TypeError, ValueError), match=message):
         task.with_tools(*functions, **options)
 
 
@@ -244,14 +253,14 @@ def test_check_rewards_uses_a_started_environment(task: gn.tasks.Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "message"),
     [
         (pow, "pow has no type for base"),
         (max, "has no signature that Python can read"),
     ],
 )
 def test_builtin_tool_without_types_is_refused(
-    task: gn.tasks.Task, tool: object, said: str
+    task: gn.tasks.Task, tool: object, message: str
 ) -> None:
-    with pytest.raises((TypeError, ValueError), match=said):
+    with pytest.raises((TypeError, ValueError), match=message):
         task.with_tools(tool)

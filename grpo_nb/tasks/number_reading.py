@@ -1,12 +1,12 @@
 r"""Numbers as people write them: the exact value, with the name before it and the unit after it.
 
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2 \times 10^{-3}` and `forty-two` are numbers.
-`41 + 1`, `6 \cdot 7` and `2^{10}` are not: a model that may leave arithmetic undone learns to copy
-the question. The decimal mark is the point. An integer with leading zeros, such as `007`, is no
-number.
+`41 + 1`, `6 \cdot 7` and `2^{10}` are not: unevaluated arithmetic is refused, because a copy of the
+question would otherwise be a right answer. The decimal mark is the point. An integer with leading
+zeros, such as `007`, is no number.
 
-`plain` removes what changes nothing, `read_number` reads a number, and `is_same_number` compares
-two.
+`strip_markup` removes what does not change a text's meaning, `read_number` reads a number, and
+`is_same_number` compares two.
 """
 
 import re
@@ -19,7 +19,7 @@ from functools import lru_cache
 _LONGEST = 2000  # characters
 _LONGEST_NUMBER = 100  # characters
 
-# Wrappers and spellings that change nothing.
+# Markup around a text, and spellings that do not change its meaning.
 
 _SIGNS = str.maketrans(
     dict.fromkeys("\u2212\u2013\u2010\u2011", "-")  # minus, dash, hyphens
@@ -63,13 +63,13 @@ _SPELLINGS = {
 
 
 @lru_cache(maxsize=4_096)
-def plain(text: str) -> str:
+def strip_markup(text: str) -> str:
     r"""Return a text without wrappers of Markdown and LaTeX, full stop and invisible characters.
 
     The spelling changes, never the meaning: `½` and `\dfrac12` become one text, and `about 42`
     stays as it is.
 
-    >>> plain(r"$\boxed{\dfrac12}$."), plain("**42**"), plain("#### 142")
+    >>> strip_markup(r"$\boxed{\dfrac12}$."), strip_markup("**42**"), strip_markup("#### 142")
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
@@ -133,18 +133,29 @@ _NO_FACTOR = r"(?!\.?\d|[eEk](?![A-Za-z]))"
 _FRAC = re.compile(
     rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}{_NO_FACTOR}"
 )
+# Each line is one part of a number. Spaces are written as \s or in brackets.
 _NUMBER = re.compile(
-    r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?(?:\([a-z]\))?|[A-Z]{2,4}|p[A-Z]{1,2}|\\[a-z]+)"
-    r"\s*=(?!=)\s*)?(?P<sign>[-+]?)\s*"
-    r"(?P<money>(?:(?:US ?)?[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*(?P<minus>-?)\s*"
-    r"(?:(?P<whole>[1-9]\d*) +(?=[\d.,]+\s*/\s*-?[\d.]))?"
-    rf"(?P<over>{_DECIMAL})(?:\s*/\s*(?P<under>-?\s*{_DECIMAL}))?"
-    r"(?:[eE](?P<e>[-+]?\d{1,3})"
-    r"|\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{?\s*(?P<power>[-+]?\d{1,3})\s*\}?)?"
-    r"(?:\s*(?P<scale>(?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)"
-    r"|k\b|(?<=\d)K\b)s?)?"
-    r"(?:(?!\s*[\d.,;=])(?P<gap>\s*)(?![A-Za-z]\b(?<!\s.))(?P<unit>.{1,40}))?",
-    re.ASCII,
+    rf"""
+    (?:(?P<name>  # x =, x_1 =, f(x) =, AB =, \theta =
+        [A-Za-z](?:_\{{?\w\}}?)?(?:\([a-z]\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}|\\[a-z]+
+    )\s*=(?!=)\s*)?
+    (?P<sign>[-+]?)\s*
+    (?:US[ ]?(?=\$))?(?P<money>(?:[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*
+    (?P<minus>-?)\s*  # the sign of $-5
+    (?:(?P<whole>[1-9]\d*)[ ]+(?=[\d.,]+\s*/\s*-?[\d.]))?  # the 1 of 1 3/4
+    (?P<over>{_DECIMAL})(?:\s*/\s*(?P<under>-?\s*{_DECIMAL}))?
+    (?:  # the power of ten in 1e3 and 1 x 10^3
+        [eE](?P<e>[-+]?\d{{1,3}})
+        |\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<power>[-+]?\d{{1,3}})\s*\}}?
+    )?
+    (?:\s*(?P<scale>
+        (?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b
+    )s?)?
+    (?:  # a unit; one letter directly after the digits is a factor instead, as in 2x
+        (?!\s*[\d.,;=])(?P<gap>\s*)(?![A-Za-z]\b(?<!\s.))(?P<unit>.{{1,40}})
+    )?
+    """,
+    re.ASCII | re.VERBOSE,
 )
 _SCALES = {
     "dozen": 12,
@@ -158,11 +169,77 @@ _SCALES = {
 
 # Units.
 
-# Letters after a number are factors, except these abbreviations of units.
-_SHORT = re.compile(
-    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph"
-    "|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|USD|EUR|GBP|\u00b0[CFK]?"
+# Name | signs | prefixes of the signs | other words. A sign counts in this case only, because mW is
+# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in full.
+_UNITS = """
+second       | s          | mun       | sec
+minute       | min        |           | min
+hour         | h          |           | hr
+day          | d          |           |
+week         | wk         |           | wk
+year         | yr         |           | yr
+meter        | m          | kdcmun    | metre
+kilometer    | Km KM      |           |
+gram         | g          | km        | gm gramme
+kilogram     | Kg KG      |           | kilo
+liter        | l L        | dcm       | litre
+tonne        | t          |           |
+inch         | in         |           | inche
+foot         | ft         |           | feet
+yard         | yd         |           | yd
+mile         | mi         |           |
+mile/hour    | mph        |           | mph
+kilometer/hour |          |           | kph kmh kmph
+pound        | lb         |           | lb
+ounce        | oz         |           | oz
+hertz        | Hz         | kMG       |
+watt         | W          | kmM       |
+watthour     | Wh         | k         |
+joule        | J          | kM        |
+calorie      | cal        | k         |
+electronvolt | eV         |           |
+volt         | V          | km        |
+ampere       | A          | m         | amp
+ohm          | Ω          |           |
+newton       | N          | k         |
+pascal       | Pa         | k         |
+byte         | B          | kKMGT     |
+mole         | mol        |           |
+kelvin       | K °K       |           |
+°C           | °C C       |           | celsius centigrade
+°F           | °F F       |           | fahrenheit
+°            | °          |           | degree deg
+%            | %          |           |
+$            | $ USD      |           | dollar
+€            | € EUR      |           | euro
+£            | £ GBP      |           |
+¥            | ¥          |           |
+₹            | ₹          |           |
+"""
+_PREFIXES = dict(
+    re.findall(
+        r"(\w) (\w+)",
+        "n nano, u micro, m milli, c centi, d deci, k kilo, K kilo, M mega, G giga, T tera",
+    )
 )
+
+
+def _unit_names() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the full names of units by their signs, and by their words in small letters."""
+    by_sign: dict[str, str] = {}
+    by_word: dict[str, str] = {}
+    for line in _UNITS.strip().splitlines():
+        name, signs, prefixes, words = (cell.strip() for cell in line.split("|"))
+        for prefix in ["", *prefixes]:
+            long_prefix = _PREFIXES.get(prefix, "")
+            for sign in signs.split():
+                by_sign[prefix + sign] = long_prefix + name
+            for word in [name, *words.split()]:
+                by_word[long_prefix + word.casefold()] = long_prefix + name
+    return by_sign, by_word
+
+
+_NAME_OF_SIGN, _NAME_OF_WORD = _unit_names()
 # Words after a number that change it, take it back or are numbers themselves. A plural s is
 # removed before the look-up, so "minus" is "minu".
 _NO_UNIT = re.compile(
@@ -173,115 +250,12 @@ _NO_UNIT = re.compile(
     "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille"
     "|point|infinity"
 )
-_SIGN_OF = dict(
-    dollar="$", USD="$", euro="\u20ac", EUR="\u20ac", GBP="\u00a3", degree="\u00b0", deg="\u00b0"
-)
-# A line for each unit: its full name in the singular, then its other spellings.
-_UNITS = """
-    second s sec
-    minute min
-    hour h hr
-    day d
-    week wk
-    year yr
-    meter m metre
-    gram g gm gramme
-    liter l L litre
-    tonne t
-    inch in inche
-    foot ft feet
-    yard yd
-    mile mi
-    pound lb
-    ounce oz
-    hertz Hz
-    watt W
-    joule J
-    volt V
-    newton N
-    pascal Pa
-    ampere A amp
-    ohm Ω
-    byte B
-    mole mol
-    calorie cal
-    watthour Wh
-    electronvolt eV
-    kilogram kilo Kg KG
-    kilometer Km KM
-    kilobyte KB
-    mile/hour mph
-    kilometer/hour kph kmh kmph
-    °C celsius centigrade
-    °F fahrenheit
-"""
-_PREFIXES = {
-    "k": "kilo",
-    "d": "deci",
-    "c": "centi",
-    "m": "milli",
-    "u": "micro",
-    "n": "nano",
-    "M": "mega",
-    "G": "giga",
-    "T": "tera",
-}
-_PREFIXED = (
-    "second meter gram liter hertz watt joule volt newton pascal ampere ohm byte mole calorie "
-    "watthour electronvolt"
-)
 # The micro sign, and the Greek letter that NFKC makes of it.
 _MICRO = str.maketrans("\u00b5\u03bc", "uu")
-# Abbreviations that count as a unit though _SHORT does not have them.
-_ALSO_SHORT = [
-    "hr",
-    "sec",
-    "yr",
-    "wk",
-    "gm",
-    "mol",
-    "cal",
-    "kcal",
-    "kph",
-    "kmh",
-    "kmph",
-    "KB",
-    "kB",
-    "Kg",
-    "KG",
-    "Km",
-    "KM",
-]
-
-
-def _unit_spellings() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the full name of each spelling of a unit, and of those that may be in capitals."""
-    full_names: dict[str, str] = {}
-    in_any_case: dict[str, str] = {}
-    for line in _UNITS.strip().splitlines():
-        name, *others = line.split()
-        prefixes = _PREFIXES if name in _PREFIXED.split() else {}
-        for spelling in (name, *others):
-            full_names[spelling] = name
-            if len(spelling) > 2:
-                in_any_case[spelling.casefold()] = name
-            # Signs go with signs and words with words: "km", "kilometre".
-            is_word = len(spelling) > 3
-            for sign, prefix in prefixes.items():
-                prefixed = f"{prefix if is_word else sign}{spelling}"
-                full_names.setdefault(prefixed, f"{prefix}{name}")
-                if is_word:
-                    in_any_case[prefixed.casefold()] = f"{prefix}{name}"
-    return full_names, in_any_case
-
-
-_FULL_NAMES, _IN_ANY_CASE = _unit_spellings()
-_SQUARE = re.compile(r"\b(square|sq)\b\.?\s+([A-Za-z]+)")
-_CUBIC = re.compile(r"\b(cubic|cu)\b\.?\s+([A-Za-z]+)")
-_TEMPERATURE = re.compile(
-    r"(?:\bdeg(?:rees?)?\s+|\u00b0\s*)(?i:(c)(?:elsius|entigrade)?|(f)(?:ahrenheit)?)(?![A-Za-z])"
-)
+_SQUARE = re.compile(r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)")
+_CUBIC = re.compile(r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)")
 _WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+# Up to four words, each with an exponent, joined by a space, a product or a quotient.
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
 
 
@@ -310,7 +284,7 @@ def read_number(text: str) -> Number | None:
     """
     if len(text) > _LONGEST_NUMBER:
         return None
-    text = plain(text)
+    text = strip_markup(text)
     if len(text) > _LONGEST_NUMBER:
         return None
     if text[-1:].isdigit() and _PLAIN.fullmatch(text):
@@ -327,14 +301,18 @@ def _number_of(match: re.Match[str]) -> Number | None:
     """Return the number of a match of `_NUMBER`; None if its parts make none together."""
     over = _decimal(match["over"])
     under = _decimal(match["under"] or "1")
-    unit = unit_name(f"{match['money']} {match['unit'] or ''}")
+    unit = unit_name(match["unit"] or "")
+    money = unit_name(match["money"])
+    if unit != money:  # $5 USD has its unit twice
+        unit = unit_name(f"{match['money']} {match['unit'] or ''}")
     if unit is None or under == 0 or (match["sign"] and match["minus"]):
         return None
     # The fraction of a mixed number is below 1: 1 3/4, but not 1 7/4.
     if match["whole"] and not 0 <= over < under:
         return None
     # 42abc and 42ish are no numbers, while 42km and 42min are.
-    if match["unit"] and not match["gap"] and not _are_known_units(match["unit"]):
+    is_glued = match["unit"] and not match["gap"]
+    if is_glued and not all(map(_known_unit, re.findall(_WORD, _simple_unit(match["unit"])))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", match["unit"] or ""):  # $5 m
         return None
@@ -359,9 +337,13 @@ def _decimal(text: str) -> Fraction:
 def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """Say whether two numbers are equal, and have no two different names or units.
 
-    One of them may have no name or unit. For a gold answer of 50 %, both 50 and 0.5 are right,
-    because the question asks for percent. If only the given number has a percent sign, the gold
-    answer has one meaning: 42 is 42 %, and 0.5 is 50 %, never both.
+    One of them may have no name or unit. If the question asks for percent, its sign may be missing:
+
+    | gold answer | accepted       |
+    | ----------- | -------------- |
+    | 50%         | 50%, 50, 0.5   |
+    | 42          | 42, 42%        |
+    | 0.5         | 0.5, 50%       |
 
     >>> is_same_number(read_number("50 %"), read_number("0.5"))
     True
@@ -382,22 +364,26 @@ def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
     if given.unit and gold.unit and given.unit != gold.unit:
         return False
     difference = abs(given.value - gold.value)
-    difference_in_points = abs(_in_points(given) - _in_points(gold))
+    difference_in_points = abs(_percents(given) - _percents(gold))
     if gold.unit == "%":
         return difference_in_points <= tolerance or 100 * difference <= tolerance
-    if given.unit == "%" and _counts_percents(gold.value):
+    if given.unit == "%" and _is_in_percent(gold.value):
         return difference_in_points <= tolerance
     return difference <= tolerance
 
 
-def _in_points(number: Number) -> Fraction:
-    """Return the number as it is written: 42 for 42 %."""
+def _percents(number: Number) -> Fraction:
+    """Return the value as it is written: 42 for 42 %."""
     return number.value * 100 if number.unit == "%" else number.value
 
 
-def _counts_percents(gold: Fraction) -> bool:
-    """Say whether a gold answer without a sign counts percents: 42 does, 0.5 and 3.5 do not."""
-    return abs(gold) >= 10 or (gold.denominator == 1 and abs(gold) > 1)
+def _is_in_percent(gold: Fraction) -> bool:
+    """Say whether a gold answer without a sign is in percent: 42 is, 0.5 and 3.5 are not.
+
+    Numbers up to 1 are shares. 3.5 could be either, and is taken as the share 350 %.
+    """
+    is_whole = gold.denominator == 1
+    return abs(gold) >= 10 or (is_whole and abs(gold) > 1)
 
 
 def unit_name(text: str) -> str | None:
@@ -408,86 +394,56 @@ def unit_name(text: str) -> str | None:
     >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
     ('kilometer/hour', 'meter^2', 'minute')
     """
-    text = _plain_unit(text)
-    names = [_unit_word(word) for word in re.findall(_WORD, text)]
+    text = _simple_unit(text)
+    names = [_known_unit(word) or _counted_thing(word) for word in re.findall(_WORD, text)]
     if text and not (_UNIT.fullmatch(text) and all(names)):
         return None
     in_order = iter(names)
-    return re.sub(r"[ ()]", "", re.sub(_WORD, lambda match: next(in_order), text))
+    name = re.sub(_WORD, lambda match: next(in_order), text)
+    # "degrees Celsius" has the sign of degrees twice.
+    return re.sub(r"[ ()]|\u00b0(?= ?\u00b0)", "", name)
 
 
-def _plain_unit(text: str) -> str:
+def _simple_unit(text: str) -> str:
     """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
     text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text)
-    text = text.replace("^\\circ", "\u00b0").translate(_MICRO)
-    text = _TEMPERATURE.sub(lambda match: "\u00b0C" if match[1] else "\u00b0F", text)
-    text = _SQUARE.sub(r"\2^2", _CUBIC.sub(r"\2^3", text))
-    text = text.replace("\\cdot", "*").replace("\\mu", "u")
+    text = text.replace("^\\circ", "\u00b0").replace("\\cdot", "*").replace("\\mu", "u")
+    text = _SQUARE.sub(r"\1^2", _CUBIC.sub(r"\1^3", text.translate(_MICRO)))
     return " ".join(re.sub(r"\bper\b", "/", text).split())
 
 
-def _unit_word(word: str) -> str:
-    """Return one word of a unit in one spelling; empty for a word that is none.
+def _known_unit(word: str) -> str:
+    """Return the full name of a unit of measurement; empty for any other word."""
+    singular = _singular(word)
+    for spelling in (word, singular):
+        name = _NAME_OF_SIGN.get(spelling) or _NAME_OF_WORD.get(spelling.casefold())
+        if name:
+            return name
+    return ""
+
+
+def _counted_thing(word: str) -> str:
+    """Return a word such as `apples` in the singular; empty for a word that is no unit.
 
     A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
     """
-    name = _known_unit(word)
-    if name:
-        return name
-    name = _singular(word)
+    singular = _singular(word)
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return name if is_word and not _NO_UNIT.fullmatch(name) else ""
+    return singular if is_word and not _NO_UNIT.fullmatch(singular) else ""
 
 
 def _singular(word: str) -> str:
     return word.removesuffix("s") if len(word) > 2 else word
 
 
-def _known_unit(word: str) -> str:
-    """Return the full name of a unit of measurement; empty for any other word."""
-    singular = _singular(word)
-    for name in (word, singular):
-        if name in _SIGN_OF:
-            return _SIGN_OF[name]
-        is_word = len(name) > 2 and name.islower()
-        if name in _FULL_NAMES and (is_word or name in _ALSO_SHORT or _SHORT.fullmatch(name)):
-            return _FULL_NAMES[name]
-    # "Min", "KILOMETERS": signs of one or two letters mean something else in capitals.
-    for name in (word.casefold(), singular.casefold()):
-        if name in _IN_ANY_CASE:
-            return _IN_ANY_CASE[name]
-    return singular if _SHORT.fullmatch(singular) else ""
-
-
-def _are_known_units(text: str) -> bool:
-    return all(map(_known_unit, re.findall(_WORD, _plain_unit(text))))
-
-
 # Number words.
 
-_ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_ONES = re.findall(
+    r"\w+",
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen",
+)
+_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
 _SPELLED = dict(zip([*_ONES, *_TENS], [*range(20), *range(20, 100, 10)], strict=True))
 
 
