@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ from grpo_nb.tasks.read_rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
+
+HOW_TO = "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
 
 
 def evaluate(
@@ -182,10 +184,13 @@ def compare(
             "Write gn.compare(subject, against=other, task=task): the other model is before."
         )
     refuse_keywords(compare, unknown)
-    if _is_model(task) or isinstance(against, (Task, HeldOut)):
+    if _is_model(task):
         raise TypeError(
-            f"gn.compare takes the questions second, but got {described(task)} there. "
-            "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
+            f"gn.compare takes the questions second, but got {described(task)} there. {HOW_TO}"
+        )
+    if isinstance(against, (Task, HeldOut)):
+        raise TypeError(
+            f"gn.compare takes a model as against, but got {described(against)}. {HOW_TO}"
         )
     require(
         "gn.compare(subject, against=other, task=task)",
@@ -208,6 +213,12 @@ def compare(
             raise ValueError(
                 f"{described(subject)} is not a run, so there is no earlier model to compare it "
                 "with. Name the other model: gn.compare(subject, against=other, task=task)."
+            )
+        if run.path.absolute() != located[0].run.path.absolute():
+            raise ValueError(
+                f"gn.compare(run) compares the run {located[0].run.name!r} with its own start, so "
+                f"run={run.name!r} has no effect. Leave run out, or name the other model: "
+                "gn.compare(subject, against=other, task=task)."
             )
         run = located[0].run
         located.insert(0, RunModel(run, "base"))
@@ -500,13 +511,17 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
+    settings = run.settings
+    if max_completion_length is not None:
+        settings = settings.replace(max_completion_length=max_completion_length)
     _require_no_tools(run)
-    shared_turns = _shared_turns(run)
+    examples = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
+    turns = shared_turns(examples)
     rows = []
     for question in questions:
-        rows.append({"prompt": [*shared_turns, {"role": "user", "content": question}]})
+        rows.append({"prompt": [*turns, {"role": "user", "content": question}]})
     decoding = Decoding(
-        max_completion_length=max_completion_length or run.settings.max_completion_length,
+        max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
     models = {"before": RunModel(run, "base"), "after": RunModel(run)}
@@ -519,11 +534,11 @@ def ask(
     return Answers(questions, **answers)
 
 
-def _shared_turns(run: Run) -> list[Any]:
-    """Return the turns that all prompts of a run have before the question."""
-    rows = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
+def shared_turns(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the first turns that all prompts share, without the question at the end."""
     shared = []
     for turns in zip(*(row["prompt"][:-1] for row in rows), strict=False):
-        if all(turn == turns[0] for turn in turns):
-            shared.append(turns[0])
+        if any(turn != turns[0] for turn in turns):
+            break
+        shared.append(turns[0])
     return shared

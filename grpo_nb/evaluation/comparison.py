@@ -19,7 +19,7 @@ from grpo_nb.core.statistics import PairedResult, paired_result
 from grpo_nb.core.tables import Part, Shown
 from grpo_nb.evaluation import comparison_card as card
 from grpo_nb.evaluation.judging import frequent_answer
-from grpo_nb.evaluation.results import MEASURES, STORED_FIELDS, Evaluation
+from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import parse_json, reading
 from grpo_nb.tasks.contamination import Contamination
@@ -252,11 +252,17 @@ def open_comparison(folder: str | Path) -> Comparison:
     with reading(folder / "comparison.json"):
         saved = parse_json((folder / "comparison.json").read_text("utf-8"))
         answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
-        rows = answers.where(answers.notna(), None).to_dict("records")
+        for column in answers:
+            # A reward without a score is NaN. In other columns, an empty cell is None.
+            if not column.startswith(REWARD):
+                answers[column] = answers[column].where(answers[column].notna(), None)
+        rows = answers.to_dict("records")
         names = ["before", "after"]
         if saved.get("base"):
             names.append("base")
-        rows_per_model = len(rows) // len(names)
+        rows_per_model, rest = divmod(len(rows), len(names))
+        if rest:
+            raise ValueError(f"{len(rows)} answers cannot belong to {len(names)} models")
         sides = {}
         for place, name in enumerate(names):
             start = place * rows_per_model

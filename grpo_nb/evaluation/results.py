@@ -214,8 +214,9 @@ class Evaluation(Shown):
         """Number of questions, and how they were answered, in a sentence."""
         if not self.decoding["temperature"]:
             return f"{self.questions} questions, one greedy answer to each."
+        answers = "one answer" if self.samples == 1 else f"{self.samples} answers"
         return (
-            f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
+            f"{self.questions} questions, {answers} to each, sampled at temperature "
             f"{self.decoding['temperature']:g}."
         )
 

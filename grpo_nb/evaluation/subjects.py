@@ -47,7 +47,7 @@ LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
 others, such as those that run code of the model's repository, are ignored."""
 
 BATCH_SIZE = 48
-"""Completions that are sampled at once."""
+"""Most completions that are sampled at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +144,17 @@ def _locate(subject: Any) -> Subject:
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
     path = Path(subject).expanduser()
-    is_adapter = (path / "adapter_config.json").is_file()
-    # A run can be given by its name, and by the adapter folder inside of it.
-    run_folders = [path, Path(Settings().run_root) / path]
-    if is_adapter:
-        run_folders.append(path.parent)
-    for folder in run_folders:
+    for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
             return RunModel(open_run(folder))
+    is_adapter = (path / "adapter_config.json").is_file()
+    if is_adapter and (path.parent / "run.json").is_file():
+        run = open_run(path.parent)
+        # Other folders of a run, such as checkpoints, also have an adapter.
+        if path.samefile(run.adapter_path):
+            return RunModel(run)
+        if path == start_adapter_path(run):
+            return RunModel(run, "start")
     # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
@@ -416,13 +419,17 @@ def answers_of_model(
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
-            # All samples of a question are in one batch, so that its prompt is computed once.
-            batch_size=decoding.samples * max(1, BATCH_SIZE // decoding.samples),
+            batch_size=batch_size(decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
             tools=decoding.tools,
             rows=rows,
         )
+
+
+def batch_size(samples: int) -> int:
+    """Return a multiple of `samples`, if that fits, so that a prompt is computed only once."""
+    return BATCH_SIZE // samples * samples or BATCH_SIZE
 
 
 def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:

@@ -132,6 +132,31 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
     assert stored["after"]["anywhere_share"] == 0.75
 
 
+def test_saved_comparison_with_a_missing_score_is_shown(tmp_path: Path) -> None:
+    scores = [float("nan"), *([0.0, 1.0] * 19), 0.5]
+    side = answered("x", sums(HALF, is_formatted=True))
+    rows = [row | {"reward/length": score} for row, score in zip(side.rows, scores, strict=True)]
+    side = replace(side, rows=rows)
+    saved = Comparison(side, side).save(tmp_path / "kept")
+    assert repr(gn.evaluation.open_comparison(saved.path)) == repr(saved)
+
+
+def test_saved_comparison_with_an_answer_too_many_is_refused(tmp_path: Path) -> None:
+    import pandas
+
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    folder = comparison.save(tmp_path / "kept").path
+    table = pandas.read_parquet(folder / "transcripts.parquet")
+    table.head(79).to_parquet(folder / "transcripts.parquet", index=False)
+    with pytest.raises(ValueError, match="79 answers cannot belong to 2 models"):
+        gn.evaluation.open_comparison(folder)
+
+
+def test_one_sampled_answer_is_singular() -> None:
+    side = replace(answered("x", ["0"]), decoding={"temperature": 0.7})
+    assert side.asked == "1 questions, one answer to each, sampled at temperature 0.7."
+
+
 def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
     """Without the fields of today, what was not measured is shown as that."""
     folder = (
