@@ -144,17 +144,9 @@ def _locate(subject: Any) -> Subject:
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
     path = Path(subject).expanduser()
-    for folder in (path, Path(Settings().run_root) / path):
-        if (folder / "run.json").is_file():
-            return RunModel(open_run(folder))
-    is_adapter = (path / "adapter_config.json").is_file()
-    if is_adapter and (path.parent / "run.json").is_file():
-        run = open_run(path.parent)
-        # Other folders of a run, such as checkpoints, also have an adapter.
-        if path.samefile(run.adapter_path):
-            return RunModel(run)
-        if path == start_adapter_path(run):
-            return RunModel(run, "start")
+    run_model = _run_model_at(path)
+    if run_model is not None:
+        return run_model
     # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
@@ -162,10 +154,26 @@ def _locate(subject: Any) -> Subject:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
-    elif not is_adapter:
+    elif not (path / "adapter_config.json").is_file():
         # A wrong name is reported now, and not after the first model has answered.
         resolve_model(str(subject))
     return path if path.exists() else subject
+
+
+def _run_model_at(path: Path) -> RunModel | None:
+    """Return the model of a run's folder or adapter folder, None for any other place."""
+    for folder in (path, Path(Settings().run_root) / path):
+        if (folder / "run.json").is_file():
+            return RunModel(open_run(folder))
+    if not (path / "adapter_config.json").is_file() or not (path.parent / "run.json").is_file():
+        return None
+    run = open_run(path.parent)
+    if path.samefile(run.adapter_path):
+        return RunModel(run)
+    if path == start_adapter_path(run):
+        return RunModel(run, "start")
+    # Other folders of a run, such as checkpoints, have an adapter of their own.
+    return None
 
 
 def name_of(subject: Subject) -> str:
