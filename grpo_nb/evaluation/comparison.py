@@ -85,7 +85,10 @@ class Comparison(Shown):
 
     @property
     def changed(self) -> dict[str, int]:
-        """Number of questions `gained`, `lost`, `both right`, `both wrong`, or `equal` in part."""
+        """Number of questions `gained`, `lost`, `both right`, or `both wrong`.
+
+        With several samples, a question whose share of correct answers stays between is `equal`.
+        """
         counts = Counter(self._changes())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
@@ -100,21 +103,6 @@ class Comparison(Shown):
                 yield {0.0: "both wrong", 1.0: "both right"}.get(before, "equal")
 
     @property
-    def known_before(self) -> int | None:
-        """Gained questions whose correct answer was in the text before, outside of the format.
-
-        None if answers anywhere in the text were not measured.
-        """
-        anywhere = self.before.shares_of("anywhere")
-        if anywhere is None:
-            return None
-        known = 0
-        questions = zip(self._changes(), self.before.shares, anywhere, strict=True)
-        for change, before, share in questions:
-            known += change == "gained" and share > before
-        return known
-
-    @property
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
@@ -126,19 +114,20 @@ class Comparison(Shown):
         if answer is None:
             return None
         share = self.after.majority_share
+        # Comparisons of earlier versions were stored without this share.
         if share is None and self.after.compares_gold:
             share = golds.count(answer) / len(golds)
         if share is None:
             return None
         low, high = self.after.interval
-        position = "not clearly above"
+        position = "is not clearly above"
         if low > share:
-            position = "above"
+            position = "is above"
         elif high < share:
-            position = "below"
+            position = "is below"
         sentence = (
-            f"Always answering {answer!r:.60} would get {share:.1%} (the majority-class baseline). "
-            f"{self.after.label!r} gets {self.after.accuracy:.1%}: {position} that baseline."
+            f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
+            f"{self.after.accuracy:.1%} {position} this majority-class baseline."
         )
         return MajorityBaseline(
             answer=answer, share=share, is_cleared=low > share, sentence=sentence
@@ -167,7 +156,8 @@ class Comparison(Shown):
 
         changes = [change for change in self._changes() for _ in range(self.after.samples)]
         columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
-        columns |= self.after.table[["question", "answer"]].items()
+        for name in ("question", "answer"):
+            columns[name] = self.after.table[name]
         for name, side in self.columns.items():
             columns[name] = side.table["completion"]
             columns[f"{name}_is"] = [_judgement(row, side.compares_gold) for row in side.rows]
@@ -210,7 +200,7 @@ class Comparison(Shown):
         numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
         numbers["base"] = self.base and self.base.to_dict()
         numbers |= dataclasses.asdict(self.result)
-        for name in ("verdict", "sentence", "changed", "known_before"):
+        for name in ("verdict", "sentence", "changed"):
             numbers[name] = getattr(self, name)
         tests = {}
         for measure, result in self.results.items():

@@ -1,6 +1,5 @@
 """The words and the card of a comparison: what improved, by how much, how sure, and who judged.
 
-A comparison is used by its attributes only, because it imports this file to show itself.
 Everything that a model, a user or a data set wrote is escaped.
 """
 
@@ -8,25 +7,24 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult
 from grpo_nb.core.tables import Html, Part, Table, as_written, bold, escaped
-from grpo_nb.evaluation.results import MEASURE_NAMES, MEASURES
+from grpo_nb.evaluation.results import MEASURES
+
+if TYPE_CHECKING:
+    import pandas
+
+    from grpo_nb.evaluation.comparison import Comparison
 
 NO_DIFFERENCE = "no difference shown"
-
-MOST_OF_THE_CHANGE = 0.5
-"""Part of the change in correct answers from which the answers themselves are named as what
-changed, if the format changed as well."""
 
 EXAMPLES = 3
 """Answers that the card shows."""
 
-PICTURE_DPI = 120
 
-
-def headline(comparison: Any) -> str:
+def headline(comparison: Comparison) -> str:
     """Return the verdict, and what changed: the format, the answers, or both."""
     verdict = comparison.verdict
     if verdict == NO_DIFFERENCE:
@@ -36,7 +34,7 @@ def headline(comparison: Any) -> str:
     has_format = in_format is not None and in_format.verdict == verdict
     if anywhere is None:
         # Without this measure, nobody knows how much of the change is the format.
-        changed = "the answers or the format, which are one number here"
+        changed = "correct answers (format and answer were not measured apart)"
         if comparison.after.unproven_judge:
             changed = f"the score of {comparison.after.unproven_judge}()"
         elif not has_format:
@@ -45,20 +43,21 @@ def headline(comparison: Any) -> str:
     if {verdict, anywhere.verdict} == {"better", "worse"}:
         opposite = anywhere.verdict.capitalize()
         return f"{verdict.capitalize()}: the format. {opposite}: the answers."
-    # With both changed, the format is named alone if it made most of the difference.
     has_answers = anywhere.verdict == verdict
-    part = anywhere.difference / comparison.result.difference
-    changed = "right answers in the format"
+    # If both changed, the answers are named only if they make at least half of the change.
+    is_half = anywhere.difference / comparison.result.difference >= 0.5
     if has_answers and not has_format:
         changed = "the answers"
-    elif has_answers and part >= MOST_OF_THE_CHANGE:
+    elif has_answers and is_half:
         changed = "the answers and the format"
     elif has_format:
         changed = "the format"
+    else:  # neither measure alone shows a difference
+        changed = "right answers in the format"
     return f"{verdict.capitalize()}: {changed}."
 
 
-def sentence(comparison: Any) -> str:
+def sentence(comparison: Comparison) -> str:
     """Return the result in words: what changed, the three measures, the judge, what spoils it."""
     result = comparison.result
     low, high = result.interval
@@ -78,7 +77,7 @@ def sentence(comparison: Any) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def measures_sentence(comparison: Any) -> str:
+def measures_sentence(comparison: Comparison) -> str:
     """Return the three measures before and after, each with its own verdict."""
     # A function may call an answer correct that is not in the format.
     needs_both = ", which needs both" if comparison.after.compares_gold else ""
@@ -89,7 +88,7 @@ def measures_sentence(comparison: Any) -> str:
     )
 
 
-def _base_sentence(comparison: Any) -> str:
+def _base_sentence(comparison: Comparison) -> str:
     if comparison.base is None:
         return ""
     return (
@@ -98,21 +97,21 @@ def _base_sentence(comparison: Any) -> str:
     )
 
 
-def _change(comparison: Any, measure: str) -> str:
+def _change(comparison: Comparison, measure: str) -> str:
     """Return a measure before and after, with its own verdict."""
     result = comparison.results[measure]
     if result is None:
         return "not measured"
     before = _whole_percent(comparison.before.share_of(measure))
     after = _whole_percent(comparison.after.share_of(measure))
-    certainty = result.verdict
-    if certainty != NO_DIFFERENCE:
-        certainty = f"{certainty}, {_p_value(result)}"
-    return f"{before} to {after} ({certainty})"
+    verdict = result.verdict
+    if verdict != NO_DIFFERENCE:
+        verdict = f"{verdict}, {_p_value(result)}"
+    return f"{before} to {after} ({verdict})"
 
 
 def _whole_percent(share: float) -> str:
-    """Return a share in whole percent, with a decimal where it would read as none or all."""
+    """Return a share in whole percent, with one decimal where rounding would give 0 % or 100 %."""
     is_near_an_end = 0 < share < 0.005 or 0.995 <= share < 1
     return f"{100 * share:.1f} %" if is_near_an_end else f"{100 * share:.0f} %"
 
@@ -121,7 +120,7 @@ def _p_value(result: PairedResult) -> str:
     return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
 
 
-def power_sentence(comparison: Any) -> str:
+def power_sentence(comparison: Comparison) -> str:
     """Return a sentence on the differences that this comparison can detect."""
     result = comparison.result
     if result.smallest is None:
@@ -156,7 +155,7 @@ def certainty(result: PairedResult | None) -> str:
     return f"not shown ({_p_value(result)})"
 
 
-def parts(comparison: Any) -> Iterator[Part]:
+def parts(comparison: Comparison) -> Iterator[Part]:
     """Yield the parts of the card, from the verdict to the small print."""
     yield bold(headline(comparison))
     yield measures_sentence(comparison)
@@ -167,7 +166,8 @@ def parts(comparison: Any) -> Iterator[Part]:
     majority = comparison.majority
     yield "" if majority is None else majority.sentence
     sides = comparison.columns.values()
-    yield from dict.fromkeys(note for side in sides for note in side.notes)
+    unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
+    yield from unique_notes
     encoded = base64.b64encode(picture(comparison)).decode()
     alt = escaped(f"Held-out comparison. {sentence(comparison)}")
     yield Html(
@@ -184,18 +184,18 @@ def parts(comparison: Any) -> Iterator[Part]:
     yield _small_print(comparison)
 
 
-def picture(comparison: Any) -> bytes:
+def picture(comparison: Comparison) -> bytes:
     """Return the figure as a PNG file."""
     # Imported here, so that the numbers of a comparison load no matplotlib.
     from grpo_nb.runs.figure import png
 
-    return png(comparison.plot(), dpi=PICTURE_DPI)
+    return png(comparison.plot(), dpi=120)
 
 
-def _table(comparison: Any) -> Table:
+def _table(comparison: Comparison) -> Table:
     """Return the measures of each model, and for the first three the change and how sure it is."""
     sides = list(comparison.columns.values())
-    results = {MEASURE_NAMES[measure]: comparison.results[measure] for measure in MEASURES}
+    results = {MEASURES[name].label: result for name, result in comparison.results.items()}
     rows = []
     for numbers in zip(*(side.numbers for side in sides), strict=True):
         name = numbers[0][0]
@@ -208,19 +208,13 @@ def _table(comparison: Any) -> Table:
     return Table(rows, head=head, right=number_columns, narrow=number_columns)
 
 
-def _questions_sentence(comparison: Any) -> str:
+def _questions_sentence(comparison: Comparison) -> str:
     """Return what became of the questions."""
     counts = ", ".join(f"{count} {name}" for name, count in comparison.changed.items())
-    words = f"Questions: {counts}."
-    if comparison.known_before:
-        words += (
-            f" Of the {comparison.changed['gained']} gained, {comparison.known_before} had the "
-            "correct answer before, outside of the format."
-        )
-    return words
+    return f"Questions: {counts}."
 
 
-def _example_table(comparison: Any, examples: Any) -> Table:
+def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
     """Return some transcripts, with the three judgements of a completion in one cell."""
     rows = []
     for example in examples.to_dict("records"):
@@ -240,7 +234,7 @@ def _example_table(comparison: Any, examples: Any) -> Table:
     return Table(rows, head=head)
 
 
-def _small_print(comparison: Any) -> Html:
+def _small_print(comparison: Comparison) -> Html:
     """Return how the numbers were made, with the ids of the models."""
     lines = [
         "In brackets: 95 % interval, the range in which the true share probably lies.",
