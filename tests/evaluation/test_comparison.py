@@ -2,8 +2,7 @@
 
 import pytest
 
-from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.comparison_card import certainty
+from grpo_nb.evaluation.comparison import Comparison, certainty
 from tests.evaluation.made_comparisons import comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
