@@ -74,8 +74,8 @@ HELDOUT_MEASURES = (
     ),
 )
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
-#: errors are among them, because valid JSON can have any shape. So a block of `reading` holds only
-#: what reads the file.
+#: errors are among them, because valid JSON can have any shape. A bug of ours in a block of
+#: `reading` would be reported as a damaged file, so keep such blocks small.
 CONTENT_ERRORS = (
     ValueError,
     TypeError,
@@ -104,8 +104,8 @@ def reading(
         yield
     except CONTENT_ERRORS as error:
         # pyarrow raises an OSError without a number for a damaged file.
-        is_of_the_system = isinstance(error, OSError) and error.errno is not None
-        if is_of_the_system:
+        has_errno = isinstance(error, OSError) and error.errno is not None
+        if has_errno:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
@@ -196,7 +196,9 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
     if beta == 0:
         measured.pop("kl", None)
-    return {"step": step, "max_steps": max_steps, **measured}
+    # A reward can log under any name (TRL's `log_metric`), also under those that every row has.
+    measured.pop("alerts", None)
+    return measured | {"step": step, "max_steps": max_steps}
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:

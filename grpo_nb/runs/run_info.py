@@ -18,14 +18,14 @@ from grpo_nb.config.settings import with_current_names
 from grpo_nb.core.files import shown_path, write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
-from grpo_nb.runs.rows import ACCURACY, is_number, is_whole, parse_json, reading
+from grpo_nb.runs.rows import is_number, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
 #: older versions in `read_run_info`. A file without a version is read as version 1.
 FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
-# Rows are read as numbers under these names, by the figure, the sentences and the health rules.
+# Metrics that must be numbers, because figure, sentences and health rules calculate with them.
 _MEASURED = (
     "reward",
     "reward_std",
@@ -35,9 +35,9 @@ _MEASURED = (
     "entropy",
     "learning_rate",
     "step_time",
-    ACCURACY,
+    "frac_reward_zero_std",
 )
-_MEASURED_PREFIXES = ("rewards/", "completions/")
+_MEASURED_PREFIXES = ("rewards/", "completions/", "holdout/", "tools/")
 
 
 class Field(NamedTuple):
@@ -53,8 +53,7 @@ class Field(NamedTuple):
 class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
-    A field that is None is left out of the file if it has a default. The fields without a default
-    are always written.
+    Optional fields that are None are left out of the file.
     """
 
     status: str
@@ -179,7 +178,8 @@ def check_row(row: Mapping[str, Any]) -> None:
     for name, value in row.items():
         is_measured = name in _MEASURED or name.startswith(_MEASURED_PREFIXES)
         # A reward that gives None for all completions has no mean.
-        if is_measured and value is not None and not isinstance(value, (int, float)):
+        is_missing = value is None and not name.startswith("holdout/")
+        if is_measured and not is_missing and not isinstance(value, (int, float)):
             raise ValueError(f"{in_line(name)} = {in_line(value)} must be a number")
     for values in row.get("alerts", ()):
         alert_from(values)
@@ -191,9 +191,10 @@ def check_comparison(saved: Any) -> None:
     Raises:
         ValueError: A field is missing, or of another type.
     """
-    check_fields("comparison.json", saved, {"sentence": _TEXT, "before": _OBJECT, "after": _OBJECT})
+    check_fields("comparison.json", saved, _COMPARISON)
+    check_fields("tests", saved["tests"], {"anywhere": _OBJECT_OR_NONE})
     for side in ("before", "after", "base"):
-        if side != "base" or saved.get(side) is not None:
+        if side != "base" or saved[side] is not None:
             check_fields(side, saved[side], _EVALUATION)
 
 
@@ -336,22 +337,29 @@ _ROW = {
     "max_steps": Field(is_whole, "a whole number", is_required=False),
     "alerts": Field(lambda value: isinstance(value, list), "a list", is_required=False),
 }
+_OBJECT_OR_NONE = Field(_is_object_or_none, "an object or null")
 _SHARE = Field(_is_share, "a share from 0 to 1")
-_OPTIONAL_SHARE = Field(
-    lambda value: value is None or _is_share(value), "a share from 0 to 1", is_required=False
-)
-_INTERVAL = Field(_is_range, "two numbers", is_required=False)
-_LENGTH = Field(lambda value: value is None or is_number(value), "a number", is_required=False)
+_SHARE_OR_NONE = Field(lambda value: value is None or _is_share(value), "a share from 0 to 1")
+_INTERVAL = Field(_is_range, "two numbers")
+_COMPARISON = {
+    "sentence": _TEXT,
+    "verdict": _TEXT,
+    "before": _OBJECT,
+    "after": _OBJECT,
+    "base": _OBJECT_OR_NONE,
+    "tests": _OBJECT,
+    "majority": _OBJECT_OR_NONE,
+    "contamination": _OBJECT_OR_NONE,
+}
 _EVALUATION = {
     "accuracy": _SHARE,
     "interval": _INTERVAL,
-    "format_share": _OPTIONAL_SHARE,
+    "format_share": _SHARE,
     "format_interval": _INTERVAL,
-    "anywhere_share": _OPTIONAL_SHARE,
+    "anywhere_share": _SHARE_OR_NONE,
     "anywhere_interval": _INTERVAL,
-    "anywhere_note": _OPTIONAL_TEXT,
-    "model_id": _OPTIONAL_TEXT,
-    "cut_share": _OPTIONAL_SHARE,
-    "mean_length": _LENGTH,
+    "anywhere_note": _TEXT,
+    "compares_gold": Field(lambda value: isinstance(value, bool), "true or false"),
+    "model_id": Field(_is_text_or_none, "a text or null"),
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

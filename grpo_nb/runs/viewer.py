@@ -109,4 +109,4 @@ class RunViewer(Panel):
         """Show the groups of the chosen step, folded."""
         if not self._is_quiet:
             self.logged = self.run.step(self.step) if self.step is not None else None
-            self._step_view.value = view("step", step=self.logged, at=self.step)
+            self._step_view.value = view("step", step=self.logged, run_step=self.step)

@@ -197,7 +197,7 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
         if name not in (None, run.name):
             continue
         try:
-            candidates.append((run.order, file.stat().st_mtime, run))
+            candidates.append((run.sort_key, file.stat().st_mtime, run))
         except (OSError, ValueError) as error:
             if name is not None:
                 raise

@@ -49,8 +49,8 @@ EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
         # No repository has the weights that it was trained on: it must not be loaded on others.
         (EMBEDDED, "adapter", None, None, "peft"),
         (HUB, "adapter", HUB, "adapter", "peft"),
-        (EMBEDDED, "merged bfloat16", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
-        (EMBEDDED, "gguf q8_0", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
+        (EMBEDDED, "merged", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
+        (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
     ],
 )
 def test_the_metadata_is_what_the_hub_reads(
@@ -181,11 +181,10 @@ def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
     assert "Correct answer anywhere in the completion: the last number in the text." in card
 
 
-def test_card_of_an_old_comparison_says_not_measured(run: gn.runs.Run) -> None:
+def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
     compare_by_hand(run)
     card = model_card(run)
     assert "| correct answer anywhere in the completion | not measured | not measured |" in card
-    assert "not measured when this was compared" in card
 
 
 def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
@@ -196,16 +195,9 @@ def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
-    assert "| correct (by a function) | 25.0%" in model_card(run)
+    assert "| correct (as a reward function decides) | 25.0%" in model_card(run)
     compare_by_hand(run)
     assert "| correct (right, and in the format) | 25.0%" in model_card(run)
-
-
-def test_card_of_a_comparison_with_accuracies_alone_is_written(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "first")
-    sides = {name: {"accuracy": share} for name, share in (("before", 0.25), ("after", 0.75))}
-    compare_by_hand(run, **sides)
-    assert "| in the format | not measured | not measured |" in model_card(run)
 
 
 @pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])

@@ -74,3 +74,14 @@ def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
 def test_sentence_names_a_metric_that_is_not_the_reward() -> None:
     values = [{"step": step, "kl": 0.1 * step} for step in range(1, 8)]
     assert reward_rise(values, "kl").sentence.startswith("The metric 'kl' rose from 0.15")
+
+
+def test_rise_after_a_high_outlier_is_not_clear() -> None:
+    """Eleven rising steps follow the outlier, so p is about 0.002, but the mean fell."""
+    rise = reward_rise(rows([100.0, *range(1, 12)]))
+    assert rise.p_value < LEVEL
+    assert not rise.is_clear
+
+
+def test_describe_without_logged_reward_blames_no_reward() -> None:
+    assert describe([{"step": 1, "kl": 0.1}]) == "No step has a reward: the trainer did not log it."

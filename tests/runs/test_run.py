@@ -1,5 +1,6 @@
 """Runs written and read back from disk in every state, whole or damaged, and what is said about them in words."""
 
+import math
 from pathlib import Path
 
 import pandas
@@ -8,6 +9,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.writers import writing_here
 from grpo_nb.runs import run_folder as run_file
+from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.rows import tidy_row
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
@@ -140,3 +143,51 @@ def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete that line"):
         _ = run.rows
+
+
+def test_tidy_row_keeps_its_step_against_a_metric_of_that_name() -> None:
+    logs = {"step": 0.5, "alerts": 1, "reward": 2}
+    assert tidy_row(logs, step=3, max_steps=9, beta=0.1) == {
+        "step": 3,
+        "max_steps": 9,
+        "reward": 2.0,
+    }
+
+
+@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
+def test_new_run_folder_refuses_other_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a run"):
+        run_file.new_run_folder(tmp_path, name)
+
+
+def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}))
+    with pytest.raises(ValueError, match="run has recorded no completions yet"):
+        run.completions()
+
+
+def groups_of(prompt: str, totals: list[float]) -> StepGroups:
+    table = pandas.DataFrame(
+        {
+            "group": 0,
+            "prompt": prompt,
+            "completion": ["x", "y"],
+            "total": totals,
+            "advantage": [0.0, 0.0],
+        }
+    )
+    return StepGroups.of("A step", table, {})
+
+
+@pytest.mark.parametrize("prompt", ['[{"a": 1}]', '[{"a', "[{}, 1]"])
+def test_group_shows_a_prompt_that_looks_like_json(prompt: str) -> None:
+    assert groups_of(prompt, [0.0, 1.0]).groups[0].question == prompt
+
+
+def test_group_without_any_score_is_not_called_equal() -> None:
+    assert groups_of("p", [math.nan, math.nan]).groups[0].has_spread
+
+
+def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
+    assert run.status_sentence == "failed"

@@ -91,7 +91,7 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
 def test_curves_of_runs_show_answers_anywhere(root: Path) -> None:
     rows = [{"step": i, "holdout/accuracy": i / 9, "holdout/anywhere": 0.5} for i in range(1, 9)]
     (panel,) = overlay({"one": rows}).axes
-    assert panel.texts[0].get_text() == "correct; dotted: anywhere"
+    assert panel.texts[0].get_text() == "share, 95 % interval; dotted: anywhere"
     assert [line.get_linestyle() for line in panel.lines] == ["-", ":"]
 
 

@@ -89,6 +89,10 @@ FILES: dict[str, tuple[str, str, str]] = {
     "metrics.jsonl, a huge reward": ("metrics.jsonl", f'{{"step": 1, "reward": {HUGE}}}\n', "401 digits"),
     "metrics.jsonl, a text as reward": ("metrics.jsonl", '{"step": 1, "reward": "x"}\n', "'reward' = 'x' must be a number"),
     "metrics.jsonl, a list as accuracy": ("metrics.jsonl", '{"step": 1, "holdout/accuracy": []}\n', "must be a number"),
+    "metrics.jsonl, a text as interval": (
+        "metrics.jsonl", '{"step": 1, "holdout/accuracy": 0.5, "holdout/low": "x"}\n', "'holdout/low' = 'x' must be a number",
+    ),
+    "metrics.jsonl, no accuracy": ("metrics.jsonl", '{"step": 1, "holdout/accuracy": null}\n', "= None must be a number"),
     "metrics.jsonl, alerts as a number": ("metrics.jsonl", '{"step": 1, "alerts": 5}\n', "alerts = 5 must be a list"),
     "metrics.jsonl, an empty alert": ("metrics.jsonl", '{"step": 1, "alerts": [{}]}\n', "missing 5 required"),
     "metrics.jsonl, an unknown severity": (
@@ -102,16 +106,16 @@ FILES: dict[str, tuple[str, str, str]] = {
     ),
     "comparison.json, empty": ("comparison/comparison.json", "{}", "comparison.json has no field 'sentence'"),
     "comparison.json, a list": ("comparison/comparison.json", "[]", "must be an object"),
-    "comparison.json, no side": ("comparison/comparison.json", '{"sentence": "better"}', "no field 'before'"),
+    "comparison.json, no side": ("comparison/comparison.json", '{"sentence": "better"}', "no field 'verdict'"),
     "comparison.json, an empty side": (
-        "comparison/comparison.json", '{"sentence": "better", "before": {}, "after": {}}', "before has no field 'accuracy'",
+        "comparison/comparison.json", json.dumps(COMPARISON | {"before": {}}), "before has no field 'accuracy'",
     ),
     "comparison.json, a text as accuracy": (
         "comparison/comparison.json", json.dumps(COMPARISON | {"after": {"accuracy": "x"}}), "accuracy = 'x'",
     ),
     "comparison.json, an interval of objects": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"before": {"accuracy": 0.5, "interval": [{}, 1]}}),
+        json.dumps(COMPARISON | {"before": COMPARISON["before"] | {"interval": [{}, 1]}}),
         r"interval = \[\{\}, 1\] must be two numbers",
     ),
     "comparison.json, a base of another shape": (
@@ -119,7 +123,7 @@ FILES: dict[str, tuple[str, str, str]] = {
     ),
     "comparison.json, a list as share": (
         "comparison/comparison.json",
-        json.dumps(COMPARISON | {"after": {"accuracy": 0.5, "format_share": []}}), r"format_share = \[\] must be a share",
+        json.dumps(COMPARISON | {"after": COMPARISON["after"] | {"format_share": []}}), r"format_share = \[\] must be a share",
     ),
     "exports.json, an object": ("exports.json", '{"a": 1}', "an export = 'a' must be an object"),
     "exports.json, no path": ("exports.json", "[{}]", "an export has no field 'path'"),
@@ -140,7 +144,7 @@ def read_all(run: gn.runs.Run) -> None:
     _ = (
         run.status_sentence,
         run.settings,
-        run.started,
+        run.sort_key,
         run.weights,
         run.ranges,
         run.chat_template_kwargs,
@@ -199,13 +203,8 @@ def test_completions_of_another_name_are_no_step(run: gn.runs.Run) -> None:
         "step_x.parquet",
         "step_1.parquet",
         "step_000002 copy.parquet",
+        "step_0000003.parquet",
         "step_000007.parquet",
     ):
         (run.path / "completions" / name).write_bytes(b"")
     assert run.steps == [7]
-
-
-def test_card_shows_what_a_comparison_did_not_measure(run: gn.runs.Run) -> None:
-    sides = {"before": {"accuracy": 0.5}, "after": {"accuracy": 0.5}}
-    (run.path / "comparison" / "comparison.json").write_text(json.dumps(COMPARISON | sides))
-    assert "| in the format | not measured | not measured |" in model_card(run)
