@@ -19,7 +19,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, continued_info, go_back, starting
+from grpo_nb.training.resume import Resumption, continued_info, go_back, lock_start
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -128,7 +128,9 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
             find_run(settings.replace(max_steps=steps), None, "a")
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
-        assert more.checkpoint.step == 4 and not more.is_over, "the cell asks for more steps now"
+        assert more.checkpoint.step == 4 and not more.is_finished, (
+            "the cell asks for more steps now"
+        )
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -140,7 +142,7 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_over and found.run.path == run.path
+    assert found.is_finished and found.run.path == run.path
     for changed, now in (
         (settings.replace(seed=7), {}), (settings, {"task": {**TASK, "fingerprint": "g"}}),
         (settings, {"rewards": [{**REWARD, "source": "another", "hash": "c"}]}),
@@ -327,23 +329,23 @@ def test_auto_leaves_a_folder_that_another_process_begins(
 
 
 @pytest.mark.parametrize("name", [None, "other"])
-def test_starting_refuses_when_another_process_was_faster(root: Path, name: str | None) -> None:
+def test_lock_start_refuses_when_another_process_was_faster(root: Path, name: str | None) -> None:
     """Both processes looked before either had a run, and both were getting ready."""
     sequence = next_sequence(root)
-    with starting(root, name, "auto", sequence):
+    with lock_start(root, name, "auto", sequence):
         make_run(root / "other", sequence=1)
     with pytest.raises(ValueError, match="another process has started"):
-        starting(root, name, "auto", sequence).__enter__()
-    with starting(root, name, None, sequence):
+        lock_start(root, name, "auto", sequence).__enter__()
+    with lock_start(root, name, None, sequence):
         assert next_sequence(root) == 2, "who asks for a new run gets one, with its own number"
 
 
-def test_starting_waits_for_another_start(root: Path) -> None:
-    first = starting(root, None, None, 1)
+def test_lock_start_waits_for_another_start(root: Path) -> None:
+    first = lock_start(root, None, None, 1)
     first.__enter__()
     threading.Timer(0.3, first.__exit__, (None, None, None)).start()
     began = time.monotonic()
-    with starting(root, None, None, 1):
+    with lock_start(root, None, None, 1):
         assert time.monotonic() - began > 0.2
     assert list(root.iterdir()) == []
 
@@ -402,7 +404,7 @@ def test_auto_begins_anew_and_warns_where_only_a_state_changed(
         ValueError, match="'a' was another training: the reward 'short' has changed"
     ):
         find_run(settings, "a", "auto", **now)
-    assert find_run(settings, None, "auto").is_over, "a run of a version that recorded no state"
+    assert find_run(settings, None, "auto").is_finished, "a run of a version that recorded no state"
 
 
 def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
@@ -555,3 +557,36 @@ def test_manifest_on_a_failing_drive_raises(
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(OSError, match="Input/output error"):
         checkpoints.find_damage(tmp_path)
+
+
+# Names, paths and old records.
+
+
+def test_resume_path_with_another_name_is_refused(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "a")
+    with pytest.raises(ValueError, match=r"resume='a' is the run 'a', not 'b'\. Leave out name="):
+        find_run(settings, "b", "a")
+
+
+def test_resume_path_expands_the_home_folder(
+    root: Path, settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(root))
+    run = make_run(root / "elsewhere" / "a")
+    assert find_run(settings, None, "~/elsewhere/a").run.path == run.path
+
+
+def test_setting_that_the_record_lacks_had_its_default(root: Path, settings: gn.Settings) -> None:
+    recorded = settings.to_dict()
+    del recorded["temperature"]
+    make_run(root / "a", settings=recorded)
+    with pytest.raises(ValueError, match=r"was another training: temperature was 1\.0, is 0\.5"):
+        find_run(settings.replace(temperature=0.5), None, "a")
+
+
+def test_resumed_run_without_reference_has_the_base_model(root: Path) -> None:
+    run = make_run(root / "a")
+    info = run.info
+    del info["reference"]
+    put(run.path / "run.json", json.dumps(info).encode())
+    assert continued(run)["reference"] == "the base model"
