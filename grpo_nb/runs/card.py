@@ -33,23 +33,25 @@ FIGURE = "figures/training.png"
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
 SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
 PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
-#: The login in a URL, and keys in its query.
+#: The login in a URL: `me:pass@` in "http://me:pass@host:8000/v1".
 LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
+#: A key in the query of a URL: `5` in "http://host/v1?api_key=5".
 URL_KEY = re.compile(
     r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
 )
-#: The usual beginnings of paths to somebody's files, on any operating system.
+#: The usual beginnings of paths to somebody's files: "~/", "~me/", "C:\Users\", "/home/", "/mnt/".
 PATH_START = (
     r"(?:~(?:[a-z_]\w*)?/"
     r"|[A-Za-z]:[\\/]+Users[\\/]+"
     r"|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
 )
-#: A path within a text: in quotes as a whole, otherwise up to the next space.
+#: A path within a text: in quotes as a whole ("open('~/a b/c.txt')"), otherwise up to the next space
+#: or punctuation ("see /mnt/a/b.csv, then").
 PATH = re.compile(
     rf"(?<=['\"]){PATH_START}[^'\"\n]*"
     rf"|(?<![\w/.:<~\\-]){PATH_START}[^\s'\"<>|`*?,;)\]}}}}]*"
 )
-#: A text that is a path and nothing else.
+#: A text that is a path and nothing else: "/anywhere/model", "../up/there", "data/acme/train.csv".
 WHOLE_PATH = re.compile(
     r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
 )

@@ -268,7 +268,7 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     ends: list[tuple[float, str, str]] = []
     for measure in reversed(HELDOUT_MEASURES):  # the accuracy lies above the others
         colour, style = HELDOUT_LOOKS[measure.name]
-        values, broken = curve(rows, measure.share_key)
+        values, broken = curve(rows, measure.key)
         low, _ = curve(rows, measure.low_key)
         high, _ = curve(rows, measure.high_key)
         if len(low) and low.index.equals(high.index):

@@ -23,21 +23,19 @@ MAX_WHOLE = 2**53 - 1
 
 
 class HeldoutMeasure(NamedTuple):
-    """Names of one held-out measure, in words, in the rows of a run and in a comparison.
+    """Names of one held-out measure.
 
     Attributes:
         name: Name in `Evaluation.share_of`.
         label: Name that users see.
-        share_key: Key of the share in a row.
-        low_key: Key of the lower end of its 95 % interval in a row.
-        high_key: Key of the upper end.
-        share_field: Field of the share in a comparison.
-        interval_field: Field of the interval in a comparison.
+        key: Key of the share in a row of a run.
+        low_key, high_key: Keys of the ends of its 95 % interval in a row.
+        share_field, interval_field: Fields of share and interval in a comparison.
     """
 
     name: str
     label: str
-    share_key: str
+    key: str
     low_key: str
     high_key: str
     share_field: str
@@ -46,31 +44,31 @@ class HeldoutMeasure(NamedTuple):
 
 HELDOUT_MEASURES = (
     HeldoutMeasure(
-        name="correct",
-        label="correct",
-        share_key=ACCURACY,
-        low_key="holdout/low",
-        high_key="holdout/high",
-        share_field="accuracy",
-        interval_field="interval",
+        "correct",
+        "correct",
+        ACCURACY,
+        "holdout/low",
+        "holdout/high",
+        "accuracy",
+        "interval",
     ),
     HeldoutMeasure(
-        name="format",
-        label="in the format",
-        share_key="holdout/in_format",
-        low_key="holdout/in_format_low",
-        high_key="holdout/in_format_high",
-        share_field="format_share",
-        interval_field="format_interval",
+        "format",
+        "in the format",
+        "holdout/in_format",
+        "holdout/in_format_low",
+        "holdout/in_format_high",
+        "format_share",
+        "format_interval",
     ),
     HeldoutMeasure(
-        name="anywhere",
-        label="correct anywhere",
-        share_key="holdout/anywhere",
-        low_key="holdout/anywhere_low",
-        high_key="holdout/anywhere_high",
-        share_field="anywhere_share",
-        interval_field="anywhere_interval",
+        "anywhere",
+        "correct anywhere",
+        "holdout/anywhere",
+        "holdout/anywhere_low",
+        "holdout/anywhere_high",
+        "anywhere_share",
+        "anywhere_interval",
     ),
 )
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
@@ -156,6 +154,11 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Return True if a value of a JSON file is a whole number that an array can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+
+
+def is_step(value: Any) -> bool:
+    """Return True if a value of a JSON file is a whole number of at least 0."""
+    return is_whole(value) and value >= 0
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

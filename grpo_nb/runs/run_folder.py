@@ -244,6 +244,15 @@ class Run(Shown):
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)
 
+    def check(self) -> None:
+        """Read what a list of runs shows.
+
+        Raises:
+            ValueError: Settings, rows or the comparison are damaged; the message names the file.
+        """
+        for name in ("settings", "rows", "comparison"):
+            getattr(self, name)
+
     # What the run logged
 
     @property
@@ -543,7 +552,7 @@ def _heldout_in_words(row: Row) -> str:
     """Return the held-out measures of a row; the format may rise where the answers do not."""
     parts = []
     for measure in HELDOUT_MEASURES:
-        share = row.get(measure.share_key)
+        share = row.get(measure.key)
         if isinstance(share, (int, float)):
             parts.append(f"{share:.1%} {measure.label}")
     return ", ".join(parts)

@@ -18,7 +18,7 @@ from grpo_nb.config.settings import with_current_names
 from grpo_nb.core.files import shown_path, write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
-from grpo_nb.runs.rows import is_number, is_whole, parse_json, reading
+from grpo_nb.runs.rows import is_number, is_step, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
@@ -265,17 +265,13 @@ def _is_format(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(held, (str, bool)) for held in value.values())
 
 
-def _is_count(value: Any) -> bool:
-    return is_whole(value) and value >= 0
-
-
 _TEXT = Field(_is_text, "a text")
 _OPTIONAL_TEXT = Field(_is_text_or_none, "a text or null", is_required=False)
 _OBJECT = Field(_is_object, "an object")
 _OPTIONAL_OBJECT = Field(_is_object, "an object", is_required=False)
 _LIST = Field(lambda value: isinstance(value, list), "a list")
-_COUNT = Field(_is_count, "a whole number, at least 0")
-_OPTIONAL_COUNT = Field(_is_count, "a whole number, at least 0", is_required=False)
+_COUNT = Field(is_step, "a whole number, at least 0")
+_OPTIONAL_COUNT = Field(is_step, "a whole number, at least 0", is_required=False)
 _RUN = {
     "status": Field(lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "started": Field(_is_time, "a time, such as 2026-11-28T10:00:00+0000"),
@@ -328,7 +324,7 @@ _REWARD = {
 _MACHINE = {
     "gpu": Field(_is_object_or_none, "an object"),
     "cores": Field(
-        lambda value: value is None or _is_count(value), "a whole number", is_required=False
+        lambda value: value is None or is_step(value), "a whole number", is_required=False
     ),
 }
 _RESUMED = {"step": _COUNT, "changed": Field(_is_texts, "a list of texts", is_required=False)}

@@ -86,7 +86,7 @@ class SideBySide(Shown, Sequence):
             values = []
             for key, value_by_run in differences.items():
                 values.append(f"{key}={shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)}")
-            # JSON and names of folders can hold half a character, which pandas does not accept.
+            # JSON and names of folders can hold a lone surrogate, which pandas does not accept.
             line = {
                 "name": displayable(name),
                 "status": run.status,
@@ -136,7 +136,7 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
+            run.check()
             readable.append((run.sort_key, run))
         except (OSError, ValueError) as error:
             name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks

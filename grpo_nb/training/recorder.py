@@ -357,7 +357,7 @@ class HoldoutScore:
             share = evaluation.share_of(measure.name)
             interval = evaluation.interval_of(measure.name)
             if share is not None and interval is not None:
-                measured[measure.share_key] = share
+                measured[measure.key] = share
                 measured[measure.low_key] = interval[0]
                 measured[measure.high_key] = interval[1]
         measured["holdout/mean_length"] = evaluation.mean_length

@@ -15,7 +15,12 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
 from grpo_nb.core.user_warnings import warn_user
-from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
+from grpo_nb.runs.checkpoints import (
+    NewestCheckpoint,
+    best_adapters,
+    newest_checkpoint,
+    set_damaged_aside,
+)
 from grpo_nb.runs.run_folder import (
     Run,
     completions_step,
@@ -422,5 +427,5 @@ def go_back(resumption: Resumption) -> Path:
     for old in (run.path / "comparison", run.path / "exports.json"):
         if old.exists():
             put_in_place(old, old.with_name(f"{old.stem}-step-{step}{old.suffix}"))
-    clear_away(run.path / "checkpoints", resumption.checkpoint)
+    set_damaged_aside(run.path / "checkpoints", resumption.checkpoint)
     return run.path

@@ -63,11 +63,12 @@ def test_the_metadata_is_what_the_hub_reads(
 ) -> None:
     run = write_run(tmp_path / "runs" / "first", model=model)
     read = ModelCard(model_card(run, kind)).data
-    assert isinstance(read, ModelCardData) and read.to_dict() == card_data(run, kind).to_dict()
-    assert read.base_model == base and read.get("base_model_relation") == relation
-    assert read.library_name == library and read.license == (
-        "apache-2.0" if model == EMBEDDED else None
-    )
+    assert isinstance(read, ModelCardData)
+    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert read.base_model == base
+    assert read.get("base_model_relation") == relation
+    assert read.library_name == library
+    assert read.license == ("apache-2.0" if model == EMBEDDED else None)
     assert read.pipeline_tag == "text-generation"
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
 
@@ -79,8 +80,10 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
     page = rendered(card)
     assert COMPARISON["sentence"] in page
     assert "![Training curves. The reward rose from" in card
-    assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
-    assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
+    assert "<td>1.5</td>" in page
+    assert "class correctness" in page, "weight and source of the reward"
+    assert run.info["task"]["fingerprint"] in page
+    assert f"seed {run.settings.seed}" in page
     assert "<td><code>learning_rate</code></td>\n  <td><code>3e-05</code></td>" in page
     assert run.info["versions"]["trl"] in page
 
@@ -90,8 +93,11 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
     run = write_private_run(tmp_path / "runs" / "first")
     compare_by_hand(run, sentence="better, as /home/somebody/notes.txt says \x1b[2J\ud800\0")
     card = model_card(run, kind)
-    assert not [word for word in PRIVATE if word in card] and str(tmp_path) not in card
-    assert card.encode() and "\x1b" not in card and "\0" not in card
+    assert not [word for word in PRIVATE if word in card]
+    assert str(tmp_path) not in card
+    assert card.encode()
+    assert "\x1b" not in card
+    assert "\0" not in card
     for kept in ("train.csv", "my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
         assert kept in card, kept
     assert ModelCard(card).data.datasets is None
@@ -100,14 +106,25 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("openai/gsm8k", None), ("</answer>", None), ("a/b/c and /or/ not", None), ("re.findall('/think/x', text)", None),
-        (r'"A:\n" and "\\frac{1}{2}"', None), ("https://example.org/home/index.html", None), ("about ~3/4 of it", None),
-        ("/home/me/acme/model", "model"), ("/anywhere/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"),
-        ("open('/content/a b/c.txt') or x", "open('c.txt') or x"), ("see /mnt/a/b.csv, then", "see b.csv, then"),
-        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"), ("data/acme/q.csv", "q.csv"), ("D:\\data\\q.csv", "q.csv"),
+        ("openai/gsm8k", None),
+        ("</answer>", None),
+        ("a/b/c and /or/ not", None),
+        ("re.findall('/think/x', text)", None),
+        (r'"A:\n" and "\\frac{1}{2}"', None),
+        ("https://example.org/home/index.html", None),
+        ("about ~3/4 of it", None),
+        ("/home/me/acme/model", "model"),
+        ("/anywhere/acme/model", "model"),
+        ("~/x y/z", "z"),
+        ("../up/there", "there"),
+        ("open('/content/a b/c.txt') or x", "open('c.txt') or x"),
+        ("see /mnt/a/b.csv, then", "see b.csv, then"),
+        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
+        ("data/acme/q.csv", "q.csv"),
+        ("D:\\data\\q.csv", "q.csv"),
         ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
     ],
-)  # fmt: skip
+)
 def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
     assert without_private_parts(text) == (text if said is None else said)
     assert without_private_parts({"a": [text, 1, None]}) == {
@@ -135,18 +152,20 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     # What the card itself uses, and nothing else.
     allowed = {"h1", "h2", "p", "a", "img", "code", "pre", "details", "summary"}
     allowed |= {"table", "thead", "tbody", "tr", "th", "td"}
-    assert (
-        set(tags) <= allowed
-        and tags.count("img") == 1
-        and tags.count("details") == 2
-        and tags.count("h1") == 1
-    )
-    assert "javascript:b)" in page and 'href="javascript' not in page
-    assert "# not a heading" in page and page.count("</details>") == 2
+    assert set(tags) <= allowed
+    assert tags.count("img") == 1
+    assert tags.count("details") == 2
+    assert tags.count("h1") == 1
+    assert "javascript:b)" in page
+    assert 'href="javascript' not in page
+    assert "# not a heading" in page
+    assert page.count("</details>") == 2
     reward_table = page.split("<h2>Rewards</h2>")[1].split("</table>")[0]
-    assert reward_table.count("<tr>") == 2 and reward_table.count("<td>") == 3
+    assert reward_table.count("<tr>") == 2
+    assert reward_table.count("<td>") == 3
     data = ModelCard(card).data
-    assert data.license == "apache-2.0" and data.datasets is None
+    assert data.license == "apache-2.0"
+    assert data.datasets is None
 
 
 def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
@@ -160,7 +179,8 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
     ).read_bytes()
-    assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
+    assert "- passed: tensors finite and complete" in text
+    assert "- FAILED: text \\| equal" in text
 
 
 def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:

@@ -37,26 +37,23 @@ def test_a_fall_and_a_constant_are_no_rise() -> None:
 
 def test_the_p_value_is_the_share_of_orders_that_rise_as_much() -> None:
     rise = reward_rise(rows([1, 2, 3, 4, 5]))
-    assert (
-        rise.p_value == pytest.approx(1 / math.factorial(5))
-        and "less than once in 100 runs" in rise.sentence
-    )
+    assert rise.p_value == pytest.approx(1 / math.factorial(5))
+    assert "less than once in 100 runs" in rise.sentence
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0]])
 def test_too_few_steps_are_no_verdict(values: list[float]) -> None:
     rise = reward_rise(rows(values))
-    assert (
-        not rise.is_clear
-        and "too few to show a rise" in rise.sentence
-        and rise.steps == len(values)
-    )
+    assert not rise.is_clear
+    assert "too few to show a rise" in rise.sentence
+    assert rise.steps == len(values)
 
 
 def test_what_was_not_measured_is_left_out() -> None:
     measured = rows([1, 2, 3, 4, 5, 6])
     gaps = [*measured, {"step": 7}, {"step": 8, "reward": math.nan}, {"step": 9, "reward": None}]
-    assert reward_rise(gaps) == reward_rise(measured) and reward_rise(measured, "kl").steps == 0
+    assert reward_rise(gaps) == reward_rise(measured)
+    assert reward_rise(measured, "kl").steps == 0
 
 
 def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
@@ -65,7 +62,8 @@ def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
     for slope in numpy.linspace(-0.03, 0.03, 100):
         made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
         rise, described = reward_rise(made), describe(made)
-        assert described.startswith(f"{rise.claim};") and rise.sentence.startswith(rise.claim)
+        assert described.startswith(f"{rise.claim};")
+        assert rise.sentence.startswith(rise.claim)
         assert ("rose" in described) == rise.is_clear
         verbs.add(rise.claim.split()[2])
     assert verbs == {"rose", "did"}

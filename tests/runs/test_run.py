@@ -42,14 +42,16 @@ def make_run(
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    assert run.rows == made_rows(5) and run.steps == [2, 4] and len(run.completions()) == 4
-    assert (
-        list(run.completions(4)["right"]) == [1.0, 0.0]
-        and len(run.metrics) == 5
-        and run.weights == {"right": 2.0}
-    )
+    assert run.rows == made_rows(5)
+    assert run.steps == [2, 4]
+    assert len(run.completions()) == 4
+    assert list(run.completions(4)["right"]) == [1.0, 0.0]
+    assert len(run.metrics) == 5
+    assert run.weights == {"right": 2.0}
     assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
-    assert len(run.trained_questions.hashes) == 3 and run.best is None and run.alerts == []
+    assert len(run.trained_questions.hashes) == 3
+    assert run.best is None
+    assert run.alerts == []
     with pytest.raises(
         ValueError, match=r"no completions of step 3\. Steps with completions: 2 to 4"
     ):
@@ -69,20 +71,21 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     (export,) = run.exports
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(run)
-    assert (
-        f"Held-out: {COMPARISON['sentence']}" in said
-        and "Exported gguf q8_0: exports/a (verified)" in said
-    )
+    assert f"Held-out: {COMPARISON['sentence']}" in said
+    assert "Exported gguf q8_0: exports/a (verified)" in said
 
 
 @pytest.mark.parametrize(
     ("status", "pid", "host", "seen"),
     [
-        ("running", None, None, "crashed"), ("running", GONE, None, "crashed"), ("finished", GONE, None, "finished"),
+        ("running", None, None, "crashed"),
+        ("running", GONE, None, "crashed"),
+        ("finished", GONE, None, "finished"),
         ("running", GONE, "elsewhere", "unknown"),
-        ("failed", GONE, None, "failed: ValueError: no"), ("stopped", GONE, None, "stopped by Watcher"),
+        ("failed", GONE, None, "failed: ValueError: no"),
+        ("stopped", GONE, None, "stopped by Watcher"),
     ],
-)  # fmt: skip
+)
 def test_how_it_stands(
     tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str
 ) -> None:

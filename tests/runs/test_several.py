@@ -35,29 +35,30 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
     listed = gn.runs.list(root)
-    assert (
-        [run.name for run in listed] == ["plain", "other"]
-        and len(listed) == 2
-        and listed[1].name == "other"
-    )
+    assert [run.name for run in listed] == ["plain", "other"]
+    assert len(listed) == 2
+    assert listed[1].name == "other"
     plain, other = listed.table.to_dict("records")
-    assert plain["status"] == "finished" and plain["steps"].startswith("14 of ")
+    assert plain["status"] == "finished"
+    assert plain["steps"].startswith("14 of ")
     assert plain["reward"] == pytest.approx(sum(row["reward"] for row in made_rows(14)[-10:]) / 10)
-    assert "beta=0.5" in other["what differs"] and "seed=7" in other["what differs"]
+    assert "beta=0.5" in other["what differs"]
+    assert "seed=7" in other["what differs"]
     assert "lora_rank" not in other["what differs"], "what is the same is not said"
-    assert "cut cannot be read" in repr(listed) and "<table>" in listed._repr_html_()
+    assert "cut cannot be read" in repr(listed)
+    assert "<table>" in listed._repr_html_()
     assert "0 runs" in repr(gn.runs.list(root / "nowhere"))
 
 
 def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
-    assert (
-        set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
-    )
+    assert set(compared.differences) == {"beta", "seed"}
+    assert compared.differences["seed"]["other"] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-    assert "<img" in compared._repr_html_() and "beta=0.5, seed=7" in repr(compared)
+    assert "<img" in compared._repr_html_()
+    assert "beta=0.5, seed=7" in repr(compared)
 
 
 def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_line(
@@ -69,11 +70,9 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
         with pytest.raises(FileNotFoundError, match="is not a run") as caught:
             gn.open_run(path)
         said = str(caught.value)
-        assert (
-            "\n" not in said
-            and len(said) < 700
-            and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)
-        )
+        assert "\n" not in said
+        assert len(said) < 700
+        assert path != "runs" or "Runs in 'runs': cut, other, plain" in said
 
 
 def test_list_shows_each_held_out_measure(root: Path) -> None:

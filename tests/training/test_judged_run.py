@@ -39,25 +39,24 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     budget = tiny_settings.batch_size + 2
     with pytest.warns(UserWarning, match="budget of a judge does not cover another step"):
         run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget)], resume="auto")
-    assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4
+    assert run.status == "interrupted"
+    assert run.checkpoint_step == len(run.rows) < 4
     second = Asked(kind="async")
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
-    assert run.status == "finished" and len(run.rows) == 4
+    assert run.status == "finished"
+    assert len(run.rows) == 4
     asked = {(row.prompt, row.completion) for row in run.completions().itertuples()}
     assert first.calls + second.calls <= len(asked) + 1, "the trial is kept too"
     third = Asked(kind="async")
     again = trained(
         tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)]
     )
-    assert third.calls == 0 and again.completions().equals(run.completions()), (
-        "a repeated run asks nothing"
-    )
+    assert third.calls == 0
+    assert again.completions().equals(run.completions()), "a repeated run asks nothing"
 
     table = run.completions(1)
-    assert (
-        table["judge says"].str.contains(r"It has words\.\nScore: ").all()
-        and table["judge"].between(0, 1).all()
-    )
+    assert table["judge says"].str.contains(r"It has words\.\nScore: ").all()
+    assert table["judge"].between(0, 1).all()
     assert all(row["judge/unscored"] == 0 for row in run.rows)
     assert "It has words." in run.step(1)._repr_html_(), "which the viewer shows, too"
     assert (
@@ -100,9 +99,9 @@ def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
     ]
     assert kinds[0] == kinds[1]
     lab = gn.RewardLab([slow_brevity, brevity], rows)
-    assert (
-        lab.scores.values["slow_brevity"] == lab.scores.values["brevity"] and not lab.scores.errors
-    )
+    assert lab.scores.values["slow_brevity"] == lab.scores.values["brevity"]
+    assert not lab.scores.errors
     table = trained(tiny_settings, [slow_brevity, brevity]).completions()
-    assert len(table) and table["slow_brevity"].equals(table["brevity"])
+    assert len(table)
+    assert table["slow_brevity"].equals(table["brevity"])
     assert len(LOOPS) == 1, "to which a client's connections belong"

@@ -21,10 +21,17 @@ ENDS = list(range(0, 49152, 8))
 def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     """A function that trains two steps with a loss, both on the same samples, so that the second is off-policy."""
     settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=2, num_generations=2, per_device_train_batch_size=4, warmup_steps=0,
-        max_completion_length=16, learning_rate=2e-2, max_grad_norm=100.0,
+        "cpu",
+        model=str(tiny_folder),
+        max_steps=2,
+        num_generations=2,
+        per_device_train_batch_size=4,
+        warmup_steps=0,
+        max_completion_length=16,
+        learning_rate=2e-2,
+        max_grad_norm=100.0,
         run_root=str(tmp_path_factory.mktemp("losses")),
-    )  # fmt: skip
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=4, holdout_size=1, tokenizer=tokenizer)
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -54,7 +61,8 @@ LEVELS = [
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_two_real_steps(trained, loss_type: str, level: str) -> None:
     run, change = trained(loss_type, level)
-    assert run.status == "finished" and len(run.rows) == 2
+    assert run.status == "finished"
+    assert len(run.rows) == 2
     assert all(
         math.isfinite(row["loss"]) and row["grad_norm"] > 0 and math.isfinite(row["kl"])
         for row in run.rows

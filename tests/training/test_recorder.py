@@ -57,13 +57,16 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
         UserWarning, match="progress of this training is not shown any more"
     ) as caught:
         run = gn.train(*tiny, [brevity], settings)
-    assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
+    assert run.status == "finished"
+    assert len(run.rows) == 3
+    assert not run.info["not_saved"]
     told = [
         str(warning.message)
         for warning in caught
         if "progress of this training is not shown any more" in str(warning.message)
     ]
-    assert len(told) == 1 and "no font" in told[0]
+    assert len(told) == 1
+    assert "no font" in told[0]
 
 
 def nothing(completions: list, **columns: object) -> list[float]:
@@ -73,8 +76,10 @@ def nothing(completions: list, **columns: object) -> list[float]:
 def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, capsys) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
-    assert run.status == "stopped" and "no_spread" in run.info["stopped_by"]
-    assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
+    assert run.status == "stopped"
+    assert "no_spread" in run.info["stopped_by"]
+    assert len(run.rows) < settings.max_steps
+    assert run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
     assert ("no_spread", "critical", 20) in told
     said = "".join(capsys.readouterr())
@@ -82,11 +87,11 @@ def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, 
 
     # Gone on with without the stop, nothing is told twice and nothing forgotten.
     resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
-    assert resumed.status == "finished" and len(resumed.rows) == settings.max_steps
+    assert resumed.status == "finished"
+    assert len(resumed.rows) == settings.max_steps
     again = [(alert.rule, alert.subject) for alert in resumed.alerts]
-    assert len(again) == len(set(again)) and [rule for rule, _ in again][: len(told)] == [
-        rule for rule, *_ in told
-    ]
+    assert len(again) == len(set(again))
+    assert [rule for rule, _ in again][: len(told)] == [rule for rule, *_ in told]
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
@@ -100,7 +105,8 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
 
     run = gn.train(*tiny, [silent], settings)
     assert ["reward" in row for row in run.rows] == [False, False, True]
-    assert run.completions(1)["total"].isna().all() and run.completions(3)["total"].notna().all()
+    assert run.completions(1)["total"].isna().all()
+    assert run.completions(3)["total"].notna().all()
 
 
 def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
@@ -132,7 +138,8 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
     assert judges == paid_by[:1] * 4
-    assert rows[0]["holdout/accuracy"] == 0.95 and rows[0]["holdout/mean_length"] == 5
+    assert rows[0]["holdout/accuracy"] == 0.95
+    assert rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
     assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]
     assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx(

@@ -57,9 +57,15 @@ def fresh(tiny, back):
 
 
 SETTINGS = {
-    "max_steps": 5, "save_steps": 2, "max_completion_length": 8, "num_generations": 4, "per_device_train_batch_size": 8,
-    "learning_rate": 2e-2, "lr_scheduler_type": "linear", "max_grad_norm": 10.0,
-}  # fmt: skip
+    "max_steps": 5,
+    "save_steps": 2,
+    "max_completion_length": 8,
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 2e-2,
+    "lr_scheduler_type": "linear",
+    "max_grad_norm": 10.0,
+}
 
 
 @pytest.fixture
@@ -91,9 +97,8 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
         assert ours == theirs, f"step {theirs['step']}"
     pandas.testing.assert_frame_equal(resumed.completions(), whole.completions())
     ours, theirs = adapter_in(resumed.adapter_path), adapter_in(whole.adapter_path)
-    assert ours.keys() == theirs.keys() and all(
-        torch.equal(ours[name], theirs[name]) for name in theirs
-    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), (
         "nothing was trained"
     )
@@ -101,9 +106,10 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
 
 # A generation serves four optimizer steps, and a checkpoint waits for its end.
 CYCLES = {
-    "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "per_device_train_batch_size": 4,
     "extra": {"num_iterations": 2, "steps_per_generation": 4},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +168,8 @@ def test_interrupted_and_resumed_is_uninterrupted(
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
         assert gn.open_run(Path(settings.run_root) / f"whole-{step}").status == "crashed"
         run = gn.train(*fresh, rewards, settings, resume=f"whole-{step}")
-        assert run.status == "finished" and run.info["resumed"][0]["step"] == checkpoint
+        assert run.status == "finished"
+        assert run.info["resumed"][0]["step"] == checkpoint
         assert_same_run(run, whole)
 
 
@@ -187,7 +194,9 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
     finally:
         torch.set_num_threads(threads)
     run, whole = (gn.open_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert run.status == "finished" and len(run.rows) == 12 and "resumed" not in whole.info
+    assert run.status == "finished"
+    assert len(run.rows) == 12
+    assert "resumed" not in whole.info
     assert_same_run(run, whole)
     left = sorted(file.name for file in run.path.rglob("*") if "partial" in file.name)
     assert not left, "what was half written when it was killed is still there"
@@ -202,7 +211,8 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
     images = crash_images(settings.run_root, "second", 4)
     whole = gn.train(*fresh, [brevity], settings, name="second", observers=[images])
     assert whole.info["reference"] == "the adapter it started from"
-    assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6) and whole.rows[-1]["kl"] > 1e-3
+    assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert whole.rows[-1]["kl"] > 1e-3
     back()  # a fresh process has neither the adapter that it started from nor the trained one
     resumed = gn.train(*fresh, [brevity], settings, resume="second-4")
     assert_same_run(resumed, whole)
@@ -225,11 +235,10 @@ def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, m
     monkeypatch.setattr("grpo_nb.training.trainer.load_adapter", as_transformers_does)
     with pytest.raises(RuntimeError, match="was not restored"):
         gn.train(*fresh, [brevity], settings, resume="whole-5")
-    assert crashed.status == "failed" and not crashed.adapter_path.exists()
-    assert (
-        crashed.checkpoint_step == 4
-        and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
-    )
+    assert crashed.status == "failed"
+    assert not crashed.adapter_path.exists()
+    assert crashed.checkpoint_step == 4
+    assert checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, crashed) -> None:
@@ -244,7 +253,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
         match="checkpoint passed over: checkpoint-4: optimizer.pt is not what was written",
     ):
         run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
-    assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
+    assert run.info["resumed"][0]["step"] == 2
+    assert not unfinished.exists()
     assert_same_run(run, whole)
     assert (run.path / "checkpoints" / "damaged-4").is_dir(), (
         "what may still be worth something is not deleted"
@@ -262,9 +272,12 @@ def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
     )
     with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
         run = gn.train(*fresh, [brevity], settings.replace(max_steps=7), resume="whole")
-    assert [row["step"] for row in run.rows] == list(range(1, 8)) and run.rows[:5] == before
-    assert run.settings.max_steps == 7 and "Resumed at step 5. max_steps was 5, is 7" in repr(run)
-    assert run.comparison is None and (run.path / "comparison-step-5").is_dir()
+    assert [row["step"] for row in run.rows] == list(range(1, 8))
+    assert run.rows[:5] == before
+    assert run.settings.max_steps == 7
+    assert "Resumed at step 5. max_steps was 5, is 7" in repr(run)
+    assert run.comparison is None
+    assert (run.path / "comparison-step-5").is_dir()
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], (
         "a finished run keeps the last"
     )
@@ -298,7 +311,8 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
         row["completion"] for row in answered.after.rows
     ]
     more = cell(max_steps=7)
-    assert more.path == first.path and len(more.rows) == 7, "more steps go on"
+    assert more.path == first.path
+    assert len(more.rows) == 7, "more steps go on"
 
 
 def broken_at(step: int, error: BaseException | None = None):
@@ -329,11 +343,12 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
         gn.train(*fresh, [failing], settings, name="broken")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     run = gn.open_run(Path(settings.run_root) / "broken")
-    assert run.status == "failed" and "'brevity' raised" in run.status_sentence
-    assert len(run.rows) == 3 and run.checkpoint_step == 2 == run.info["adapter_step"]
-    assert (run.path / "figures" / "training.png").is_file() and set(fresh[0].peft_config) == {
-        "default"
-    }
+    assert run.status == "failed"
+    assert "'brevity' raised" in run.status_sentence
+    assert len(run.rows) == 3
+    assert run.checkpoint_step == 2 == run.info["adapter_step"]
+    assert (run.path / "figures" / "training.png").is_file()
+    assert set(fresh[0].peft_config) == {"default"}
     adapter, kept = (
         adapter_in(run.adapter_path),
         adapter_in(run.path / "checkpoints" / "checkpoint-2"),
@@ -346,19 +361,30 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
-        (None, RewardError, r"raised ZeroDivisionError: .*whole batch, though on none of its rows alone"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), gn.machine.EnvironmentProblem,
-         r"settings\.replace\(per_device_train_batch_size=.*gn\.load_model\(settings, adapter='"),
-        (OSError(errno.ENOSPC, "No space left on device"), gn.machine.EnvironmentProblem, "disk of .* is full.*resume="),
+        (
+            None,
+            RewardError,
+            r"raised ZeroDivisionError: .*whole batch, though on none of its rows alone",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            gn.machine.EnvironmentProblem,
+            r"settings\.replace\(per_device_train_batch_size=.*gn\.load_model\(settings, adapter='",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            gn.machine.EnvironmentProblem,
+            "disk of .* is full.*resume=",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: str) -> None:
     with pytest.raises(kind, match=told):
         gn.train(*fresh, [broken_at(1, error)], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
-    assert (
-        run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
-    )
+    assert run.status == "failed"
+    assert re.search(told, run.info["error"])
+    assert run.adapter_path.is_dir()
 
 
 def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
@@ -380,7 +406,8 @@ def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
         gn.train(*fresh, [brevity], settings, name="lost")
     monkeypatch.undo()
     run = gn.open_run(Path(settings.run_root) / "lost")
-    assert run.status == "failed" and run.checkpoint_step == run.info["adapter_step"] == 2
+    assert run.status == "failed"
+    assert run.checkpoint_step == run.info["adapter_step"] == 2
     left = adapter_in(run.adapter_path)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
@@ -408,9 +435,11 @@ def raises(error: BaseException):
 
 
 STOPS = {
-    "once": [presses(3)], "twice": [presses(3, times=2)], "from code": [raises(KeyboardInterrupt())],
+    "once": [presses(3)],
+    "twice": [presses(3, times=2)],
+    "from code": [raises(KeyboardInterrupt())],
     "with an error": [presses(3), raises(ZeroDivisionError("mine"))],
-}  # fmt: skip
+}
 
 
 # Within a generation those that end otherwise.
@@ -454,9 +483,8 @@ def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole,
     run = gn.open_run(Path(settings.run_root) / "stopped")
     assert run.status == ("failed" if has_error else "interrupted")
     assert len(run.rows) == run.checkpoint_step == run.info["adapter_step"] == 3
-    assert (
-        run.path / "figures" / "training.png"
-    ).is_file() and "gn.train(..., resume='stopped')" in repr(run)
+    assert (run.path / "figures" / "training.png").is_file()
+    assert "gn.train(..., resume='stopped')" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="stopped"), whole)
 
@@ -476,7 +504,8 @@ def test_one_press_ends_after_the_step_and_two_end_at_once(
 
     brevity_or_stop.__name__ = "brevity"
     run = gn.train(*fresh, [brevity_or_stop], settings.replace(save_steps=3), name="pressed")
-    assert run.status == "interrupted" and len(run.rows) == run.checkpoint_step == steps
+    assert run.status == "interrupted"
+    assert len(run.rows) == run.checkpoint_step == steps
     is_pressed = False
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
 
@@ -489,7 +518,8 @@ class Watcher:
 
     def __call__(self, row: dict, completions: pandas.DataFrame) -> bool:
         self.count += 1
-        assert len(completions) == 8 and completions["step"].eq(row["step"]).all()
+        assert len(completions) == 8
+        assert completions["step"].eq(row["step"]).all()
         row["watched"] = float(self.count)
         return row["step"] == self.stop_at
 
@@ -502,15 +532,14 @@ class Watcher:
 
 def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
-    assert (
-        run.status == "stopped"
-        and "stopped by Watcher" in repr(run)
-        and len(run.rows) == run.checkpoint_step == 3
-    )
+    assert run.status == "stopped"
+    assert "stopped by Watcher" in repr(run)
+    assert len(run.rows) == run.checkpoint_step == 3
     run = gn.train(
         *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
     )
-    assert run.status == "finished" and [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
+    assert run.status == "finished"
+    assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
 def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(
@@ -523,9 +552,8 @@ def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_scor
     rows = {name: untimed(run.rows) for name, run in runs.items()}
     assert rows["first"] == rows["again"] != rows["seed"]
     scored = [row["step"] for row in rows["score"] if "holdout/accuracy" in row]
-    assert scored == [1, 2, 4, 5] and all(
-        0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"]
-    )
+    assert scored == [1, 2, 4, 5]
+    assert all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
     assert [
         {k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]
     ] == rows["first"]
@@ -569,7 +597,8 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")
-    assert run.info["resumed"][0]["step"] == 4 and run.info["adapter_step"] == 3
+    assert run.info["resumed"][0]["step"] == 4
+    assert run.info["adapter_step"] == 3
     assert_same_run(run, whole)
     with pytest.warns(UserWarning, match="max_steps was 5, is 6"):
         longer = gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="whole")
@@ -713,7 +742,9 @@ def test_a_full_disk_loses_nothing_earlier(
         gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
     assert any("Not saved" in note for note in caught.value.__notes__)
     run = gn.open_run(small_disk / "runs" / "full")
-    assert run.status in ("failed", "crashed") and run.checkpoint_step == 2 and len(run.rows) >= 3
+    assert run.status in ("failed", "crashed")
+    assert run.checkpoint_step == 2
+    assert len(run.rows) >= 3
     filler.unlink()
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume=run.path), whole)

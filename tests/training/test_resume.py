@@ -40,11 +40,21 @@ REWARD = {
 
 def make_info(**changes: object) -> dict:
     return {
-        "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
-        "started": "2026-01-01", "settings": SETTINGS.to_dict(), "task": TASK, "rewards": [REWARD],
-        "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts", "machine": {"gpu": None},
-        "reference": "the base model", **changes,
-    }  # fmt: skip
+        "status": "running",
+        "pid": GONE,
+        "process_start": 1.0,
+        "host": writers.process_identity()["host"],
+        "started": "2026-01-01",
+        "settings": SETTINGS.to_dict(),
+        "task": TASK,
+        "rewards": [REWARD],
+        "versions": {"trl": "1.15.0"},
+        "number_type": "float32",
+        "rollout": "shared prompts",
+        "machine": {"gpu": None},
+        "reference": "the base model",
+        **changes,
+    }
 
 
 def make_run(
@@ -100,14 +110,13 @@ def continued(run: gn.runs.Run, **now: object) -> dict:
 
 
 def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
-    assert find_run(settings, None, "auto") is None and find_run(settings, None, None) is None
+    assert find_run(settings, None, "auto") is None
+    assert find_run(settings, None, None) is None
     late = make_run(root / "a", started="2026-01-02")
     early = make_run(root / "b", started="2026-01-01")
     assert find_run(settings, None, "auto").run.path == late.path
-    assert (
-        find_run(settings, "b", "auto").run.path == early.path
-        and find_run(settings, "c", "auto") is None
-    )
+    assert find_run(settings, "b", "auto").run.path == early.path
+    assert find_run(settings, "c", "auto") is None
     other = {"task": {**TASK, "fingerprint": "g"}}
     put(
         late.path / "run.json",
@@ -128,9 +137,8 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
             find_run(settings.replace(max_steps=steps), None, "a")
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
-        assert more.checkpoint.step == 4 and not more.is_finished, (
-            "the cell asks for more steps now"
-        )
+        assert more.checkpoint.step == 4
+        assert not more.is_finished, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -142,11 +150,13 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_finished and found.run.path == run.path
+    assert found.is_finished
+    assert found.run.path == run.path
     for changed, now in (
-        (settings.replace(seed=7), {}), (settings, {"task": {**TASK, "fingerprint": "g"}}),
+        (settings.replace(seed=7), {}),
+        (settings, {"task": {**TASK, "fingerprint": "g"}}),
         (settings, {"rewards": [{**REWARD, "source": "another", "hash": "c"}]}),
-    ):  # fmt: skip
+    ):
         if name is None:
             assert find_run(changed, name, "auto", **now) is None, "another training begins"
         else:
@@ -209,9 +219,14 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
     same = {"host": "here", "versions": {"trl": "1.15.0", "vllm": "0.31.0", "new": "1"}}
     assert continued(run, **same)["resumed"][-1]["changed"] == []
     now = {
-        "settings": SETTINGS.replace(save_steps=7).to_dict(), "versions": {"trl": "1.16.0"}, "rollout": "stock (off)",
-        "host": "there", "started": "2028", "reference": "the adapter", "rewards": [{**REWARD, "source": "c", "hash": "c"}],
-    }  # fmt: skip
+        "settings": SETTINGS.replace(save_steps=7).to_dict(),
+        "versions": {"trl": "1.16.0"},
+        "rollout": "stock (off)",
+        "host": "there",
+        "started": "2028",
+        "reference": "the adapter",
+        "rewards": [{**REWARD, "source": "c", "hash": "c"}],
+    }
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; "):
         info = continued(run, **now)
     changed = [
@@ -238,13 +253,19 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "told"),
     [
-        ({"settings": SETTINGS.replace(beta=0.1).to_dict()}, r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)"),
-        ({"rewards": [{**REWARD, "weight": 2.0}]}, r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}"),
+        (
+            {"settings": SETTINGS.replace(beta=0.1).to_dict()},
+            r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)",
+        ),
+        (
+            {"rewards": [{**REWARD, "weight": 2.0}]},
+            r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}",
+        ),
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "the rewards and their weights"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
     ],
-)  # fmt: skip
+)
 def test_what_may_not_change_is_refused(root: Path, now: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         continued(make_run(root / "a"), **now)
@@ -263,10 +284,8 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
         ] == [1, 2, 3, 4]
-        assert (
-            not (run.path / "comparison").exists()
-            and (run.path / "exports-step-4.json").read_text() == "[1]"
-        )
+        assert not (run.path / "comparison").exists()
+        assert (run.path / "exports-step-4.json").read_text() == "[1]"
         assert [file.name for file in (run.path / "comparison-step-4").iterdir()] == ["new"]
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
@@ -446,20 +465,24 @@ def test_new_run_below_a_file_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "manifest.json").write_text('{"files"'), "its manifest cannot be read"),
+        (
+            lambda folder: (folder / "manifest.json").write_text('{"files"'),
+            "its manifest cannot be read",
+        ),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
     ],
-)  # fmt: skip
+)
 def test_damage_is_named_and_an_older_checkpoint_taken(
     tmp_path: Path, damage: Callable, told: str
 ) -> None:
     write(tmp_path, 9)
     damage(write(tmp_path, 10))
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert newest.step == 9 and newest.passed_over[0].startswith(f"checkpoint-10: {told}")
-    checkpoints.clear_away(tmp_path, newest)
+    assert newest.step == 9
+    assert newest.passed_over[0].startswith(f"checkpoint-10: {told}")
+    checkpoints.set_damaged_aside(tmp_path, newest)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
 
@@ -508,11 +531,9 @@ def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_w
         checkpoints.write_checkpoint(tmp_path, 2, fill)
     assert checkpoints.is_disk_full(caught.value) == is_full
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert (
-        newest.step == 1
-        and newest.passed_over == []
-        and (newest.path / "a").read_text() == "content"
-    )
+    assert newest.step == 1
+    assert newest.passed_over == []
+    assert (newest.path / "a").read_text() == "content"
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 

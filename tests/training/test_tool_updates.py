@@ -37,15 +37,23 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize(
     ("loss", "more"),
-    [("dapo", {}), ("dapo", {"passes": 2}), ("grpo", {"beta": 0.1}), ("bnpo", {}), ("bnpo", {"passes": 2}), ("dr_grpo", {})],
-)  # fmt: skip
+    [
+        ("dapo", {}),
+        ("dapo", {"passes": 2}),
+        ("grpo", {"beta": 0.1}),
+        ("bnpo", {}),
+        ("bnpo", {"passes": 2}),
+        ("dr_grpo", {}),
+    ],
+)
 def test_kit_trainer_with_tools_has_trls_gradients(
     loss: str, more: dict, parts: tuple, tmp_path: Path
 ) -> None:
     kinds = (KitTrainer, GRPOTrainer)
     ours, trls = (update(kind, *parts, tmp_path, loss_type=loss, **more) for kind in kinds)
     assert difference(ours, trls) < 1e-7
-    assert ours["completions"] == trls["completions"] and len(ours["completions"][3]) == 6
+    assert ours["completions"] == trls["completions"]
+    assert len(ours["completions"][3]) == 6
     # Of other micro-batches; a loss near 0 is rounded.
     averaged = {"loss", "entropy", "kl"} if "passes" in more else {"loss"}
     for key in trls["row"].keys() - {"step_time", *averaged}:

@@ -58,11 +58,27 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         for text in PROMPTS
     ]
     defaults = dict(
-        output_dir=str(folder), per_device_train_batch_size=8, num_generations=4, max_completion_length=10, max_steps=2,
-        learning_rate=1.0, lr_scheduler_type="constant", optim="sgd", beta=0.04, temperature=1.0, top_k=0, seed=5,
-        loss_type="bnpo", gradient_checkpointing=False, bf16=False, logging_steps=1, save_strategy="no",
-        report_to="none", disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
+        output_dir=str(folder),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=10,
+        max_steps=2,
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        beta=0.04,
+        temperature=1.0,
+        top_k=0,
+        seed=5,
+        loss_type="bnpo",
+        gradient_checkpointing=False,
+        bf16=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
     asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
     own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
     trainer = kind(
@@ -120,10 +136,19 @@ def test_every_loss_type_in_float32(base, tmp_path, loss_type: str, beta: float)
 
 
 # TRL averages these over micro-batches, and the rows of a micro-batch are others.
-BY_MICRO_BATCH = frozenset({
-    "kl", "entropy", "loss", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
-    "clip_ratio/low_min", "clip_ratio/high_max", "cispo_clip_ratio",
-})  # fmt: skip
+BY_MICRO_BATCH = frozenset(
+    {
+        "kl",
+        "entropy",
+        "loss",
+        "clip_ratio/low_mean",
+        "clip_ratio/high_mean",
+        "clip_ratio/region_mean",
+        "clip_ratio/low_min",
+        "clip_ratio/high_max",
+        "cispo_clip_ratio",
+    }
+)
 
 
 # Of those that weigh tokens alike one.
@@ -180,9 +205,16 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
             return letters(completions) if next(calls) % 3 == 0 else [1.0] * len(completions)
 
         rows, changes[kind], _ = run(
-            base, kind, tmp_path / kind.__name__, reward=then_alike, beta=0.0, max_steps=3, optim="adamw_torch",
-            learning_rate=1e-3, adam_epsilon=1e-4,
-        )  # fmt: skip
+            base,
+            kind,
+            tmp_path / kind.__name__,
+            reward=then_alike,
+            beta=0.0,
+            max_steps=3,
+            optim="adamw_torch",
+            learning_rate=1e-3,
+            adam_epsilon=1e-4,
+        )
         if kind is KitTrainer:
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [
                 True,
