@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
 #: The model that the embedded model was made of. The embedded weights were quantised to 4 bit and
-#: back, so they differ from it, and an adapter trained on them must not name this model as its base.
+#: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FIGURE = "figures/training.png"
 
@@ -45,8 +45,8 @@ PATH_START = (
     r"|[A-Za-z]:[\\/]+Users[\\/]+"
     r"|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
 )
-#: A path within a text: in quotes as a whole ("open('~/a b/c.txt')"), otherwise up to the next space
-#: or punctuation ("see /mnt/a/b.csv, then").
+#: A path within a text: in quotes as a whole ("open('~/a b/c.txt')"), otherwise up to the next
+#: space or punctuation ("see /mnt/a/b.csv, then").
 PATH = re.compile(
     rf"(?<=['\"]){PATH_START}[^'\"\n]*"
     rf"|(?<![\w/.:<~\\-]){PATH_START}[^\s'\"<>|`*?,;)\]}}}}]*"

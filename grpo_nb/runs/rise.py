@@ -14,8 +14,8 @@ from grpo_nb.runs.rows import Row, mean, series
 
 #: Significance level: of 100 runs that learn nothing, one would be called a rise.
 LEVEL = 0.01
-#: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four steps
-#: has p = 1/24, above `LEVEL`.
+#: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
+#: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
 #: Steps at the end of a run that KL and truncation are averaged over.
 LAST_STEPS = 10

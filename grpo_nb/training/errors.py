@@ -34,7 +34,8 @@ TRL_KEYWORDS = (
     "log_extra",
     "log_metric",
 )
-#: Keywords that are passed on whole when a failing call is repeated row by row; `score` splits them.
+#: Keywords that are passed on whole when a failing call is repeated row by row. `score` splits
+#: them.
 REPEATED_KEYWORDS = ("prompts", "completion_ids", "trainer_state")
 
 
@@ -103,8 +104,8 @@ def _locating_errors(reward: RewardFunction, keywords: Mapping[str, Any]) -> Ite
             rows.append({key: values[index] for key, values in columns.items()})
         repeated = {key: keywords.get(key) for key in REPEATED_KEYWORDS}
         # Called for its error: it calls the reward with each row alone, and raises a `RewardError`
-        # for the row that fails. A judge that is paid for each call is paid again here, and a reward
-        # that remembers its calls sees them twice.
+        # for the row that fails. A judge that is paid for each call is paid again here, and a
+        # reward that remembers its calls sees them twice.
         score(reward, completions, rows, **repeated)
         # No row fails alone, so the error belongs to the whole call.
         raise RewardError(reward_name(reward), None, "", error) from error

@@ -187,8 +187,7 @@ class Recorder(TrainerCallback):
         groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
         row |= repetition_metrics(groups)
         if has_tools:
-            # Episodes that end with a tool call, because no round was left for the model to read its
-            # result and answer.
+            # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
             unanswered = [bool(turn.get("tool_calls")) for turn in last_turns]
             row["tools/unanswered"] = sum(unanswered) / len(unanswered)

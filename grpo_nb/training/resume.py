@@ -75,15 +75,15 @@ def find_run(
 ) -> Resumption | None:
     """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
 
-    | run                                | resume="auto"               | "auto" with name | path    |
-    | ---------------------------------- | --------------------------- | ---------------- | ------- |
-    | none                               | new run                     | new run          | error   |
-    | finished, same training            | returned                    | returned         | error   |
-    | finished, same, larger `max_steps` | resumed                     | resumed          | resumed |
-    | finished, another training         | new run                     | error            | error   |
-    | unfinished, same training          | resumed                     | resumed          | resumed |
-    | unfinished, another training       | error                       | error            | error   |
-    | nothing trained yet                | set aside, new run          | the same         | error   |
+    | run                              | resume="auto"      | "auto", `name` | path    |
+    | -------------------------------- | ------------------ | -------------- | ------- |
+    | none                             | new run            | new run        | error   |
+    | finished, same training          | returned           | returned       | error   |
+    | the same, and larger `max_steps` | resumed            | resumed        | resumed |
+    | finished, another training       | new run            | error          | error   |
+    | unfinished, same training        | resumed            | resumed        | resumed |
+    | unfinished, another training     | error              | error          | error   |
+    | nothing trained yet              | set aside, new run | the same       | error   |
 
     Changed code or state of a reward is another training if the run is finished and `resume` is
     "auto". Otherwise it is a change that is reported.

@@ -193,11 +193,11 @@ class KitTrainer(GRPOTrainer):
             sampler.set_epoch = partial(_set_order_of_pass, sampler)
         return sampler
 
-    # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and metrics
-    # are TRL's. Rows of an optimizer step are regrouped by prompt. The gradient stays the same;
-    # metrics that TRL averages per micro-batch (kl, entropy, clip ratios, loss) change slightly.
-    # With `beta = 0`, completions with advantage 0 are not computed, and the entropy is that of the
-    # others.
+    # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
+    # metrics are TRL's. Rows of an optimizer step are regrouped by prompt. The gradient stays the
+    # same; metrics that TRL averages per micro-batch (kl, entropy, clip ratios, loss) change
+    # slightly. With `beta = 0`, completions with advantage 0 are not computed, and the entropy is
+    # that of the others.
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
@@ -218,8 +218,8 @@ class KitTrainer(GRPOTrainer):
         # they are not regrouped.
         can_move_rows = not self._uses_entropy_of_micro_batch
         if self.model.training and is_new and can_move_rows:
-            # Groups of micro-batches that certainly belong to one optimizer step: with 4 micro-batches
-            # per generation and 6 accumulated ones, groups of 2.
+            # Groups of micro-batches that certainly belong to one optimizer step: with 4
+            # micro-batches per generation and 6 accumulated ones, groups of 2.
             size = math.gcd(micro_batches, self.args.gradient_accumulation_steps)
             buffered = self._buffered_inputs
             regrouped = []
@@ -394,7 +394,7 @@ def remembered_states(stateful: Mapping[str, Any]) -> dict[str, Any]:
         except TypeError as error:
             raise TypeError(
                 f"state_dict() of {name.partition(' ')[2]!r} cannot be stored in a checkpoint as "
-                f"JSON ({error}). Return numbers, texts, lists and dicts, for example tensor.tolist()."
+                f"JSON ({error}). Return numbers, texts, lists and dicts, such as tensor.tolist()."
             ) from None
     return states
 

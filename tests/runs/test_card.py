@@ -1,4 +1,4 @@
-"""A model card says what was measured, in metadata that the Hub reads, and nothing that others wrote breaks out of it."""
+"""The model card shows what was measured, and foreign texts stay text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
         (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
     ],
 )
-def test_the_metadata_is_what_the_hub_reads(
+def test_card_metadata_is_read_by_the_hub(
     model: str,
     kind: str,
     base: str | None,
@@ -73,7 +73,7 @@ def test_the_metadata_is_what_the_hub_reads(
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
 
 
-def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
+def test_card_shows_measurements_and_sources(run: gn.runs.Run) -> None:
     assert "Not measured" in model_card(run)
     compare_by_hand(run)
     card = model_card(run)
@@ -89,7 +89,7 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
-def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None:
+def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
     run = write_private_run(tmp_path / "runs" / "first")
     compare_by_hand(run, sentence="better, as /home/somebody/notes.txt says \x1b[2J\ud800\0")
     card = model_card(run, kind)
@@ -125,14 +125,14 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
         ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
     ],
 )
-def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
+def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
     assert without_private_parts(text) == (text if said is None else said)
     assert without_private_parts({"a": [text, 1, None]}) == {
         "a": [text if said is None else said, 1, None]
     }
 
 
-def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
+def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:
     rewards = [
         {
             "name": HOSTILE_NAME,
@@ -168,7 +168,7 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     assert data.datasets is None
 
 
-def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
+def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}

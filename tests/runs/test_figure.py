@@ -101,7 +101,7 @@ def test_figure_default_has_three_panels() -> None:
     assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
 
 
-def test_figure_leaves_out_what_was_not_measured() -> None:
+def test_figure_leaves_out_unmeasured_panels() -> None:
     rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
     assert list(panels(rows)) == ["Total reward"]
 
@@ -164,7 +164,7 @@ def test_heldout_panel_shows_three_measures_with_intervals() -> None:
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
 
 
-def test_every_panel_has_units_on_both_axes() -> None:
+def test_panels_have_units_on_both_axes() -> None:
     shown = panels([row | heldout(0.5) for row in made_rows()])
     assert {axis.get_xlabel() for axis in shown.values()} == {"optimizer step"}
     assert all(axis.texts[0].get_text() for axis in shown.values())

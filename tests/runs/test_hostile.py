@@ -1,4 +1,4 @@
-"""Names and texts that somebody sends are shown as text, wherever a run is shown, and break no figure and no list."""
+"""Foreign names and texts are shown as text, and break no figure and no list."""
 
 from __future__ import annotations
 

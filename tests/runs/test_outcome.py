@@ -1,4 +1,4 @@
-"""The words "It worked" need a better comparison, a cleared majority baseline and a risen reward, all three."""
+"""The verdict "It worked" needs a better comparison, a cleared baseline and a risen reward."""
 
 import dataclasses
 import json
@@ -54,7 +54,7 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
         ),
     ],
 )
-def test_outcome_names_what_is_missing(rise, comparison, missing: str) -> None:
+def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
     outcome = judge_outcome(rise, comparison)
     assert not outcome.worked
     assert outcome.sentence.startswith(f"No gain is shown: {missing}")
@@ -129,7 +129,7 @@ def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "The run is stopped by kl, after 20 of " in run.outcome().sentence
 
 
-def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path) -> None:
+def test_outcome_without_holdout_names_the_argument(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     info = run.info
     info["task"]["holdout"] = 0
@@ -139,6 +139,6 @@ def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path
     )
 
 
-def test_outcome_refuses_what_is_no_comparison(tmp_path: Path) -> None:
+def test_outcome_refuses_other_values(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"is not a comparison\. Write run"):
         write_run(tmp_path / "first").outcome("better")

@@ -1,4 +1,4 @@
-"""Runs written and read back from disk in every state, whole or damaged, and what is said about them in words."""
+"""Runs are written and read back in every state, complete or damaged."""
 
 import math
 from pathlib import Path
@@ -40,7 +40,7 @@ def make_run(
     return made
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_run_reads_back_its_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     assert run.rows == made_rows(5)
     assert run.steps == [2, 4]
@@ -86,10 +86,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ("stopped", GONE, None, "stopped by Watcher"),
     ],
 )
-def test_how_it_stands(
+def test_status_sentence_of_each_state(
     tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str
 ) -> None:
-    """A process that is gone has crashed; so has one that is there, but trains no more, as a kernel does."""
+    """A run has crashed if its process is gone, or lives but does not train any more."""
     told = {"error": "ValueError: no", "stopped_by": "Watcher"} | ({"host": host} if host else {})
     run = make_run(tmp_path / "run", status, pid, **told)
     assert run.status_sentence == seen
@@ -98,7 +98,7 @@ def test_how_it_stands(
             assert run.status == "running"
 
 
-def test_new_names_do_not_collide(tmp_path: Path) -> None:
+def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
     assert len({run_file.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
     run_file.new_run_folder(tmp_path, "a")
     with pytest.raises(FileExistsError, match="File exists"):
@@ -124,7 +124,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_file_of_a_run_is_named(tmp_path: Path, name: str, damage: str) -> None:
     run = make_run(tmp_path / "run")
     file = run.path / name
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
@@ -137,7 +137,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None
         )
 
 
-def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path) -> None:
+def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     file = run.path / "metrics.jsonl"
     lines = file.read_text().splitlines()

@@ -17,7 +17,7 @@ from tests.support.written_run import COMPARISON, compare_by_hand
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of two runs that differ in beta and seed, the later one listed first by name, and one whose record is cut."""
+    """Two runs that differ in beta and seed, and one whose run.json is truncated."""
     runs = tmp_path / "runs"
     settings = {"plain": {}, "other": {"beta": 0.5, "seed": 7}}
     # 10:00 in Greenwich is later than 10:30 in Berlin.
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     return runs
 
 
-def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
+def test_list_shows_status_and_differences(root: Path) -> None:
     listed = gn.runs.list(root)
     assert [run.name for run in listed] == ["plain", "other"]
     assert len(listed) == 2
@@ -50,7 +50,7 @@ def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
     assert "0 runs" in repr(gn.runs.list(root / "nowhere"))
 
 
-def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
+def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
     assert set(compared.differences) == {"beta", "seed"}
     assert compared.differences["seed"]["other"] == 7
@@ -61,7 +61,7 @@ def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
     assert "beta=0.5, seed=7" in repr(compared)
 
 
-def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_line(
+def test_open_run_takes_names_and_refuses_other_paths(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root.parent)
@@ -76,7 +76,7 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
 
 
 def test_list_shows_each_held_out_measure(root: Path) -> None:
-    """A format that was learnt is not a better answer: 25 to 75 % correct alone would look like one."""
+    """A learnt format is not a better answer, so every measure is shown."""
     run = gn.open_run(root / "plain")
     sides = {"before": 0.6, "after": 0.55}
     compare_by_hand(
@@ -98,11 +98,12 @@ def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
     row = {"step": 15, "holdout/accuracy": 0.75, "holdout/in_format": 1.0, "holdout/anywhere": 0.5}
     with (root / "plain" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    said = "Best held-out score: 75.0% correct, 100.0% in the format, 50.0% correct anywhere at step 15."
+    measures = "75.0% correct, 100.0% in the format, 50.0% correct anywhere"
+    said = f"Best held-out score: {measures} at step 15."
     assert said in repr(gn.open_run(root / "plain"))
 
 
-def test_comparison_with_a_text_as_share_is_named_and_hides_no_run(root: Path) -> None:
+def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     compare_by_hand(
         gn.open_run(root / "plain"), after=COMPARISON["after"] | {"format_share": "most"}
     )

@@ -1,4 +1,4 @@
-"""JSON files of a run that are valid, and of another shape: each reader says what is wrong, and a list goes on."""
+"""Valid JSON of a wrong shape is named by each reader, and does not stop a list of runs."""
 
 from __future__ import annotations
 

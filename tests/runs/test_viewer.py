@@ -1,4 +1,4 @@
-"""A step's groups and the run viewer without a browser: what they read and show, driven as a front end drives it."""
+"""The groups of a step and the run viewer, driven as a front end drives them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def empty(tmp_path: Path) -> gn.runs.Run:
 
 @pytest.fixture
 def run(empty: gn.runs.Run) -> gn.runs.Run:
-    """Steps 1 to 30, of which 2, 4 and 30 have completions; of 4, all of a group have the same score."""
+    """Steps 1 to 30. Steps 2, 4 and 30 have completions; those of step 4 have equal scores."""
     for step in range(1, 31):
         if step in (2, 30):
             add_step(empty, step)
@@ -65,7 +65,7 @@ def run(empty: gn.runs.Run) -> gn.runs.Run:
     return empty
 
 
-def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
+def test_step_has_the_logged_completions(run: gn.runs.Run) -> None:
     step = run.step(2)
     first, second = step.groups
     assert (first.question, second.question) == ("1?", "2?")
@@ -82,7 +82,7 @@ def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
     assert "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
+def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
     assert shows.step == 30
     assert shows._errors.value == ""
@@ -101,7 +101,7 @@ def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> No
     assert "Raise it." in curves
 
 
-def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(
+def test_viewer_goes_to_the_nearest_step(
     run: gn.runs.Run,
 ) -> None:
     (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
@@ -116,7 +116,7 @@ def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(
     assert "Step 30" in shows.logged.title
 
 
-def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
+def test_viewer_follows_a_running_run(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     add_step(run, 31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
@@ -129,7 +129,7 @@ def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     assert shows._slider.options[-1] == ("32", 32), "who looks at an early step stays there"
 
 
-def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
+def test_viewer_without_completions_shows_curves(empty: gn.runs.Run) -> None:
     shows = gn.RunViewer(empty)
     assert shows.step is None
     assert "No step has been logged" in shows._curves_view.value

@@ -52,7 +52,7 @@ class Counting:
         self.before, self.seen = self.seen, state["seen"]
 
 
-def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> None:
+def test_dry_run_changes_nothing(tiny) -> None:
     model, tokenizer, task, settings = tiny
     fading, counting = Fading(brevity), Counting()
     rewards = [fading, counting, gn.rewards.xml_tags()]
@@ -88,7 +88,7 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     assert table_of(dry).equals(table_of(run.step(1))), "completions, scores, totals and advantages"
 
 
-def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:
+def test_dry_run_keeps_a_4_bit_adapters_precision(tiny) -> None:
     """TRL rounds it to bfloat16 when its trainer is built."""
     *_, task, settings = tiny
     settings = settings.replace(load_in_4bit=True, max_steps=1)

@@ -1,4 +1,4 @@
-"""Runs paid by a judge and by async rewards: what is recorded, a budget that ends them, and that nothing is asked twice."""
+"""Runs with a judge or async rewards: records, a spent budget, and no repeated questions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judge_of(asked: Asked, folder: Path, **how: object) -> gn.rewards.judge:
     return gn.rewards.judge(asked.function, "Long is good.", cache=folder / "replies.jsonl", **how)
 
 
-def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_nothing_twice(
+def test_spent_budget_interrupts_and_resumes_without_repeats(
     tiny_settings: gn.Settings, tmp_path: Path
 ) -> None:
     first = Asked()
@@ -65,9 +65,7 @@ def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_no
     )
 
 
-def test_a_training_on_a_judge_that_was_never_measured_is_warned_of(
-    tiny_settings: gn.Settings, tmp_path: Path, recwarn
-) -> None:
+def test_unmeasured_judge_is_warned_of(tiny_settings: gn.Settings, tmp_path: Path, recwarn) -> None:
     trained(tiny_settings.replace(max_steps=1), [judge_of(Asked(), tmp_path)])
     assert "The judge 'judge' was never measured." in "".join(str(one.message) for one in recwarn)
 
@@ -85,9 +83,7 @@ def brevity(completions: list, **columns: object) -> list[float]:
     return [1 / (1 + len(completion_text(completion).split())) for completion in completions]
 
 
-def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
-    tiny_settings: gn.Settings, tmp_path: Path
-) -> None:
+def test_async_reward_works_everywhere(tiny_settings: gn.Settings, tmp_path: Path) -> None:
     rows, texts = (
         [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)],
         ["one", "one two"],

@@ -1,4 +1,4 @@
-"""The code of docs/guide/train.md runs; a fading weight, a reward model and a tracker do in a training what they say."""
+"""The code of docs/guide/train.md runs: a fading weight, a reward model, a tracker."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.begins(160)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/train.md").read_text(), re.DOTALL)
 
 
-def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_code_of_the_training_guide_runs(
+    tiny_folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 

@@ -1,4 +1,4 @@
-"""What a step leaves behind: its row with measurements and alerts, its completions, what is shown."""
+"""Each logged step has its row with alerts, its completions, and a display."""
 
 import math
 from pathlib import Path
@@ -25,9 +25,7 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
     )
 
 
-def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(
-    tiny, settings: gn.Settings
-) -> None:
+def test_logged_metrics_reach_rows_and_health_rules(tiny, settings: gn.Settings) -> None:
     def logging(completions: list, log_metric=None, **columns: object) -> list[float]:
         if log_metric is not None:
             log_metric("logged", numpy.float32(0.25))
@@ -44,9 +42,7 @@ def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
-def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
-    tiny, settings, monkeypatch, where: str
-) -> None:
+def test_failing_display_is_switched_off(tiny, settings, monkeypatch, where: str) -> None:
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
@@ -73,7 +69,7 @@ def nothing(completions: list, **columns: object) -> list[float]:
     return [0.0] * len(completions)
 
 
-def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, capsys) -> None:
+def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
     assert run.status == "stopped"
@@ -95,9 +91,7 @@ def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, 
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
-def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
-    tiny, settings, value
-) -> None:
+def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:
         return (
             brevity(completions) if trainer_state.global_step >= 2 else [value] * len(completions)
@@ -109,7 +103,7 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
     assert run.completions(3)["total"].notna().all()
 
 
-def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
+def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
     """20 questions, 19 of them right."""
     shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
     answers = [

@@ -1,4 +1,4 @@
-"""A training that was killed, interrupted or failed goes on as if nothing had happened, or says why it does not."""
+"""A killed, interrupted or failed training is resumed as if nothing had happened, or refused."""
 
 import contextlib
 import errno
@@ -38,7 +38,7 @@ GONE = 2**22 + 1  # above any pid that Linux gives out
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    """Model, tokenizer and a task of four prompts, so that a few steps go through the data several times."""
+    """Model, tokenizer and four prompts, so that a few steps pass over the data several times."""
     return load_tiny(tiny_folder, 4, 6)[:3]
 
 
@@ -74,7 +74,7 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
 
 
 def crash_images(root: str, name: str, *steps: int):
-    """An observer that copies the run's folder in the middle of given steps: what a machine that dies there leaves behind."""
+    """An observer that copies the run's folder within given steps, as a lost machine leaves it."""
 
     def copies(row: dict, completions: pandas.DataFrame) -> None:
         if row["step"] in steps:
@@ -114,7 +114,8 @@ CYCLES = {
 
 @pytest.fixture(scope="module")
 def five_steps(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `whole` of five steps, and `whole-5`, which crashed in the fifth with the checkpoints of 2 and 4."""
+    """Runs `whole`, of five steps, and `whole-5`, which crashed in the fifth with checkpoints 2 and
+    4."""
     root = tmp_path_factory.mktemp("five_steps")
     settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **SETTINGS)
     back = way_back(tiny[0])
@@ -154,7 +155,7 @@ WAYS = [
 def test_interrupted_and_resumed_is_uninterrupted(
     fresh, back, settings, changes, shared, beta
 ) -> None:
-    # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
+    # Newest checkpoint by step. A pass over the data is two steps, so 3 is within the second one.
     crashes = {5: 4} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
     settings = settings.replace(
         shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes
@@ -173,9 +174,9 @@ def test_interrupted_and_resumed_is_uninterrupted(
         assert_same_run(run, whole)
 
 
-# Three times is once in each way: while it writes a checkpoint, at any moment, and at any operation on files.
+# Once in each way: while it writes a checkpoint, at any moment, and at any operation on files.
 @pytest.mark.parametrize("times", [3, pytest.param(7, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
+def test_run_killed_at_random_moments_ends_the_same(
     times: int, tiny_folder: Path, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "runs")
@@ -202,8 +203,8 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
     assert not left, "what was half written when it was killed is still there"
 
 
-def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settings) -> None:
-    """The trap of trl 1.15: its `ref` adapter makes transformers load zeros in place of what was trained."""
+def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings) -> None:
+    """With the `ref` adapter of trl 1.15, transformers loads zeros as the trained adapter."""
     model, settings = fresh[0], settings.replace(max_steps=4)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -241,7 +242,7 @@ def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, m
     assert checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, crashed) -> None:
+def test_damaged_checkpoint_is_passed_over(fresh, settings, whole, crashed) -> None:
     newest = crashed.path / "checkpoints" / "checkpoint-4"
     file = newest / "optimizer.pt"
     content = bytearray(file.read_bytes())
@@ -261,7 +262,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
     )
 
 
-def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
+def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None:
     whole = gn.open_run(crashed.path.with_name("whole"))
     with pytest.raises(ValueError, match="has already done 5 steps"):
         gn.train(*fresh, [brevity], settings, resume="whole")
@@ -284,7 +285,7 @@ def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
-def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, name) -> None:
+def test_same_cell_returns_the_finished_run(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
         return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
@@ -316,7 +317,7 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
 
 
 def broken_at(step: int, error: BaseException | None = None):
-    """A reward called `brevity` that fails in the generation after a step: with an error, or where one is divided by zero."""
+    """A reward called `brevity` that fails in the generation after a step."""
 
     def brevity_that_breaks(
         completions: list, trainer_state=None, **columns: object
@@ -331,7 +332,7 @@ def broken_at(step: int, error: BaseException | None = None):
     return brevity_that_breaks
 
 
-def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
+def test_reward_error_costs_steps_since_the_checkpoint(
     fresh, back, settings, whole: gn.runs.Run
 ) -> None:
     failing = broken_at(
@@ -378,7 +379,7 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
         ),
     ],
 )
-def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: str) -> None:
+def test_machine_faults_are_explained(fresh, settings, error, kind, told: str) -> None:
     with pytest.raises(kind, match=told):
         gn.train(*fresh, [broken_at(1, error)], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
@@ -387,7 +388,7 @@ def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: 
     assert run.adapter_path.is_dir()
 
 
-def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
+def test_error_within_an_update_keeps_the_last_checkpoint(
     fresh, settings, whole, monkeypatch
 ) -> None:
     model = fresh[0]
@@ -415,7 +416,7 @@ def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
 
 
 def presses(step: int, times: int = 1):
-    """An observer that presses Ctrl-C at a step, when its weights are changed and its row is not written."""
+    """An observer that presses Ctrl-C when the weights are changed and the row is not written."""
 
     def stop_button(row: dict, completions: object) -> None:
         for _ in range(times if row["step"] == step else 0):
@@ -466,14 +467,12 @@ def whole_cycles(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("how", WITHIN)
-def test_a_step_within_a_generation_is_kept_as_others(fresh, settings, whole_cycles, how) -> None:
-    test_the_step_in_which_a_training_is_stopped_is_kept(
-        fresh, settings.replace(**CYCLES), whole_cycles, how
-    )
+def test_step_within_a_generation_is_kept(fresh, settings, whole_cycles, how) -> None:
+    test_step_of_an_interrupt_is_kept(fresh, settings.replace(**CYCLES), whole_cycles, how)
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole, how) -> None:
+def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
     settings, observers = settings.replace(save_steps=100), STOPS[how]
     before = signal.getsignal(signal.SIGINT)
     has_error = len(observers) == 2
@@ -530,7 +529,7 @@ class Watcher:
         self.count = state["count"]
 
 
-def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> None:
+def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
     assert run.status == "stopped"
     assert "stopped by Watcher" in repr(run)
@@ -542,9 +541,7 @@ def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> 
     assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
-def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(
-    fresh, back, settings, whole
-) -> None:
+def test_heldout_score_does_not_change_the_training(fresh, back, settings, whole) -> None:
     runs = {"first": whole}
     for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
         runs[name] = gn.train(*fresh, [brevity], settings.replace(**changes), name=name)
@@ -569,7 +566,7 @@ RIGHT = {
 }  # of six questions, by step: the best of the first five is the third
 
 
-def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
+def test_run_leaves_its_best_adapter(fresh, back, settings, monkeypatch) -> None:
     def planned(self: HoldoutScore, row: dict, completions: object) -> None:
         row["holdout/accuracy"] = RIGHT[row["step"]] / 6
 
@@ -594,7 +591,8 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     )
     assert whole.best["step"] == whole.info["adapter_step"] == 3
     assert "is the best of several" in gn.compare(whole).after.subject  # from memory
-    # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
+    # Resumed after a kill behind its best step it leaves the same adapter; with more steps it
+    # continues from the last one.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")
     assert run.info["resumed"][0]["step"] == 4
@@ -617,7 +615,7 @@ def planned_scores(scores: dict[int, int]):
 
 
 def at_step(step: int, root: str, name: str):
-    """An observer that, at a step, copies the run's folder as it was at the end of the step before, with its best adapter."""
+    """An observer that copies the run's folder with its best adapter after the earlier step."""
 
     def copies(row: dict, completions: pandas.DataFrame) -> None:
         if row["step"] == step:
@@ -630,7 +628,7 @@ def at_step(step: int, root: str, name: str):
 
 
 def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, monkeypatch) -> None:
-    """The best step, 5, comes after the checkpoint of step 4, and scores less when it is done again."""
+    """Step 5, the best, comes after the checkpoint of step 4, and scores less when repeated."""
     monkeypatch.setattr(
         HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0})
     )
@@ -722,7 +720,7 @@ def small_disk(tmp_path: Path):
     )  # lazily: a failed writer may still hold its file
 
 
-def test_a_full_disk_loses_nothing_earlier(
+def test_full_disk_keeps_earlier_work(
     fresh, back, settings, whole, small_disk: Path, monkeypatch
 ) -> None:
     settings = settings.replace(run_root=str(small_disk / "runs"))

@@ -1,4 +1,4 @@
-"""Which run is gone on with, what is said of it, and what its folder holds then: on made-up folders, without a model."""
+"""The run that is resumed, its reported changes and its folder, without a model."""
 
 import errno
 import json
@@ -109,7 +109,7 @@ def continued(run: gn.runs.Run, **now: object) -> dict:
         return continued_info(find(settings, None, run.path, info, locks), info).to_dict()
 
 
-def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
+def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
     assert find_run(settings, None, "auto") is None
     assert find_run(settings, None, None) is None
     late = make_run(root / "a", started="2026-01-02")
@@ -130,7 +130,7 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     )
 
 
-def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
+def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished")
     for steps in (3, 4):
         with pytest.raises(ValueError, match=r"has already done 4 steps.*max_steps=8"):
@@ -142,7 +142,7 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
 
 
 @pytest.mark.parametrize("name", [None, "a"])
-def test_auto_gives_a_finished_run_of_the_same_training_back(
+def test_auto_returns_a_finished_run_of_the_same_training(
     root: Path, settings: gn.Settings, name
 ) -> None:
     run = make_run(
@@ -166,7 +166,7 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(
                 find_run(changed, name, "auto", **now)
 
 
-def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
+def test_auto_waits_for_a_run_of_another_machine(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", host="another")
     with pytest.raises(ValueError, match=r"written a moment ago by another machine \('another'\)"):
         find_run(settings, None, "auto")
@@ -176,9 +176,7 @@ def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> Non
     assert find_run(settings, None, "auto") is not None
 
 
-def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_run_without_checkpoint_is_set_aside_or_refused(root: Path, settings: gn.Settings) -> None:
     begun = make_run(root / "begun", steps=0, saved=())
     put(begun.path / "start" / "adapter_model.safetensors", b"primed")
     with pytest.raises(
@@ -203,9 +201,7 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
         "checkpoints/checkpoint-4/x",
     ],
 )
-def test_what_was_trained_is_left_where_its_rows_are_lost(
-    root: Path, settings: gn.Settings, left: str
-) -> None:
+def test_run_with_lost_rows_is_not_set_aside(root: Path, settings: gn.Settings, left: str) -> None:
     file = put(make_run(root / "a", steps=0, saved=()).path / left, b"weeks of work")
     (root / "a" / "metrics.jsonl").unlink()
     for name in ("a", None):
@@ -214,7 +210,7 @@ def test_what_was_trained_is_left_where_its_rows_are_lost(
     assert file.read_bytes() == b"weeks of work"
 
 
-def test_what_changed_is_said_and_kept(root: Path) -> None:
+def test_resume_reports_and_records_changes(root: Path) -> None:
     run = make_run(root / "a", host="here", versions={"trl": "1.15.0", "vllm": "0.31.0"})
     same = {"host": "here", "versions": {"trl": "1.15.0", "vllm": "0.31.0", "new": "1"}}
     assert continued(run, **same)["resumed"][-1]["changed"] == []
@@ -266,12 +262,12 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
     ],
 )
-def test_what_may_not_change_is_refused(root: Path, now: dict, told: str) -> None:
+def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         continued(make_run(root / "a"), **now)
 
 
-def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
+def test_go_back_removes_later_files(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     put(run.path / "completions" / ".step_000003.parquet.partial-0.0.1.None.0", b"")
     put(run.path / "comparison" / "new", b"")
@@ -291,7 +287,7 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
 
 
-def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Settings) -> None:
+def test_resume_refuses_a_run_in_training(root: Path, settings: gn.Settings) -> None:
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         make_run(
@@ -369,7 +365,7 @@ def test_lock_start_waits_for_another_start(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_a_lock_does_not_look_like_a_run_just_written(root: Path, settings: gn.Settings) -> None:
+def test_lock_file_does_not_count_as_fresh_write(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", host="another")
     for file in (run.path, *run.path.iterdir()):
         os.utime(file, (time.time() - 130,) * 2)
@@ -385,7 +381,7 @@ def test_auto_takes_the_higher_number_when_the_clock_went_back(
     assert [run.name for run in gn.runs.list(root)] == ["first", "second"]
 
 
-def test_a_new_run_gets_the_next_number(root: Path) -> None:
+def test_next_sequence_follows_the_highest_number(root: Path) -> None:
     assert next_sequence(root) == 1
     make_run(root / "old")
     make_run(root / "new", sequence=4)
@@ -393,13 +389,11 @@ def test_a_new_run_gets_the_next_number(root: Path) -> None:
     assert next_sequence(root) == 5
 
 
-def test_a_resumed_run_keeps_its_number(root: Path) -> None:
+def test_resumed_run_keeps_its_sequence(root: Path) -> None:
     assert continued(make_run(root / "a", sequence=3), sequence=9)["sequence"] == 3
 
 
-def test_auto_passes_over_a_damaged_neighbour_and_says_so(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
     with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"):
@@ -408,9 +402,7 @@ def test_auto_passes_over_a_damaged_neighbour_and_says_so(
         find_run(settings, "b", "auto")
 
 
-def test_auto_begins_anew_and_warns_where_only_a_state_changed(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "1:a"}])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
     now = {"rewards": [{**REWARD, "state": "1:b"}]}
@@ -474,9 +466,7 @@ def test_new_run_below_a_file_is_refused(root: Path) -> None:
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
     ],
 )
-def test_damage_is_named_and_an_older_checkpoint_taken(
-    tmp_path: Path, damage: Callable, told: str
-) -> None:
+def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, told: str) -> None:
     write(tmp_path, 9)
     damage(write(tmp_path, 10))
     newest = checkpoints.newest_checkpoint(tmp_path)
@@ -486,7 +476,7 @@ def test_damage_is_named_and_an_older_checkpoint_taken(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
 
-def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(
+def test_interrupted_deletion_leaves_no_complete_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (2, 10, 3):
@@ -513,7 +503,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(
         (RuntimeError("PytorchStreamWriter failed writing"), 4096, OSError, True),
     ],
 )
-def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_wrote(
+def test_failed_write_leaves_no_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     failed: BaseException,
@@ -537,7 +527,7 @@ def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_w
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
-def test_a_drive_that_cannot_sync_folders_is_no_obstacle(tmp_path: Path, monkeypatch) -> None:
+def test_checkpoint_needs_no_folder_sync(tmp_path: Path, monkeypatch) -> None:
     real = os.fsync
 
     def fsync(number: int) -> None:

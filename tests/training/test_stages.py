@@ -1,4 +1,4 @@
-"""Stages are a loop over `gn.train(..., name=..., resume="auto")`: one adapter, and after a restart the same end."""
+"""Stages are a loop over `gn.train(..., name=..., resume="auto")` with one adapter."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.Run]) -> None:
+def test_stage_continues_from_the_earlier_adapter(whole: list[gn.runs.Run]) -> None:
     first, second = whole
     assert [run.status for run in whole] == ["finished", "finished"]
     assert not are_equal(adapter(first), adapter(first, "start")), "the first stage taught nothing"
@@ -83,7 +83,7 @@ def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> Non
     assert started_from_trained_adapter(second)
 
 
-def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(
+def test_stage_starts_with_unsampled_questions(
     whole: list[gn.runs.Run],
 ) -> None:
     """12 questions, 2 of them in each step."""
@@ -92,7 +92,7 @@ def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(
     assert not first & second
 
 
-def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
+def test_interrupted_stage_resumes_after_a_restart(
     tiny, whole: list[gn.runs.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole[0].path, tmp_path / "form")

@@ -1,4 +1,4 @@
-"""A template that can open the thinking renders one and the same prompt wherever one is rendered, thinking on and off."""
+"""A template with a thinking mode renders the same prompt everywhere."""
 
 import shutil
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def exported(trained: Thinking, folder: Path) -> None:
 
 @pytest.mark.usefixtures("checked_here")
 @pytest.mark.parametrize("place", PLACES)
-def test_every_place_renders_what_was_trained(
+def test_prompts_are_rendered_alike_everywhere(
     trained, rendered: list[str], tmp_path: Path, place: str
 ) -> None:
     own = trained.prompts([*trained.task.train, *trained.task.holdout])
@@ -126,7 +126,7 @@ def test_every_place_renders_what_was_trained(
         assert own & set(rendered), "and these are the prompts of the task"
 
 
-def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
+def test_run_records_its_thinking_mode(trained: Thinking) -> None:
     run, task = gn.open_run(trained.run.path), trained.task
     assert (
         run.chat_template_kwargs

@@ -38,7 +38,7 @@ def spoken(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     speak_for(monkeypatch, whole[0][1])
 
 
-def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> None:
+def test_rewards_score_the_last_turn_of_an_episode(whole: tuple) -> None:
     run = whole[1]
     table = run.completions(1)
     for line in table.itertuples():
@@ -74,7 +74,7 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
 
 
 @pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.04])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
+def test_resumed_run_with_tools_is_bit_equal(
     beta: float, whole: tuple, tiny_folder: Path, tmp_path: Path
 ) -> None:
     run = whole[1]
@@ -125,9 +125,7 @@ def test_other_tools_are_another_training(whole: tuple) -> None:
             )
 
 
-def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
-    whole: tuple, tmp_path: Path
-) -> None:
+def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
     (_, tokenizer, task, rewards, settings), run = whole
     compared = gn.compare(run, task)
     assert (
@@ -161,7 +159,7 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
     assert loaded.chat_template == tokenizer.chat_template
 
 
-def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
+def test_baseline_and_dry_run_use_tools(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=3)
     assert gate.scores.values["progress"] != (0.0,) * len(gate.scores)
@@ -179,7 +177,7 @@ class Told(Village):
         return " Read the notes."
 
 
-def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tuple) -> None:
+def test_environment_that_speaks_first_matches_its_rows(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     told = task.with_tools(environment=Told)
     run = gn.train(
@@ -191,7 +189,7 @@ def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tu
     assert told.after([run]).train[0] != told.train[0]
 
 
-def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
+def test_reward_error_names_the_row(whole: tuple) -> None:
     def broken(environments: list, **columns: Any) -> list[float]:
         return [1 / (each.seen - 1) for each in environments]
 
@@ -202,7 +200,7 @@ def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
-def test_an_image_ends_the_training_in_words(whole: tuple) -> None:
+def test_image_from_a_tool_is_refused(whole: tuple) -> None:
     class Camera(Village):
         def read(self, place: str) -> list:
             """Read the note at a place.
@@ -250,7 +248,7 @@ def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
     )
 
 
-def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
+def test_completion_ends_at_an_unanswered_call() -> None:
     call = {
         "role": "assistant",
         "content": "",
@@ -283,7 +281,7 @@ def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
 
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
-    """No gold answer can be played, so its full score is not known, and no wrong answer is beaten."""
+    """No gold answer can be played, so its full score is unknown and no wrong answer is beaten."""
     task, run = whole[0][2], whole[1]
     evaluation = gn.evaluate(run, task, correct=progress)
     assert "progress() scores with 1 or more (no maximum" in evaluation.judged_by

@@ -29,7 +29,7 @@ def fresh(tiny):
     back()
 
 
-def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
+def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     path = tiny_run.path
     assert tiny_run.status == "finished"
     info = json.loads((path / "run.json").read_text())
@@ -133,7 +133,7 @@ plain = returning(0.0, "plain")
         ),
     ],
 )
-def test_what_cannot_be_trained_leaves_nothing_behind(
+def test_refused_training_leaves_no_files(
     fresh, tiny_settings, rewards, changes: dict, told: str
 ) -> None:
     with pytest.raises((ValueError, TypeError, RewardError), match=told):
@@ -170,9 +170,7 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
     assert math.isfinite(run.rows[0]["reward"])
 
 
-def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(
-    fresh, tiny_settings, monkeypatch
-) -> None:
+def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     with pytest.warns(UserWarning, match="three times as long: this model is odd"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
@@ -180,7 +178,7 @@ def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(
     assert math.isfinite(run.rows[0]["reward"])
 
 
-def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
+def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
     monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(
         gn.machine.EnvironmentProblem,
