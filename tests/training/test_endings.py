@@ -141,3 +141,15 @@ def test_state_that_is_no_json_names_its_reward() -> None:
     holder = SimpleNamespace(state_dict=lambda: {"seen": {1, 2}})
     with pytest.raises(TypeError, match=r"state_dict\(\) of 'mine' cannot be stored"):
         remembered_states({"0 mine": holder})
+
+
+def test_lost_best_adapter_is_reported_where_no_other_is_left(tmp_path: Path) -> None:
+    from grpo_nb.training.train import _leave_adapter
+
+    recorder = SimpleNamespace(
+        run=SimpleNamespace(path=tmp_path),
+        rows=[{"step": 1, ACCURACY: 0.5}],
+        settings=SimpleNamespace(keep_adapter="best"),
+    )
+    with pytest.warns(UserWarning, match="but its adapter is gone: no adapter is left"):
+        _leave_adapter(recorder, SimpleNamespace())
