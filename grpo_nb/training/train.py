@@ -374,10 +374,14 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
             step = kept["step"]
             source = best_adapter(run.path, step)
         if kept is not best:
-            left = "no adapter is left" if source is None else f"that of step {step} is kept"
+            rest = "the adapter of no scored step is left"
+            if kept is not None:
+                rest = f"the run's adapter is that of step {step}, the best one left"
+            elif source is not None:
+                rest += f", so the run's adapter is that of step {step}, the newest"
             warn_user(
                 f'keep_adapter="best": step {best["step"]} has the best held-out score '
-                f"({best[ACCURACY]:.1%}), but its adapter is gone: {left}.",
+                f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}.",
             )
     if source is None:  # the training ended before its first checkpoint
         return

@@ -194,3 +194,9 @@ def test_group_without_any_score_is_not_called_equal() -> None:
 def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
     assert run.status_sentence == "failed"
+
+
+def test_run_elsewhere_is_resumed_by_its_path(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
+    (run.path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    assert f"at step 2: gn.train(..., resume={str(run.path)!r})" in repr(run)

@@ -151,5 +151,7 @@ def test_lost_best_adapter_is_reported_where_no_other_is_left(tmp_path: Path) ->
         rows=[{"step": 1, ACCURACY: 0.5}],
         settings=SimpleNamespace(keep_adapter="best"),
     )
-    with pytest.warns(UserWarning, match="but its adapter is gone: no adapter is left"):
+    with pytest.warns(
+        UserWarning, match=r"but its adapter is gone: the adapter of no scored step is left\."
+    ):
         _leave_adapter(recorder, SimpleNamespace())
