@@ -94,7 +94,7 @@ def make_export(
         write_export_card(
             run,
             staged,
-            kind,
+            kind.partition(" ")[0],
             verification=verification,
             verification_sentence=verification["sentence"],
         )
