@@ -10,7 +10,8 @@ import io
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy
 import pandas
@@ -27,7 +28,6 @@ from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.rise import describe
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, Row
 
-ANYWHERE = "holdout/anywhere"
 #: With line styles, curves can be told apart without colour too.
 STYLES = ("-", "--", "-.", ":")
 #: Colour and marker of an alert by its kind. The most severe are drawn last.
@@ -39,6 +39,8 @@ ALERT_MARKS = {
 }
 #: Alerts that are written below the panels.
 MAX_ALERTS_IN_WORDS = 3
+#: A panel is about 300 pixels wide, so more than 512 points cannot be seen.
+STRETCHES = 256
 #: Characters of a line below the panels, of a reward's name and of a run's name.
 FOOT_CHARACTERS = 125
 MAX_NAME = 20
@@ -47,20 +49,62 @@ MAX_RUN_NAME = 40
 WIDTH_INCHES = 10.0
 PANEL_INCHES = 2.7
 FOOT_LINE_INCHES = 0.2
+COLUMNS = 3
 
 
-class Panel(NamedTuple):
-    """One panel of a figure, with the key of its metric in a row."""
+@dataclass(frozen=True)
+class Panel:
+    """One panel of the figure.
+
+    Attributes:
+        title: The title of the panel.
+        metric: The key of the metric in a row.
+        unit: The unit, written under the title.
+        rules: Names of the health rules whose alerts are marked in the panel; None marks all
+            alerts.
+        is_share: True if the values lie between 0 and 1, and are written in percent.
+    """
 
     title: str
     metric: str
     unit: str
+    rules: tuple[str, ...] | None = ()
+    is_share: bool = False
+
+    def marks(self, alert: Alert) -> bool:
+        """Return True if the panel marks this alert."""
+        return self.rules is None or alert.rule in self.rules
 
 
-TOTAL = Panel("Total reward", "reward", "weighted sum")
-EACH_REWARD = Panel("Each reward", "rewards/", "mean, unweighted")
-HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval")
-KL = Panel("KL", "kl", "nats")
+TOTAL = Panel("Total reward", "reward", "weighted sum", rules=None)
+EACH = Panel("Each reward", "rewards/", "mean, unweighted", ("constant_reward", "form_only"))
+HOLDOUT = Panel("Held-out questions", ACCURACY, "share, 95 % interval", ("holdout",), is_share=True)
+KL = Panel("KL", "kl", "nats", ("kl_drift",))
+LENGTH = Panel("Completion length", "completions/mean_length", "tokens, mean", ("length",))
+MAIN_PANELS = (TOTAL, EACH, HOLDOUT)
+OTHER_PANELS = (
+    KL,
+    LENGTH,
+    Panel(
+        "Truncated",
+        "completions/clipped_ratio",
+        "share of completions",
+        ("truncation",),
+        is_share=True,
+    ),
+    Panel(
+        "No learning signal",
+        "frac_reward_zero_std",
+        "share of groups",
+        ("no_spread",),
+        is_share=True,
+    ),
+    Panel("Entropy", "entropy", "nats", ("collapse",)),
+    Panel("Gradient norm", "grad_norm", "before clipping", ("gradient",)),
+    Panel("Learning rate", "learning_rate", ""),
+    Panel("Time per step", "step_time", "seconds"),
+    Panel("Tool calls", "tools/call_frequency", "per completion", ("tools",)),
+)
 #: Colour and line style of each held-out measure.
 HELDOUT_LOOKS = {
     "correct": (COLOURS[0], "-"),
@@ -78,11 +122,23 @@ def curve(rows: Sequence[Row], metric: str) -> tuple[pandas.Series, list[int]]:
     return pandas.Series(values[is_number], steps[is_number]), list(steps[~is_number])
 
 
-def window_of(rows: Sequence[Row]) -> int:
-    """Return how many rows the trailing mean covers.
+def thinned(values: pandas.Series) -> pandas.Series:
+    """Return the lowest and highest value of each of some 256 stretches, and the last value.
 
-    They are few in a short run, whose rise a long mean would hide.
+    The result is quick to draw, and no spike is lost.
     """
+    if len(values) <= 2 * STRETCHES:
+        return values
+    starts = numpy.arange(0, len(values), 1 + len(values) // STRETCHES)
+    lowest = numpy.minimum.reduceat(values.to_numpy(), starts)
+    highest = numpy.maximum.reduceat(values.to_numpy(), starts)
+    pairs = numpy.column_stack([lowest, highest]).ravel()
+    steps = numpy.append(values.index[starts].repeat(2), values.index[-1])
+    return pandas.Series(numpy.append(pairs, values.iloc[-1]), steps)
+
+
+def window_of(rows: Sequence[Row]) -> int:
+    """Return the number of rows of the trailing mean: few at the start, which it would hide."""
     return max(1, min(10, len(rows) // 4), len(rows) // 50)
 
 
@@ -99,6 +155,7 @@ def training_figure(
     *,
     alerts: Sequence[Alert] = (),
     total_range: tuple[float, float] | None = None,
+    panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
 
@@ -109,16 +166,24 @@ def training_figure(
         rows: Rows as in `Run.rows`. Any metric may be missing; its panel is then left out.
         weights: Weight of each reward by name, for the labels.
         reference: The model that the KL is measured against, in words.
-        alerts: Alerts as in `Run.alerts`. They are marked in the first panel at their step, and the
-            most severe are written below.
+        alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
+            written below.
         total_range: The lowest and highest total reward that is possible, to which the band of
             one standard deviation is clipped; None if it is not known.
+        panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
+            truncation, learning signal, entropy, gradient, learning rate and time.
+
+    Raises:
+        ValueError: `panels` is neither "main" nor "all".
 
     >>> figure = training_figure([{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
     >>> figure.axes[0].get_title(loc="left").strip()
     'Total reward'
     """
-    shown = [panel for panel in (TOTAL, EACH_REWARD, HOLDOUT) if _is_measured(panel, rows)]
+    if panels not in ("main", "all"):
+        raise ValueError(f"panels = {panels!r:.40} must be 'main' or 'all'.")
+    candidates = MAIN_PANELS if panels == "main" else MAIN_PANELS + OTHER_PANELS
+    shown = [panel for panel in candidates if _is_measured(panel, rows)]
     window = window_of(rows)
     marked = worst_first(sorted(alerts, key=lambda alert: -alert.step))
     sentence = describe(rows, reference)
@@ -126,25 +191,24 @@ def training_figure(
     figure, axes = _empty_figure(len(shown), foot)
     figure.set_label(sentence)
     for axis, panel in zip(axes, shown, strict=True):
+        unit = f"nats, to {_cut(reference, 40)}" if panel is KL else panel.unit
+        _frame(axis, panel.title, unit)
         axis.set_xlim(*_step_range(rows))
         if panel is TOTAL:
-            has_band = any(row.get("reward_std") is not None for row in rows)
-            _frame(axis, panel, "; band: standard deviation" if has_band else "")
             _draw_total(axis, rows, window, total_range)
-        elif panel is EACH_REWARD:
-            _frame(axis, panel)
+        elif panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
-        else:
-            _frame(axis, panel)
+        elif panel is HOLDOUT:
             _draw_heldout(axis, rows)
-    if axes:
-        _mark_alerts(axes[0], marked)
+        else:
+            _draw_metric(axis, rows, window, panel)
+        _mark_alerts(axis, [alert for alert in marked if panel.marks(alert)])
     return figure
 
 
 def _is_measured(panel: Panel, rows: Sequence[Row]) -> bool:
-    """Return True if a row has the panel's metric. A single reward is the total already."""
-    if panel is EACH_REWARD:
+    """Return True if some row has the panel's metric; a single reward is the total already."""
+    if panel is EACH:
         return len(reward_metrics(rows)) > 1
     return any(row.get(panel.metric) is not None for row in rows)
 
@@ -152,17 +216,29 @@ def _is_measured(panel: Panel, rows: Sequence[Row]) -> bool:
 def _empty_figure(
     panel_count: int, foot: Sequence[tuple[str, str]]
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure with a row of `panel_count` panels, and lines of text below them."""
+    """Return a figure with so many panels and its lines of text below them."""
+    columns = min(COLUMNS, max(1, panel_count))
+    row_count = -(-panel_count // columns)
     foot_inches = FOOT_LINE_INCHES * (len(foot) + 0.5)
-    height = foot_inches + (PANEL_INCHES if panel_count else 0)
+    height = PANEL_INCHES * row_count + foot_inches
     figure = Figure(figsize=(WIDTH_INCHES, height), facecolor="none", layout="constrained")
     share = foot_inches / height
     figure.get_layout_engine().set(rect=(0, share, 1, 1 - share), w_pad=0.08, h_pad=0.06)
-    axes = list(figure.subplots(1, panel_count, squeeze=False)[0]) if panel_count else []
+    axes = _panel_axes(figure, panel_count, columns)
     for number, (text, colour) in enumerate(foot):
         place = (foot_inches - FOOT_LINE_INCHES * (number + 0.5)) / height
         figure.text(0.012, place, text, fontsize=9, color=colour, va="center", parse_math=False)
     return figure, axes
+
+
+def _panel_axes(figure: Figure, count: int, columns: int) -> list[Axes]:
+    """Add axes for `count` panels to a figure, row by row, and return them."""
+    if count == 0:
+        return []
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+    for unused in grid[count:]:
+        unused.remove()
+    return list(grid[:count])
 
 
 def _foot_lines(sentence: str, alerts: Sequence[Alert], window: int) -> list[tuple[str, str]]:
@@ -192,14 +268,12 @@ def _step_range(rows: Sequence[Row]) -> tuple[float, float]:
     return min(1, first), max(last, first + 1)
 
 
-def _frame(axis: Axes, panel: Panel, note: str = "") -> None:
+def _frame(axis: Axes, title: str, unit: str) -> None:
     """Give a panel the look that all share: title and unit above it, grid behind the data."""
     axis.set_facecolor("none")
-    axis.set_title(
-        f"{panel.title}\n", loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=7
-    )
+    axis.set_title(f"{title}\n", loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=7)
     axis.annotate(
-        panel.unit + note,
+        unit,
         (0, 1),
         (0, 8),
         xycoords="axes fraction",
@@ -231,13 +305,15 @@ def _draw_total(
     """Draw the total reward with a band of one standard deviation over its completions."""
     reward, broken = curve(rows, "reward")
     deviation, _ = curve(rows, "reward_std")
-    lower = (reward - deviation).dropna()
-    upper = (reward + deviation).dropna()
-    if total_range is not None:
-        lower = lower.clip(lower=total_range[0])
-        upper = upper.clip(upper=total_range[1])
+    stretch = 1 + len(reward) // STRETCHES
+    lower = (reward - deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
+    upper = (reward + deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
     if len(lower):
+        if total_range is not None:
+            lower = lower.clip(lower=total_range[0])
+            upper = upper.clip(upper=total_range[1])
         axis.fill_between(lower.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
+        axis.texts[0].set_text("weighted sum; band: standard deviation")
     _draw_values(axis, reward, window, COLOURS[0])
     _mark_broken(axis, broken)
 
@@ -271,20 +347,28 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
         values, broken = curve(rows, measure.key)
         low, _ = curve(rows, measure.low_key)
         high, _ = curve(rows, measure.high_key)
-        if len(low) and low.index.equals(high.index):
+        if len(low) and len(low) == len(high):
             axis.fill_between(low.index, low, high, color=colour, alpha=0.13, linewidth=0)
         _mark_broken(axis, broken)
         if values.empty:
             continue
         end = _draw_values(axis, values, 1, colour, style)
         ends.append((end, f"{measure.label} {end:.0%}", colour))
-    _show_percent(axis)
+    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axis.set_ylim(0, 1.02)
     _label_ends(axis, ends)
 
 
-def _show_percent(axis: Axes) -> None:
-    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    axis.set_ylim(0, 1.02)
+def _draw_metric(axis: Axes, rows: Sequence[Row], window: int, panel: Panel) -> None:
+    values, broken = curve(rows, panel.metric)
+    if len(values):
+        _draw_values(axis, values, window, COLOURS[0])
+        if panel.is_share:
+            axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+            axis.set_ylim(0, 1.02)
+        elif values.min() >= 0:
+            axis.set_ylim(bottom=0)
+    _mark_broken(axis, broken)
 
 
 def _draw_values(
@@ -295,10 +379,10 @@ def _draw_values(
         return float("nan")
     means = values.rolling(window, 1).mean()
     if window > 1:
-        axis.plot(values, color=colour, alpha=0.4, linewidth=0.7)
+        axis.plot(thinned(values), color=colour, alpha=0.4, linewidth=0.7)
     has_dots = len(means) == 1 or (window == 1 and len(means) <= 60)
     axis.plot(
-        means,
+        thinned(means),
         color=colour,
         linestyle=style,
         linewidth=2,
@@ -339,18 +423,18 @@ def _label_ends(axis: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
 
 
 def _mark_broken(axis: Axes, steps: Sequence[int]) -> None:
-    """Mark the first steps with a value that was NaN or infinite, and write their number."""
+    """Mark the first steps at which a value was not a number, and write how many there are."""
     if not steps:
         return
     plural = "" if len(steps) == 1 else "s"
     _mark(axis, steps[:3], height=0.0, colour=RED, marker="x")
     axis.set_title(
-        f"NaN/inf at {len(steps)} step{plural}\n", loc="right", fontsize=8.5, color=RED, pad=7
+        f"NaN at {len(steps)} step{plural}\n", loc="right", fontsize=8.5, color=RED, pad=7
     )
 
 
 def _mark_alerts(axis: Axes, alerts: Sequence[Alert]) -> None:
-    """Mark alerts at the upper edge of a panel, the most severe on top."""
+    """Mark alerts at the upper edge of a panel."""
     for kind, (colour, marker) in ALERT_MARKS.items():
         steps = [alert.step for alert in alerts if alert.kind == kind]
         if steps:
@@ -376,26 +460,32 @@ def _cut(text: str, limit: int) -> str:
 
 
 def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
-    """Draw several runs in one figure, a colour for each: reward, held-out accuracy and KL.
+    """Draw several runs in one figure, a colour for each: reward, held-out accuracy, KL and length.
 
     Args:
         runs: The rows of each run by its name.
     """
     all_rows = [row for rows in runs.values() for row in rows]
-    shown = [panel for panel in (TOTAL, HOLDOUT, KL) if _is_measured(panel, all_rows)]
-    figure, axes = _empty_figure(len(shown), [])
+    shown = [panel for panel in (TOTAL, HOLDOUT, KL, LENGTH) if _is_measured(panel, all_rows)]
+    figure = Figure(
+        figsize=(WIDTH_INCHES, PANEL_INCHES * -(-len(shown) // 2) + 0.5),
+        facecolor="none",
+        layout="constrained",
+    )
+    axes = _panel_axes(figure, len(shown), min(2, len(shown)))
     for axis, panel in zip(axes, shown, strict=True):
-        has_anywhere = panel is HOLDOUT and any(ANYWHERE in row for row in all_rows)
-        _frame(axis, panel, "; dotted: anywhere" if has_anywhere else "")
+        has_anywhere = panel is HOLDOUT and any("holdout/anywhere" in row for row in all_rows)
+        _frame(axis, panel.title, f"{panel.unit}; dotted: anywhere" if has_anywhere else panel.unit)
         for number, rows in enumerate(runs.values()):
             colour, style = _look_of_run(number)
             window = 1 if panel is HOLDOUT else window_of(rows)
             _draw_values(axis, curve(rows, panel.metric)[0], window, colour, style)
-            if panel is HOLDOUT:
-                anywhere, _ = curve(rows, ANYWHERE)
-                axis.plot(anywhere, color=colour, linewidth=1.4, linestyle=":")
-        if panel is HOLDOUT:
-            _show_percent(axis)
+            anywhere, _ = curve(rows, "holdout/anywhere")
+            if panel is HOLDOUT and len(anywhere):
+                axis.plot(thinned(anywhere), color=colour, linewidth=1.4, linestyle=":")
+        if panel.is_share:
+            axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+            axis.set_ylim(0, 1.02)
     handles = []
     for number in range(len(runs)):
         colour, style = _look_of_run(number)
@@ -437,8 +527,8 @@ def figure_html(figure: Figure, words: str) -> Html:
 class LivePlot:
     """The training figure in a notebook cell, updated in place. It never clears other output.
 
-    The first rows and the last row are always drawn. In between, the redraw after one that took `s`
-    seconds waits 200 `s` seconds, so that redrawing costs at most half a percent of the time.
+    The first rows and the last row are always drawn. In between, a redraw waits until all redraws
+    together take at most a two-hundredth of the time.
 
     Args:
         run: The run that is shown; its weights, its reference and the range of its rewards.

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
@@ -395,10 +395,12 @@ class Run(Shown):
             return f"{part} of {self.name}"
         return f"{part} {sha256_of(file)[:16]}"
 
-    def plot(self) -> Figure:
-        """Draw total reward, each reward and held-out scores, as they are shown live.
+    def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
+        """Draw the training curves, as they are shown live.
 
-        `run.metrics.plot(x="step", y=["kl", "entropy"], subplots=True)` draws any other metric.
+        Args:
+            panels: "main" draws total reward, each reward and held-out scores; "all" draws every
+                metric that was measured.
         """
         # Imported here, so that reading the numbers of a run loads no matplotlib.
         from grpo_nb.runs.figure import training_figure
@@ -409,6 +411,7 @@ class Run(Shown):
             self.reference,
             alerts=self.alerts,
             total_range=self.total_range,
+            panels=panels,
         )
 
     # Evaluations and exports

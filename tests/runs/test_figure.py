@@ -8,6 +8,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
+import pandas
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,12 +21,32 @@ from grpo_nb.core import palette
 from grpo_nb.runs import figure as figure_module
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.figure import (
+    EACH,
+    HOLDOUT,
+    KL,
+    LENGTH,
+    TOTAL,
     LivePlot,
+    Panel,
     overlay,
     png,
+    thinned,
     training_figure,
 )
 from grpo_nb.runs.rise import describe
+
+TITLES_OF_ALL = [
+    "Total reward",
+    "Each reward",
+    "KL",
+    "Completion length",
+    "Truncated",
+    "No learning signal",
+    "Entropy",
+    "Gradient norm",
+    "Learning rate",
+    "Time per step",
+]
 
 
 def alert(
@@ -101,9 +123,18 @@ def test_figure_default_has_three_panels() -> None:
     assert list(panels(rows)) == ["Total reward", "Each reward", "Held-out questions"]
 
 
-def test_figure_leaves_out_unmeasured_panels() -> None:
+def test_figure_all_has_every_measured_panel() -> None:
+    assert list(panels(made_rows(), panels="all")) == TITLES_OF_ALL
+
+
+def test_figure_refuses_other_choice_of_panels() -> None:
+    with pytest.raises(ValueError, match="panels = 'kl' must be 'main' or 'all'"):
+        training_figure(made_rows(), panels="kl")
+
+
+def test_figure_leaves_out_what_was_not_measured() -> None:
     rows = [{"step": row["step"], "reward": row["reward"]} for row in made_rows()]
-    assert list(panels(rows)) == ["Total reward"]
+    assert list(panels(rows, panels="all")) == ["Total reward"]
 
 
 def test_figure_without_rows_has_no_panel_and_says_so() -> None:
@@ -164,45 +195,46 @@ def test_heldout_panel_shows_three_measures_with_intervals() -> None:
     assert {"correct 50%", "in the format 70%", "correct anywhere 70%"} <= set(texts_of(axis))
 
 
-def test_panels_have_units_on_both_axes() -> None:
-    shown = panels([row | heldout(0.5) for row in made_rows()])
-    assert {axis.get_xlabel() for axis in shown.values()} == {"optimizer step"}
-    assert all(axis.texts[0].get_text() for axis in shown.values())
+def test_kl_panel_names_the_reference_model() -> None:
+    shown = panels(made_rows(), reference="the base model", panels="all")
+    assert "nats, to the base model" in texts_of(shown["KL"])
+
+
+def test_every_panel_has_units_on_both_axes() -> None:
+    shown = panels([row | heldout(0.5) for row in made_rows()], panels="all")
+    for name, axis in shown.items():
+        assert axis.get_xlabel() == "optimizer step", name
+    without_unit = [name for name, axis in shown.items() if not axis.texts[0].get_text()]
+    assert without_unit == ["Learning rate"]
 
 
 def test_values_that_are_not_numbers_are_marked_and_counted() -> None:
     rows = made_rows(20)
-    rows[6]["reward"] = math.nan
-    rows[9]["reward"] = math.inf
-    rows[3]["rewards/right/mean"] = math.nan
-    shown = panels(rows)
-    assert "NaN/inf at 2 steps" in texts_of(shown["Total reward"])
-    assert "NaN/inf at 1 step" in texts_of(shown["Each reward"])
-    assert marked_steps(shown["Total reward"], "x") == [7, 10]
-    assert marked_steps(shown["Each reward"], "x") == [4]
+    rows[6]["grad_norm"] = math.nan
+    rows[9]["grad_norm"] = math.inf
+    rows[3]["kl"] = math.nan
+    shown = panels(rows, panels="all")
+    assert "NaN at 2 steps" in texts_of(shown["Gradient norm"])
+    assert "NaN at 1 step" in texts_of(shown["KL"])
+    assert marked_steps(shown["Gradient norm"], "x") == [7, 10]
+    assert marked_steps(shown["KL"], "x") == [4]
 
 
 def test_metric_that_is_never_a_number_keeps_its_panel() -> None:
-    shown = panels(made_rows(20, reward=math.nan))
-    assert "NaN/inf at 20 steps" in texts_of(shown["Total reward"])
+    shown = panels(made_rows(20, kl=math.nan), panels="all")
+    assert "NaN at 20 steps" in texts_of(shown["KL"])
 
 
-def test_alerts_are_marked_in_the_first_panel() -> None:
+def test_alerts_are_marked_in_the_panels_that_they_are_about() -> None:
     warnings = [alert(step, "warning", "no_spread", f"n{step}") for step in range(1, 5)]
     over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
-    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)])
+    shown = panels(made_rows(20), alerts=[*warnings, over, alert(12)], panels="all")
     assert marked_steps(shown["Total reward"], "v") == [12]
+    assert marked_steps(shown["KL"], "v") == [12]
     assert marked_steps(shown["Total reward"], "D") == [1, 2, 3, 4]
-    assert marked_steps(shown["Total reward"], "1") == [5]
-    assert marked_steps(shown["Each reward"], "v") == []
-
-
-def test_heldout_band_needs_both_ends_at_the_same_steps() -> None:
-    rows = [
-        {"step": 1, "holdout/accuracy": 0.5, "holdout/low": 0.4},
-        {"step": 2, "holdout/accuracy": 0.5, "holdout/high": 0.6},
-    ]
-    assert len(panels(rows)["Held-out questions"].collections) == 0
+    assert marked_steps(shown["No learning signal"], "D") == [1, 2, 3, 4]
+    assert marked_steps(shown["Truncated"], "1") == [5]
+    assert marked_steps(shown["Completion length"], "v") == []
 
 
 def test_worst_and_latest_alerts_are_written_below() -> None:
@@ -220,17 +252,18 @@ def test_withdrawn_alert_is_written_as_withdrawn() -> None:
     assert "withdrawn at step 9 (was critical), step 5: cut" in foot
 
 
+@pytest.mark.parametrize("choice", ["main", "all"])
 @pytest.mark.parametrize("count", [3, 14, 200, 20_000])
-def test_figure_texts_stay_apart_and_on_the_page(count: int) -> None:
+def test_figure_text_neither_overlaps_nor_leaves_the_page(count: int, choice: str) -> None:
     rows = made_rows(count, **heldout(0.5), **{"rewards/W" + 30 * "W" + "/mean": 0.5})
-    rows[-1]["reward"] = math.nan
+    rows[-1]["grad_norm"] = math.nan
     message = (
         "All completions of 5 of 8 groups got the same total reward, so these groups teach nothing."
     )
     alerts = [alert(count - 1, rule="kl_drift", message=message), alert(count, message=message)]
     weights = {"right": 2.0, "W" + 30 * "W": 0.25}
     reference = "the adapter it started from"
-    figure = training_figure(rows, weights, reference, alerts=alerts)
+    figure = training_figure(rows, weights, reference, alerts=alerts, panels=choice)
     boxes = boxes_of_texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
     for text, box in boxes:
@@ -299,6 +332,16 @@ def test_figure_background_is_transparent() -> None:
     assert {axis.get_facecolor()[3] for axis in figure.axes} == {0}
 
 
+@pytest.mark.parametrize("count", [1, 512, 513, 40_000])
+def test_thinned_keeps_extremes_and_last_value_in_few_points(count: int) -> None:
+    values = pandas.Series(numpy.random.default_rng(count).normal(size=count))
+    kept = thinned(values)
+    assert {values.min(), values.max(), values.iloc[-1]} <= set(kept)
+    assert len(kept) <= 2 * 256 + 1
+    assert abs(kept.index[kept.argmax()] - values.idxmax()) <= count / 256
+    assert list(kept.index) == sorted(kept.index)
+
+
 def test_live_plot_is_one_display_within_its_share_of_the_time(
     displayed: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +384,20 @@ def test_overlay_draws_no_axes_without_data() -> None:
 def test_overlay_draws_each_measured_panel_of_each_run() -> None:
     rows = [row | heldout(0.5) for row in made_rows()]
     figure = overlay({"one": rows, "_two": rows})
-    assert [title(axis) for axis in figure.axes] == ["Total reward", "Held-out questions", "KL"]
+    expected = [panel.title for panel in (TOTAL, HOLDOUT, KL, LENGTH)]
+    assert [title(axis) for axis in figure.axes] == expected
+    assert EACH.title not in expected
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "_two"]
+
+
+@pytest.mark.parametrize(
+    ("panel", "is_marked"),
+    [
+        pytest.param(TOTAL, True, id="total-marks-every-rule"),
+        pytest.param(KL, True, id="panel-marks-its-rule"),
+        pytest.param(LENGTH, False, id="panel-leaves-out-other-rules"),
+    ],
+)
+def test_panel_marks_the_alerts_of_its_rules(panel: Panel, is_marked: bool) -> None:
+    assert panel.marks(alert(5, rule="kl_drift")) == is_marked
