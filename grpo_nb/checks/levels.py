@@ -127,6 +127,7 @@ def choose_level(
         seconds: Time after which no further level is started.
 
     Raises:
+        ValueError: No levels.
         ValueError, TypeError, RewardError: As for `baseline`.
 
     Takes 10 to 12 seconds of processor time per level with the embedded model:
@@ -138,6 +139,8 @@ def choose_level(
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
     levels = tuple(levels)
+    if not levels:
+        raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
     baselines: list[Baseline] = []
     start = time.monotonic()
     for task in levels:

@@ -27,10 +27,11 @@ from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import RewardReport, sort_findings
-from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
+from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
@@ -295,7 +296,9 @@ def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ..
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
     """Return whether a reward names a data column with the gold answer, alone or in a list."""
     names = {*texts_in(reward)}
-    return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
+    return any(
+        name in names and row.gold in gold_answers(cell) for name, cell in row.columns.items()
+    )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:

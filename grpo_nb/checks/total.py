@@ -139,7 +139,7 @@ def _find_heavy_format(
             wrong = scores_on_row(reward.scores, "wrong", row, layout)
             with_format = min(wrong, default=math.nan)
             without_format = best_score(reward.scores, "prose", row)
-            answer_gain += abs(weight) * mean_gain(reward.behaviour.margins)
+            answer_gain += weight * mean_gain(reward.behaviour.margins)
         else:
             with_format = best_score(reward.scores, "right", row, layout)
             without_format = best_score(reward.scores, "right", row, SLOT_ONLY)
