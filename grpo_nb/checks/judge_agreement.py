@@ -131,7 +131,7 @@ def agreement(
 
     rows = _labelled_rows(labelled)
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    table = pandas.DataFrame({"person": [float(row["score"]) for row in rows]}, dtype=float)
+    table = pandas.DataFrame({"person": [score_by_hand(row) for row in rows]}, dtype=float)
     table["judge"] = pandas.Series([reply.score for reply in replies], dtype=float)
     table["difference"] = table["judge"] - table["person"]
     table["question"] = [str(row.get("question") or row["prompt"]) for row in rows]
@@ -158,10 +158,7 @@ def agreement(
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     """Return the rows with a score by hand, after a check of their columns."""
-    rows = []
-    for row in read_rows(labelled).rows:
-        if str(row.get("score", "")).strip() not in ("", "None", "nan"):
-            rows.append(row)
+    rows = [row for row in read_rows(labelled).rows if score_by_hand(row) is not None]
     has_columns = ["completion" in row and (row.get("question") or "prompt" in row) for row in rows]
     if not rows or not all(has_columns):
         raise ValueError(
@@ -169,6 +166,12 @@ def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
             '[{"question": "...", "completion": "...", "score": 4}, ...].'
         )
     return rows
+
+
+def score_by_hand(row: Mapping[str, Any]) -> float | None:
+    """Return the score of a row of labels; None if nobody has scored it."""
+    text = str(row.get("score", "")).strip()
+    return None if text in ("", "None", "nan") else float(text)
 
 
 def _reword(text: str, best: float) -> dict[str, str]:
