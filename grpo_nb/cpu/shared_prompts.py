@@ -1,4 +1,4 @@
-"""Compute once what all completions of a group share: exact and differentiable.
+"""Compute once, differentiably, the prompt that all completions of a group share.
 
 A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the
 loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 #: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
-#: tokens, attention costs about as much as everything else, so lanes are not longer than needed.
+#: tokens, attention costs about as much as everything else. Used to price wide lanes.
 ATTENTION_TOKENS = 2000
-#: Up to this many tokens, all prompts run in one row after their shared prefix, none of them seeing
-#: another.
+#: If the prefix and the rests of all prompts together have at most this many tokens, they run as one
+#: row, and the mask keeps the prompts apart.
 MAX_TOKENS_IN_ONE_ROW = 384
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
 MIN_PREFIX_TOKENS = 16
