@@ -17,6 +17,8 @@ from typing import Any
 
 from _measure import ROOT, ask, machine, peak_gb, tell
 
+import grpo_nb
+
 KEPT = ROOT / "benchmarks" / "results" / "tools_seeds.jsonl"
 NOTEBOOK = ROOT / "notebooks" / "src" / "07_tools.py"
 COLUMNS = (
@@ -30,7 +32,8 @@ def train(seed: int, folder: str) -> dict[str, Any]:
     source = NOTEBOOK.read_text()
     assert source.count("CHANGES = {}") == 1
     source = source.replace("CHANGES = {}", f"CHANGES = {{'seed': {seed}, 'run_root': {folder!r}}}")
-    cells: dict[str, Any] = {"__name__": "notebook"}
+    # The shared setup cell, which the source only names, imports the kit. `display` is IPython's.
+    cells: dict[str, Any] = {"__name__": "notebook", "gn": grpo_nb, "display": print}
     exec(compile(source, NOTEBOOK, "exec"), cells)
     rows, sides = cells["run"].rows, {"": cells["comparison"], "three, ": cells["three"]}
     return {

@@ -246,7 +246,6 @@ def your_data(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFac
     """`notebooks/03_your_data`, executed; small, the tiny model ends by saying that two steps show no rise."""
     less = {
         "CHANGES": {"model": str(tiny_folder), "max_steps": 2, "per_device_train_batch_size": 8},
-        "SAMPLES": 1,
     }
     return execute_notebook(
         "03_your_data",
@@ -266,11 +265,8 @@ def grpo_by_hand(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_rewards`, executed; small, with fewer and smaller groups."""
-    less = (
-        {"PROMPTS": 4, "CHANGES": {"num_generations": 4, "per_device_train_batch_size": 4}}
-        if size == "small"
-        else {}
-    )
+    changes = {"num_generations": 4, "per_device_train_batch_size": 4}
+    less = {"PROMPTS": 4, "STEPS": 2, "CHANGES": changes} if size == "small" else {}
     return execute_notebook("02_rewards", tmp_path_factory.mktemp("reward_lab"), size, **less)
 
 
@@ -314,6 +310,14 @@ def export(
 
 
 @pytest.fixture(scope="session")
+def code(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/09_code`, executed; small, with the tiny model, two steps and six questions."""
+    changes = {"model": str(tiny_folder), "per_device_train_batch_size": 8}
+    less = {"STEPS": 2, "HELD_OUT": 6, "CHANGES": changes} if size == "small" else {}
+    return execute_notebook("09_code", tmp_path_factory.mktemp("code"), size, **less)
+
+
+@pytest.fixture(scope="session")
 def scale_out(
     size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -327,7 +331,7 @@ def scale_out(
             f'print(start("train.py", {asked}))': "None"
             for asked in ('"--replay"', '"--plan", "--processes", "2"')
         }
-        other |= {'start(*two, "--replay")': 'start("train.py", "--replay")'}
+        other |= {'start(*two_processes, "--replay")': 'start("train.py", "--replay")'}
         less = {"RUN": "runs/letters", "replaced": other}
     return execute_notebook("a2_scale_out", folder, size, **less)
 
@@ -348,7 +352,7 @@ def algorithms(size: str, letters_folder: Path, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def gsm8k(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/a3_gsm8k_gpu`, executed on rows of GSM8K's form, small sums in words, in a few steps; small, by the tiny model."""
+    """`notebooks/a3_gsm8k_gpu`, executed on rows of the form of GSM8K: sums in words, few steps."""
     folder = tmp_path_factory.mktemp("gsm8k")
     for name, first in (("train", 2), ("test", 3)):
         rows = [(a, b) for a in range(first, 18, 2) for b in range(1, 7)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.statistics import share_interval, t_interval
-from grpo_nb.scoring.right_by import FunctionJudge, Judge, right_by
+from grpo_nb.scoring.correct_answers import FunctionJudge, Judge, are_correct
 from grpo_nb.scoring.scores import Scores
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -185,7 +185,7 @@ class SampledGroups:
     def _right_share(self, texts: Sequence[str], scores: Sequence[float] | None) -> float:
         per_row = len(texts) // len(self.rows)
         repeated = [row for row in self.rows for _ in range(per_row)]
-        is_right = right_by(self.judge, texts, repeated, self.format, scores=scores)
+        is_right = are_correct(self.judge, texts, repeated, self.format, scores=scores)
         return sum(is_right) / len(is_right) if is_right else math.nan
 
     @functools.cached_property

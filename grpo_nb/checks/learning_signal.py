@@ -25,9 +25,13 @@ from grpo_nb.core.words import as_score, require_number
 from grpo_nb.generation.samples import Completion, as_scored
 from grpo_nb.models.load_record import require_same_settings
 from grpo_nb.models.modes import kept_modes
-from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.scoring.right_by import FunctionJudge, choose_judge, judge_in_words, judge_scores
+from grpo_nb.scoring.correct_answers import (
+    FunctionJudge,
+    choose_judge,
+    judge_in_words,
+    judge_scores,
+)
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.task import Task
 
@@ -225,7 +229,6 @@ def baseline(
     started_rows = [task.begun(row) for row in rows]  # a new episode: scoring may change the first
     empty = score(rewards, [""] * count, started_rows, tokenizer=tokenizer)
     judge = choose_judge(rewards, rows, task.format, tokenizer=tokenizer, begun=task.begun)
-    judge = judge or correctness(format=task.format)
 
     # 2. Sample the groups, and one greedy completion of each prompt.
     size = settings.num_generations

@@ -1,8 +1,9 @@
 """Stop a user's function that runs too long.
 
-On the main thread of a POSIX system an alarm interrupts the call. The alarm also stops regular
-expressions and long powers, which hold Python's global lock but check for signals. There is no
-limit on other systems and threads, or if the function sets its own alarm, as math-verify does.
+On the main thread of a POSIX system an alarm interrupts the call. The alarm also stops a slow
+regular expression or `10 ** 10**8`: both hold Python's global lock, but check for signals. On other
+systems and threads, the call runs without a limit. The same is true after the function sets its own
+alarm, as math-verify does.
 """
 
 import signal
@@ -10,11 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-# The alarm repeats, because the called code may catch the first interruption.
+# The alarm repeats, because the called code may swallow an interruption with `except:`.
 _REPEAT_SECONDS = 0.1
 
 
-class _TimeIsUp(BaseException):
+class _Interrupted(BaseException):
     """Interruption of the call. It is not an Exception, so that a reward cannot catch it as one."""
 
 
@@ -36,7 +37,7 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
 
     def interrupt(*_: Any) -> None:
         if not is_over:
-            raise _TimeIsUp
+            raise _Interrupted
 
     previous_handler = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -44,11 +45,11 @@ def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
             signal.setitimer(signal.ITIMER_REAL, seconds, _REPEAT_SECONDS)
             return call()
         finally:
-            # Python runs signal handlers only at calls and jumps. No handler can run between the
-            # end of the call and this assignment; later ones do nothing.
+            # Python runs handlers only at calls and jumps, so none runs between the end of the
+            # call and this line. A handler that runs later sees `is_over`.
             is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except _TimeIsUp:
+    except _Interrupted:
         raise TimeoutError(f"stopped after {seconds:g} s") from None
     finally:
         # The previous handler is None if it was not set by Python.

@@ -1,7 +1,7 @@
 """Write files and folders completely or not at all, and check paths that come from other people.
 
 A file or folder is first written next to its target, as `.NAME.partial-...`, and renamed at the
-end. To replace a folder takes two renames; between them, the old folder is `.NAME.replaced-...`. If
+end. Replacing a folder takes two renames; between them, the old folder is `.NAME.replaced-...`. If
 the process is killed, these hidden files stay. No later write uses them, and they can be deleted.
 """
 
@@ -66,8 +66,9 @@ def staged_folder(target: Path) -> Iterator[Path]:
 def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     """Rename a finished file or folder to `target`, and then delete the old folder.
 
-    A folder cannot replace another one in a single step. If the process is killed between the two
-    renames, both folders are complete under their hidden names.
+    A folder cannot replace another one in a single step. If the second of the two renames fails,
+    the old folder is put back. If the process is killed between them, both folders are complete
+    under their hidden names.
 
     Args:
         staged: Path from `staged_folder`, or a file.
@@ -83,8 +84,14 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
         staged.replace(target)
         return
     replaced = _hidden_sibling(target, "replaced")
-    target.rename(replaced)
-    staged.rename(target)
+    try:
+        target.rename(replaced)
+        staged.rename(target)
+    except BaseException:
+        # A user can interrupt the cell between the renames.
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)
+        raise
     shutil.rmtree(replaced)
 
 
@@ -105,8 +112,8 @@ def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
 def target_of(path: str | Path) -> Path:
     """Return the folder of a user's path, with `~` and a link at the end resolved.
 
-    Renaming a folder onto a link would replace the link. If the link leads to another disk, the
-    export would then be on the wrong disk.
+    Renaming a folder onto a link would replace the link. People link such a folder to a larger
+    disk, and the export would then be on the wrong disk.
     """
     target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
@@ -121,8 +128,8 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         needed: Folders that must not be overwritten, such as the run itself and its base model.
 
     Raises:
-        FileExistsError: `target` is not free and `overwrite` is False, or it contains a needed
-            folder or the working directory.
+        FileExistsError: `target` is not free and `overwrite` is False, it is a file, or it
+            contains a needed folder or the working directory.
     """
     real_target = target.resolve()
     for path in (*needed, Path.cwd()):
@@ -131,6 +138,10 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
                 f"{str(target)!r} is or contains {str(path)!r}, which would be gone with it."
             )
     _require_free(target, overwrite)
+    if target.is_file():
+        raise FileExistsError(
+            f"{str(target)!r} is a file, and a folder cannot replace it. Choose another folder."
+        )
 
 
 def inside(folder: Path, name: Any) -> Path:

@@ -21,20 +21,20 @@ from grpo_nb.core.writers import process_identity
 
 LOCK_FILE = ".lock"
 _log = logging.getLogger(__name__)
-# Errors of flock(2) and of the drivers of network drives where there are no locks.
+# Errors of flock(2) that mean: this file system has no locks.
 _NOT_SUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Because of O_NOFOLLOW, the error of open(2) for a symbolic link is ELOOP.
 _NOT_A_FILE = (errno.ELOOP, errno.EISDIR)
 # A holder's identity takes about 100 bytes. A file that the kit did not write may be of any length.
-_MOST_BYTES = 4096
+_LONGEST_HOLDER_BYTES = 4096
 _SECONDS_BETWEEN_TRIES = 0.02
 # Descriptors of the locks that this process holds.
 _held: set[int] = set()
 
 
 class FolderLockedError(ValueError):
-    """Another process works in the folder."""
+    """Another process, or another thread of this one, works in the folder."""
 
     def __init__(self, folder: Path, holder: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -153,7 +153,7 @@ def _is_at(file: Path, descriptor: int) -> bool:
 def _holder_of(descriptor: int) -> dict[str, Any]:
     """Return the identity in a lock's file; empty if the holder has not written it yet."""
     try:
-        holder = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+        holder = json.loads(os.pread(descriptor, _LONGEST_HOLDER_BYTES, 0))
     except (OSError, ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -3,19 +3,20 @@
 import html
 import re
 
-# Characters with a meaning for CommonMark, or for the mathematics of the Hub, inside a line. An
-# underscore has one only at the edge of a word.
+# Characters with a meaning inside a line, for CommonMark or for the mathematics of the Hub. An
+# underscore has a meaning only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-# Characters that start a heading, a list, a quotation or a rule.
-_LINE_START = re.compile(r"^(\d*)([-+=>.):])")
+# Characters that start a list, a rule or a table. A `>` starts no quotation, because it becomes
+# `&gt;`.
+_LINE_START = re.compile(r"^(\d*)([-+=.):])")
 _FENCE_TICKS = 3
 
 
 def plain(text: object) -> str:
     r"""Return a text on one line, in which no character means anything to Markdown or HTML.
 
-    >>> plain("a|b *c* <script>")
-    'a\\|b \\*c\\* &lt;script&gt;'
+    >>> plain("a|b *c* <script>"), plain("> 5")
+    ('a\\|b \\*c\\* &lt;script&gt;', '&gt; 5')
     """
     line = _on_one_line(text)
     line = _SPECIAL.sub(r"\\\1", line)

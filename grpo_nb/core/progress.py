@@ -9,7 +9,7 @@ _NOTEBOOK_COLUMNS = 100
 
 
 def is_notebook() -> bool:
-    """Return True in a Jupyter kernel, where a figure can be shown."""
+    """Return True if the output goes to a notebook, which can show a figure."""
     from IPython import get_ipython
 
     return type(get_ipython()).__name__ in _NOTEBOOK_SHELLS

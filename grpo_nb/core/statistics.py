@@ -58,10 +58,10 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     """Return the 95 % Wilson interval of a mean of shares, one share for each question.
 
     The question is the unit: several samples of one question are not several questions
-    (arXiv:2411.00640). With several samples the number of questions is replaced by the effective
-    one: the number of independent answers that would spread as much as the questions do (Franco
-    et al., Journal of Survey Statistics and Methodology 7, 2019). If all questions have the same
-    share, their spread says nothing, and the number of questions is used.
+    (arXiv:2411.00640). With several samples, n is the effective sample size: the variance of
+    one answer divided by the variance of the mean, between the number of questions and the number
+    of answers (Franco et al., Journal of Survey Statistics and Methodology 7, 2019). If all
+    questions have the same share, n is the number of questions.
 
     Args:
         values: The share of right answers of each question, from 0 to 1.

@@ -13,11 +13,11 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n
 
 
 class EnvironmentProblem(RuntimeError):
-    """A problem of this machine or its installation: what is wrong, why, and what to type next."""
+    """This machine or its installation has a problem; the message says what to type next."""
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text, cut at `limit` characters; a longer one ends with its full length."""
+    """Return a text of at most `limit` characters; if it is cut, it ends with its old length."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}... ({len(text):,} characters)"
@@ -65,7 +65,7 @@ def require_number(
         least: Smallest value allowed.
         most: Largest value allowed.
         is_whole: If True, only whole numbers are allowed.
-        why: Text added to the message, such as the reason for the bounds.
+        why: Reason for the bounds, as `, because ...`; it is put right after them.
 
     Raises:
         TypeError: The value is not a number, or not a whole one.
@@ -74,6 +74,9 @@ def require_number(
     >>> require_number("steps", 0, 1)
     Traceback (most recent call last):
     ValueError: steps = 0 must be at least 1.
+    >>> require_number("rate", math.inf, 0, is_whole=False)
+    Traceback (most recent call last):
+    ValueError: rate = inf must be finite.
     """
     allowed_type = numbers.Integral if is_whole else numbers.Real
     # bool is a subclass of int, but True is no count.
@@ -83,12 +86,15 @@ def require_number(
     is_within = least <= value <= most and value < math.inf
     if not is_within:
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+        is_finite = -math.inf < value < math.inf
+        if not is_finite:
+            bounds = "finite"
         raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the most similar known name, else a list of all names."""
-    names = sorted(str(known_name) for known_name in known)
+    names = sorted(map(str, known))
     match = closest_name(name, names)
     if match is not None:
         return f"; did you mean {match!r}?"
@@ -101,6 +107,5 @@ def closest_name(name: object, known: Iterable[object]) -> str | None:
     >>> closest_name("colunms", ["columns", "kind"]), closest_name("xyz", ["columns", "kind"])
     ('columns', None)
     """
-    names = sorted(str(known_name) for known_name in known)
-    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), sorted(map(str, known)), n=1, cutoff=0.5)
     return matches[0] if matches else None

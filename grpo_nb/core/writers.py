@@ -15,7 +15,7 @@ from typing import Any
 _SAME_START_SECONDS = 0.1
 
 # Folders that this process is writing now. A notebook kernel stays alive after its runs have ended,
-# so a living process does not prove that the run continues.
+# so a kernel that is alive may have no run in progress.
 _folders_being_written: set[Path] = set()
 
 
@@ -52,6 +52,7 @@ def liveness(info: Mapping[str, Any], path: Path) -> str:
         `running`, `crashed`, or `unknown` if the process is on another machine.
     """
     start = _start_time(info["pid"])
+    # An old record has no start time, and is compared by the process id alone.
     noted_start = info.get("process_start", start)
     is_same_process = start is not None and abs(start - noted_start) < _SAME_START_SECONDS
     if not is_same_process:

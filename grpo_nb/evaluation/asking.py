@@ -31,7 +31,7 @@ from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.rows import read_rows
 from grpo_nb.runs.run_folder import Run, open_run, trained_questions
-from grpo_nb.scoring.right_by import Judge, judge_remarks
+from grpo_nb.scoring.correct_answers import Judge, judge_remarks
 from grpo_nb.scoring.scores import score
 from grpo_nb.tasks.contamination import Contamination, find_contamination
 from grpo_nb.tasks.formats import AnswerFormat
@@ -389,7 +389,7 @@ class Exam:
                     subject=description,
                     contamination=contamination,
                     model_id=model_id_of(subject),
-                    remarks=judge_remarks(self.judge, scores, self._repeated_rows),
+                    remarks=judge_remarks(self.judge, scores),
                     **judge_fields,
                 )
             )

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.generation.samples import Completion, as_scored
-from grpo_nb.scoring.right_by import (
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.scoring.correct_answers import (
     FunctionJudge,
     Judge,
+    are_correct,
+    are_correct_anywhere,
     judge_scores,
-    right_anywhere,
-    right_by,
 )
 from grpo_nb.tasks.answers import ACCEPTED, answers_of
 from grpo_nb.tasks.cleaning import clean
@@ -113,13 +114,14 @@ def read_answers(
         questions: Rows with `question` and `answer`.
         completions: One completion for each row.
         format: Format in which the questions were asked.
-        reward: Judge of the answers (`scoring.right_by.choose_judge`), by default `correctness()`.
+        reward: Judge of the answers (`scoring.correct_answers.choose_judge`), by default `correctness()`.
     """
+    reward = reward or correctness()
     texts = [completion.text for completion in completions]
     scored = as_scored(completions, questions)
     scores = judge_scores(reward, texts, questions, format, scored=scored)
-    is_correct = right_by(reward, texts, questions, format, scores=scores)
-    is_anywhere = right_anywhere(reward, texts, questions, format, is_correct)
+    is_correct = are_correct(reward, texts, questions, format, scores=scores)
+    is_anywhere = are_correct_anywhere(reward, texts, questions, format, is_correct)
     rows = []
     for place, (question, completion) in enumerate(zip(questions, completions, strict=True)):
         row = {

@@ -9,20 +9,20 @@ from typing import Any
 
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.subjects import tokenizer_of_run
-from grpo_nb.rewards.answers import SlotReward, correctness
+from grpo_nb.rewards.answers import SlotReward
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.record import rebuilt
-from grpo_nb.scoring.right_by import (
+from grpo_nb.scoring.correct_answers import (
     FunctionJudge,
     Judge,
     anywhere_in_words,
+    are_correct,
     choose_judge,
+    deciding_function,
     function_judge,
     judge_in_words,
-    main_function,
-    right_by,
 )
+from grpo_nb.scoring.record import rebuilt
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
 
@@ -87,8 +87,8 @@ def choose_judge_of(
         return function_judge(given[0], rows, format, **questions.trial_arguments)
     if questions.run is not None and not any(isinstance(each, SlotReward) for each in rewards):
         rewards = _rewards_of_run(questions.run, rewards)
-    trial_arguments = {} if main_function(rewards) is None else questions.trial_arguments
-    return choose_judge(rewards, rows, format, **trial_arguments) or correctness()
+    trial_arguments = {} if deciding_function(rewards) is None else questions.trial_arguments
+    return choose_judge(rewards, rows, format, **trial_arguments)
 
 
 def _rewards_of_run(run: Run, rewards: Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -155,5 +155,5 @@ def _majority_share(questions: HeldOutQuestions, judge: Judge) -> float | None:
         # Each call gets episodes of its own, because the function may change them.
         episodes = [trial["begun"](row) for row in rows]
         scored = {"completions": texts, "rows": episodes, "tokenizer": trial["tokenizer"]}
-    is_right = right_by(judge, texts, rows, questions.format, scored=scored)
+    is_right = are_correct(judge, texts, rows, questions.format, scored=scored)
     return sum(is_right) / len(is_right)

@@ -58,7 +58,7 @@ _WITH_VLLM = (
     "Training will run on the GPU, with vLLM, which samples fast. vLLM takes some 10 GB of disk, "
     "and time at each start."
 )
-# The hour is computed in docs/reference/settings.md.
+# docs/reference/settings.md shows how the hour is computed.
 _WITHOUT_VLLM = (
     "Unsloth's own generation is slower: a run with the T4 preset takes up to an hour (computed, "
     "not measured)."
@@ -69,7 +69,7 @@ _CHARACTERS_PER_LINE = 300
 
 @dataclass(frozen=True, repr=False)
 class Installation(Shown):
-    """Result of an installation: the line Ready or Restart needed, and a line on the machine."""
+    """Result: `Ready` or `Restart needed`, and the device that this machine trains on."""
 
     loaded: Mapping[str, tuple[str, str]]
     """Packages whose loaded version is not the installed one: name to (loaded, installed)."""
@@ -89,7 +89,7 @@ class Installation(Shown):
         changes = [f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items())]
         return (
             f"Restart needed: this kernel still has the old version of {', '.join(changes)}. "
-            f"{how_to_restart()}, then run this cell again, which ends with Ready at once."
+            f"{how_to_restart()}, then run this cell again, which then says Ready."
         )
 
     def _parts(self) -> Iterator[Part]:
@@ -98,7 +98,7 @@ class Installation(Shown):
 
 
 def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
-    """Install missing packages, and return if the kernel is ready or has to be restarted.
+    """Install missing packages, and return whether the kernel must restart.
 
     A second call finds nothing to do.
 
@@ -119,13 +119,18 @@ def install(*, vllm: bool = True, report: Report | None = None) -> Installation:
     choice = choose(_ROOT, vllm=vllm)
     requirements = [_without_bound(line) for line in choice.requirements]
     without_dependencies = _read_requirements(_ROOT / "requirements-no-deps.txt")
-    if not all(is_met(line) for line in [*requirements, *without_dependencies]):
+    is_complete = all(is_met(line) for line in [*requirements, *without_dependencies])
+    if choice.cpu_torch or not is_complete:
         names = {_name(line) for line in requirements}
         disk_gb = _DISK_GB_WITH_VLLM if "vllm" in names else _DISK_GB
         require_disk(Path(sys.prefix), disk_gb * 10**9, "The installation")
         kept = _pins_of_installed(_NEVER_REPLACED)
         if "torch" not in names:
             kept += _pins_of_installed(_TORCH_FAMILY)
+        if choice.cpu_torch:
+            # pip takes 2.13.0+cpu for the pinned 2.13.0, and would keep it.
+            step = f"Removing torch {choice.cpu_torch}, which was built without CUDA"
+            run_step([*PIP, "uninstall", "--yes", "torch"], step, report)
         step = "Installing torch, transformers and trl, which takes some minutes"
         run_step([*PIP, "install", *requirements, *kept], step, report)
         install_without_dependencies(_ROOT, report)
@@ -144,6 +149,8 @@ class Choice:
     requirements: list[str]
     machine: str
     """Device that the machine will train on, with or without vLLM, and the reason."""
+    cpu_torch: str = ""
+    """Version of an installed torch that cannot use this GPU, and is uninstalled first."""
 
 
 def choose(folder: Path, *, vllm: bool = True) -> Choice:
@@ -167,6 +174,12 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     other_torch = packages.loaded_version("torch") or ""
     if packages.is_same_release(pin, other_torch):
         other_torch = ""
+    cpu_torch = ""
+    if cuda is not None and build is not None and build.cuda is None:
+        cpu_torch = build.version
+        # The version of a loaded torch may not show that it was built without CUDA.
+        if "torch" in sys.modules:
+            other_torch = cpu_torch
 
     # First choice on a GPU: vLLM, together with the pinned torch.
     machine = _cpu_sentence()
@@ -174,7 +187,7 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
         obstacle = _vllm_obstacle(cuda, is_wanted=vllm, pin=pin, other_torch=other_torch)
         if not obstacle:
             gpu_requirements = _read_requirements(folder / "requirements-gpu.txt")
-            return Choice(requirements + gpu_requirements, _WITH_VLLM)
+            return Choice(requirements + gpu_requirements, _WITH_VLLM, cpu_torch)
         machine = f"Training will run on the GPU, without vLLM: {obstacle}. {_WITHOUT_VLLM}"
 
     # Second choice: keep the installed torch.
@@ -191,9 +204,10 @@ def choose(folder: Path, *, vllm: bool = True) -> Choice:
     if other_torch:
         raise EnvironmentProblem(
             f"Nothing was installed: torch {other_torch} is loaded in this kernel, and the kit "
-            f"needs {pin}. Restart the session and run this cell before anything else."
+            f"needs {pin}{' for CUDA' if cpu_torch else ''}. Restart the session and run this cell "
+            "before anything else."
         )
-    return Choice(requirements, machine)
+    return Choice(requirements, machine, cpu_torch)
 
 
 def _cpu_sentence() -> str:
@@ -299,8 +313,8 @@ def _read_requirements(file: Path) -> list[str]:
 def _without_bound(line: str) -> str:
     """Return a requirement, without its bound if the package is already installed.
 
-    An installed package satisfies its bound at any version: `pillow>=13` only shows what the
-    repository's own environment has. pip still replaces the package if a pinned one needs a newer
+    A bound such as `pillow>=13` only records what the repository's own environment has, so an older
+    installed package is kept. pip still replaces the package if a pinned one needs a newer
     version.
     """
     if _pin(line) or packages.installed_version(_name(line)) is None:

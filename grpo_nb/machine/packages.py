@@ -8,7 +8,6 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,7 @@ BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requireme
 BY_HAND_WITH_VLLM = "pip install -r requirements.txt -r requirements-gpu.txt"
 # Oldest Python that the kit supports, and the first that unsloth 2026.10.9 does not support.
 PYTHONS = ((3, 11), (3, 15))
-# The same range in words; a test compares them.
-SUPPORTED_PYTHONS = "3.11 to 3.14"
+SUPPORTED_PYTHONS = f"3.{PYTHONS[0][1]} to 3.{PYTHONS[1][1] - 1}"
 # Packages that unsloth patches during their import, so unsloth has to be imported first.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 # Packages without which a training does not start.
@@ -77,7 +75,7 @@ def stale_versions() -> dict[str, tuple[str, str]]:
     for name in _WATCHED:
         loaded = loaded_version(name)
         installed = installed_version(name) or "removed"
-        # The build is ignored: torch's own version can be 2.13.0+cpu and its metadata's 2.13.0.
+        # The part after `+` is ignored: torch's own version can be 2.13.0+cpu and its metadata's 2.13.0.
         if loaded is not None and not is_same_release(loaded, installed):
             stale[name] = (loaded, installed)
     return stale
@@ -87,46 +85,20 @@ def loaded_version(name: str) -> str | None:
     """Return the version of a package in this kernel, or None if the package is not loaded."""
     if name not in sys.modules:
         return None
-    # `getattr` on a lazy module would import half of the package; its dictionary does not.
+    # `getattr` on a lazy module would import half of the package, and `vars` does not.
     version = vars(sys.modules[name]).get("__version__")
     return None if version is None else str(version)
 
 
 def import_order_problem() -> str | None:
-    """Return a text on the packages that were imported before unsloth; None if there are none."""
+    """Return which packages were imported before unsloth; None if there are none."""
     if "unsloth" in sys.modules:
         return None
     early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules]
     if not early:
         return None
     verb = "was" if len(early) == 1 else "were"
-    line = _importing_line()
-    place = f" ({line})" if line else ""
-    return f"{' and '.join(early)} {verb} imported before unsloth{place}"
-
-
-def _importing_line() -> str | None:
-    """Return the first line of the user's code that imports a package which unsloth patches."""
-    names = "|".join(_PATCHED_BY_UNSLOTH)
-    import_statement = re.compile(rf"(?:^|;)\s*(?:from|import)\s+(?:{names})\b")
-    for place, text in _user_code():
-        for number, line in enumerate(text.splitlines(), 1):
-            if import_statement.search(line):
-                return f"{place}, line {number}: {line.strip():.100}"
-    return None
-
-
-def _user_code() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each cell that this notebook has run, or of this process's script."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None:
-        for number, cell in enumerate(shell.user_ns.get("In", ())):
-            yield f"cell [{number}]", str(cell)
-        return
-    script = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    if script.is_file():
-        yield script.name, script.read_text("utf-8", errors="replace")
+    return f"{' and '.join(early)} {verb} imported before unsloth"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +200,8 @@ def vllm_problem() -> str | None:
             raise TimeoutError(f"its import took longer than {_VLLM_SECONDS:g} s") from None
         return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
     # If a compiled part does not load, vLLM only logs the error (vllm/platforms/cuda.py,
-    # import_kernels) and fails later. "Not define module export" is harmless: older CPU builds have
-    # a library that is no Python module, and vLLM can still use the library.
+    # import_kernels) and fails later. The message "does not define module export function" is
+    # harmless: in older CPU builds the file is a plain library, which vLLM can still use.
     for line in lines:
         if "Failed to import from vllm._C" in line and "not define module export" not in line:
             return line

@@ -11,8 +11,9 @@ stays the same (fewer threads would round sums differently):
 
 - `set_spin_count` sets `GOMP_SPINCOUNT`, from which libgomp reads the spin count when torch is
   loaded.
-- `start_spin_watcher` starts a watcher, which adds idle OpenMP threads while other programs need
-  cores. With more threads than cores, libgomp spins only 100 times (its manual, `GOMP_SPINCOUNT`).
+- libgomp spins only 100 times if there are more threads than cores (its manual, `GOMP_SPINCOUNT`).
+  So `start_spin_watcher` starts a watcher, which adds threads that do nothing while other programs
+  need cores.
 
 A user's own `GOMP_SPINCOUNT` or `OMP_WAIT_POLICY` takes precedence over both. Compared with a quiet
 machine, a step next to one busy process takes 1.7 times as long with both, and 3.4 times with
@@ -106,8 +107,7 @@ class IdleThreads:
         self._owner.start()
 
     def _hold(self) -> None:
-        # GOMP_parallel calls a C function in each thread. `omp_get_level` only returns a number,
-        # takes no argument and so ignores the one that it gets: nothing is computed.
+        # GOMP_parallel needs a C function. `omp_get_level` has no effect and ignores its argument.
         does_nothing = ctypes.cast(self._library.omp_get_level, ctypes.c_void_p)
         thread_count = max(self._library.omp_get_num_procs(), 2)
         self._library.GOMP_parallel(does_nothing, None, thread_count, 0)
@@ -159,7 +159,7 @@ class Watcher:
             self._idle_threads = None
 
     def run(self) -> None:
-        """Measure again and again, for ever."""
+        """Measure until the process ends."""
         while True:
             time.sleep(_MEASURE_SECONDS)
             self.measure()

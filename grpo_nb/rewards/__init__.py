@@ -1,4 +1,4 @@
-"""Reward functions with TRL's signature. Each can be pickled and never raises on any text.
+"""Reward functions with TRL's signature. None raises on any text of a model.
 
 `gn.rewards.correctness()` makes one; docs/guide/rewards.md helps to choose. `grpo_nb.scoring` calls
 rewards outside a trainer, and `grpo_nb.checks` finds out whether a reward is fit to train on.
@@ -10,11 +10,10 @@ from grpo_nb.rewards.answers import (
     exact_text,
     json_answer,
     multiple_choice,
-    regex_answer,
 )
 from grpo_nb.rewards.base import Reward, completion_text, relative, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.fitting import check_rows, rewards_for
+from grpo_nb.rewards.fitting import rewards_for
 from grpo_nb.rewards.format_and_length import length, xml_format, xml_tags
 from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.rewards.judge_model import judge

@@ -10,8 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import Reward, completion_text
@@ -27,9 +26,10 @@ from grpo_nb.tasks.numbers import plain, read_number
 
 _LONGEST_SLOT = 20_000
 """Characters. A longer text is not an answer, and comparing it would take time."""
-_SECONDS_PER_SEARCH = 0.1
-"""Time for one pattern on one answer: a pattern can backtrack for hours on a hostile text."""
+_LONGEST_QUESTION = 20_000
+"""Characters of a question that are searched for options."""
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
+# 84/2, 2^3, 3*4, 50%, 3-1, 2e5, 1 2
 _LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
@@ -59,8 +59,8 @@ class SlotReward(Reward):
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """Return the gold answers of a row; none if the cell is empty (None, NaN, "").
 
-        If the data had several for `answer`, `load_task` keeps them in the column
-        `accepted_answers`.
+        Rows with several right answers keep the others in `accepted_answers`. These count too, but
+        only for the column `answer`.
         """
         golds = gold_answers(self.column_of(row, self.column))
         if self.column == "answer" and golds:
@@ -75,7 +75,7 @@ class SlotReward(Reward):
 def gold_answers(value: Any) -> list[str]:
     """Return the gold answers in a cell: one, several from a list, or none if it is empty.
 
-    Empty are None, NaN and "".
+    A cell is empty if it holds None, NaN or "".
 
     >>> gold_answers(["1/2", 0.5]), gold_answers(None)
     (['1/2', '0.5'], [])
@@ -113,12 +113,12 @@ class correctness(SlotReward):
     * JSON objects and arrays are compared by their values, and options by their letter.
     * Everything else is compared as text, without regard to case, wrappers and a closing mark.
 
-    These score 0.0: a hedge such as `41 or 42`; arithmetic that is left undone (`3 + 4`); a
-    quotient copied from the question; a second slot; an answer that is taken back after the slot.
+    These score 0.0: several answers, such as `41 or 42`; arithmetic that is left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back
+    after the slot.
 
     Args:
-        weight: Part in the total reward; the largest, so that being right scores more than the
-            format.
+        weight: Weight in the total reward. Keep it above the format rewards together.
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
@@ -156,7 +156,7 @@ class exact_text(SlotReward):
     articles.
 
     Args:
-        weight: Part in the total reward.
+        weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Name in TRL's logs.
@@ -191,7 +191,7 @@ class multiple_choice(SlotReward):
     average.
 
     Args:
-        weight: Part in the total reward.
+        weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given.
         column: The data column with the gold letter, or with the text of the gold option.
         name: Name in TRL's logs.
@@ -202,185 +202,107 @@ class multiple_choice(SlotReward):
     """
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        options = _options_in(completion_text(row["prompts"])) if "prompts" in row else {}
+        options = options_in(completion_text(row["prompts"])) if "prompts" in row else {}
         gold_letter = _letter_of(gold, options)
         if gold_letter is None:
             return is_same_answer(given, gold)
         return _letter_of(given, options) == gold_letter
 
 
-def _options_in(question: str) -> dict[str, str]:
-    """Return the text of each option in a question by its letter."""
-    options = {}
-    for place, (letter, text) in enumerate(_OPTION_LINE.findall(question[:_LONGEST_SLOT])):
-        if ord(letter) == ord("A") + place:
-            options[letter] = text
+def options_in(question: str) -> dict[str, str]:
+    """Return the text of each option in a question by its letter.
+
+    If there are several blocks of options, as after a worked example, the last block counts.
+
+    >>> options_in("Q: Which city?\\nA) Paris\\nB) Rome")
+    {'A': 'Paris', 'B': 'Rome'}
+    """
+    options: dict[str, str] = {}
+    block: dict[str, str] = {}
+    for letter, text in _OPTION_LINE.findall(question[:_LONGEST_QUESTION]):
+        if letter == "A":
+            block = {}
+        # Lines such as `Q: ...` look like an option, but their letter is not the next one.
+        if ord(letter) == ord("A") + len(block):
+            block[letter] = text.strip()
+        if len(block) > 1:
+            options = block
     return options
 
 
 def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     """Return the letter of the option that a text names; None if it names none or several."""
     letter, text_after = read_letter(text)
-    if letter and (not options or letter in options):
-        if not text_after:
-            return letter
-        if options and folded(text_after) == folded(options[letter]):
-            return letter
-        return letter if not options and is_same_answer(text, letter) else None
+    if letter and not options:
+        return letter if not text_after or is_same_answer(text, letter) else None
+    if letter in options and (not text_after or folded(text_after) == folded(options[letter])):
+        return letter
+    if letter in options and text_after:
+        return None
     letters = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return letters[0] if len(letters) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class json_answer(SlotReward):
-    """1.0 if the answer slot holds the gold JSON value, and the value fits the schema; else 0.0.
+    """1.0 if the answer slot holds the gold JSON value, else 0.0.
 
     Values are compared as JSON: the order of keys does not matter, 1 is 1.0, and true is not 1.
 
     Args:
-        weight: Part in the total reward.
+        weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given.
-        column: The data column with the gold value, as JSON text or as an object. With None any
-            value that fits the schema is right.
+        column: The data column with the gold value, as JSON text or as an object.
         name: Name in TRL's logs.
-        schema: A JSON schema. References are not fetched; no value fits a reference that cannot be
-            resolved. A `pattern` that backtracks for ever stops the training.
-
-    Raises:
-        ValueError: Neither a column nor a schema is given.
-        jsonschema.SchemaError: The schema is not a valid JSON schema.
 
     >>> completions = ['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"]
     >>> json_answer()(completions=completions, answer=['{"b": 1}', '{"b": 1}'])
     [1.0, 0.0]
     """
 
-    column: str | None = "answer"
-    schema: Mapping[str, Any] | str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.column is None and self.schema is None:
-            raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
-        if isinstance(self.schema, Mapping):
-            # As text, so that the reward can be compared, hashed and recorded.
-            object.__setattr__(self, "schema", json.dumps(self.schema, sort_keys=True))
-        if self.schema is not None:
-            _validator(self.schema)
-
     def golds(self, row: dict[str, Any]) -> list[Any]:
-        if self.column is None:
-            return [None]
         gold = _without_numpy(self.column_of(row, self.column))
         if _is_empty(gold):
             return []
-        text = gold if isinstance(gold, str) else json.dumps(gold, default=str)
+        text = gold if isinstance(gold, str) else json.dumps(gold, default=_as_json)
         # A value with NaN or infinity in it is not JSON.
         value, is_json = read_json(text)
         return [value] if is_json else []
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         value, is_json = read_json(given)
-        if not is_json:
-            return False
-        return (self.column is None or is_same_json(value, gold)) and self._fits(value)
-
-    def _fits(self, value: Any) -> bool:
-        if self.schema is None:
-            return True
-        # Imported here, because the lab also runs where jsonschema is not installed.
-        from referencing.exceptions import Unresolvable
-
-        try:
-            return _validator(self.schema).is_valid(value)
-        except (RecursionError, Unresolvable):
-            return False
+        return is_json and is_same_json(value, gold)
 
 
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
-    from jsonschema import validators
-    from referencing import Registry
-
-    loaded = json.loads(schema)
-    kind = validators.validator_for(loaded)
-    kind.check_schema(loaded)
-    # An empty registry fetches no reference from the network.
-    return kind(loaded, registry=Registry())
-
-
-@dataclass(frozen=True)
-class regex_answer(SlotReward):
-    r"""1.0 if the whole answer slot matches the pattern, else 0.0.
-
-    A search that takes more than 0.1 s is stopped and scores 0.0. A loose pattern such as `.*7.*`
-    rewards a list of everything.
-
-    Args:
-        pattern: A pattern of the package `regex`.
-        weight: Part in the total reward.
-        format: Where the answer is written; `xml()` if not given.
-        name: Name in TRL's logs.
-
-    Raises:
-        regex.error: The pattern cannot be read.
-
-    >>> completions = ["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"]
-    >>> regex_answer(r"\d{4}-\d{2}")(completions=completions)
-    [1.0, 0.0]
-    """
-
-    pattern: str
-    _: KW_ONLY
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Compiles the pattern, so that a mistake in it is reported now.
-        _matches(self.pattern, "")
-
-    def golds(self, row: dict[str, Any]) -> list[str]:
-        return [self.pattern]
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return _matches(gold, given)
-
-
-# Cached, because a model that has found a slow answer repeats it.
-@lru_cache(maxsize=1024)
-def _matches(pattern: str, given: str) -> bool:
-    import regex
-
-    try:
-        # `concurrent` releases the interpreter, so that other threads run during the search.
-        match = regex.fullmatch(pattern, given, timeout=_SECONDS_PER_SEARCH, concurrent=True)
-    except TimeoutError:
-        return False
-    return match is not None
+def _as_json(value: Any) -> Any:
+    """Return a value that JSON does not have, such as a date, as a text."""
+    plain_value = _without_numpy(value)
+    return str(value) if plain_value is value else plain_value
 
 
 def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Return True if an answer is copied from the question with its arithmetic left undone.
 
-    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. The gold answer
-    itself may be in the question, in any spelling: `3/4.` after "Which is larger, 3/4 or 2/3?".
+    `84/2` is equal to 42, but after "What is 84 / 2?" it only repeats the question. False for the
+    gold answer itself, which a question may name: `3/4.` after "Which is larger, 3/4 or 2/3?".
 
     >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"})
     True
     >>> is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
     False
     """
-    given = _bare(plain(given))
-    gold = _bare(plain(gold))
+    given = _without_spacing(plain(given))
+    gold = _without_spacing(plain(gold))
     if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
         return False
     digits = _digits_at_start(given)
     if digits and digits == _digits_at_start(gold) and read_number(gold) is not None:
         # The same number with another unit, such as 50% for 50, leaves nothing to compute.
         return False
-    # Not as a part of another number: 3/4 is not a part of 13/4, 2 3/4 or 3/40.
+    # The copy must not be a part of another number: 3/4 is not copied from 13/4, 2 3/4 or 3/40.
     pattern = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
     question = completion_text(row["prompts"])
-    return any(re.search(pattern, _bare(text)) for text in (question, plain(question)))
+    return any(re.search(pattern, _without_spacing(text)) for text in (question, plain(question)))
 
 
 def _digits_at_start(text: str) -> str:
@@ -388,7 +310,7 @@ def _digits_at_start(text: str) -> str:
     return match[0] if match else ""
 
 
-def _bare(text: str) -> str:
+def _without_spacing(text: str) -> str:
     """Return a text without spaces around operators, LaTeX spacing and upper case."""
     text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
     text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}(?!\w)", r"\1/\2", text)

@@ -32,9 +32,10 @@ def completion_text(completion: Completion) -> str:
 
 
 def with_last_word(completion: Completion) -> Completion:
-    """Return an episode whose last message is the model's and has a content.
+    """Return an episode that ends with a message of the model.
 
-    Otherwise a reward that reads `completion[-1]["content"]` would score what a tool returned.
+    If it ends with the result of a tool, an empty message is added. Otherwise a reward that reads
+    `completion[-1]["content"]` would score what a tool returned.
 
     >>> with_last_word([{"role": "tool", "content": "7"}])[-1]
     {'role': 'assistant', 'content': ''}
@@ -49,7 +50,7 @@ def with_last_word(completion: Completion) -> Completion:
     return completion
 
 
-def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def rows_of(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the columns of a call as one mapping per completion.
 
     Arguments that are not a column of `count` values, such as `trainer_state`, are left out.
@@ -70,8 +71,9 @@ def per_row(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class Reward:
     """A reward function as TRL calls it: one float per completion, or None for no score.
 
-    Subclasses define `score_text`, or `score_batch` if completions are scored together. TRL gets
-    the weight as `reward_weights`, so that curves show the score before it is weighted.
+    Subclasses define `score_text`, or `score_batch` if completions are scored together. The score
+    is not multiplied by the weight here: TRL does that (`reward_weights`), and its curves show
+    unweighted scores.
     """
 
     weight: float = 1.0
@@ -86,7 +88,7 @@ class Reward:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Otherwise @dataclass would generate a repr with every default value.
+        # @dataclass writes a __repr__ with every default value, unless the class has one already.
         if "__repr__" not in vars(cls):
             cls.__repr__ = Reward.__repr__
 
@@ -102,7 +104,7 @@ class Reward:
         arguments = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value != field.default:
+            if field.repr and value != field.default:
                 shown = value.name if field.name == "format" else value
                 arguments.append(f"{field.name}={shown!r}")
         return f"{type(self).__name__}({', '.join(arguments)})"
@@ -126,10 +128,15 @@ class Reward:
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         texts = [completion_text(completion) for completion in completions]
-        rows = per_row(columns, len(texts))
+        rows = rows_of(columns, len(texts))
         column = getattr(self, "column", None)
         if rows and column in columns and column not in rows[0]:
-            raise ValueError(_wrong_length(self.__name__, column, columns[column], len(texts)))
+            # A list of another length, or one value for all.
+            raise ValueError(
+                f"the column {column!r} of the reward {self.__name__!r} is "
+                f"{columns[column]!r:.60}, but it needs a list with one value for each of the "
+                f"{len(texts)} completions."
+            )
         return self.score_batch(texts, rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
@@ -147,38 +154,11 @@ class Reward:
         return row[column]
 
 
-def _wrong_length(reward: str, column: str, value: Any, count: int) -> str:
-    """Return the message for a column that does not have one value per completion."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        size = "1 value" if len(value) == 1 else f"{len(value)} values"
-        example = f"{column}=[...]"
-    else:
-        size = f"one {type(value).__name__}"
-        example = f"{column}=[{value!r:.40}] * {count}"
-    completions = "1 completion" if count == 1 else f"{count} completions"
-    return (
-        f"the column {column!r} of the reward {reward!r} has {size} for {completions}. "
-        f"Each completion needs its own value: {example}."
-    )
-
-
-def kinds() -> dict[str, type[Reward]]:
-    """Return every reward class of the kit by name; a recorded reward is rebuilt from these."""
-    classes: list[type[Reward]] = [Reward]
-    for kind in classes:
-        # The list grows while the loop runs, so that subclasses of subclasses are found too.
-        classes += kind.__subclasses__()
-    return {
-        kind.__name__: kind for kind in classes if kind.__module__.startswith(f"{__package__}.")
-    }
-
-
 def relative(reward: RewardFunction) -> RewardFunction:
     """Mark a reward that ranks the completions of a group, and return it.
 
     A score of such a reward has a meaning only next to the other scores of the call.
-    `check_rewards` then tries each completion in a small group, and does not expect the same score
-    outside it.
+    `check_rewards` therefore calls it with groups, never with single completions.
 
     Args:
         reward: A function with TRL's signature. A bound method is wrapped in a `functools.partial`.
@@ -207,7 +187,7 @@ def check_weight(weight: Any, name: str) -> float:
     """Return a weight as a float.
 
     Raises:
-        ValueError: The weight is not a finite number. No total would be one either.
+        ValueError: The weight is not a finite number.
     """
     is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
     if not is_number or not math.isfinite(weight):
@@ -216,7 +196,7 @@ def check_weight(weight: Any, name: str) -> float:
 
 
 def range_of(reward: RewardFunction) -> tuple[float, float] | None:
-    """Return the lowest and highest score that a reward declares as its `range`, if it does."""
+    """Return the lowest and highest score that a reward declares as `range`, or None."""
     ends = getattr(reward, "range", None)
     is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2
     if not is_pair or not all(isinstance(end, numbers.Real) for end in ends):
@@ -235,8 +215,8 @@ def reward_name(reward: RewardFunction) -> str:
     """Return the name under which a run logs a reward.
 
     A `functools.partial` can have a name of its own: `strict.__name__ = "strict"`. Without one it
-    has the name of the wrapped function. TRL 1.15 always uses the latter, so
-    `training.errors.guarded` gives it functions with these names.
+    has the name of the wrapped function. TRL 1.15 ignores a partial's own name, so
+    `training.errors.guarded` wraps it in a function with that name.
     """
     while isinstance(reward, functools.partial) and "__name__" not in vars(reward):
         reward = reward.func
@@ -255,12 +235,8 @@ def reward_list(
     Raises:
         ValueError: There are fewer rewards, or one of them cannot be called as a reward.
     """
-    if isinstance(rewards, str) or not (callable(rewards) or isinstance(rewards, Iterable)):
-        raise ValueError(
-            f"rewards = {rewards!r:.80} is not a reward function: "
-            "write rewards=[gn.rewards.correctness()]."
-        )
-    listed = [rewards] if callable(rewards) else list(rewards)
+    is_several = isinstance(rewards, Iterable) and not isinstance(rewards, str)
+    listed = list(rewards) if is_several and not callable(rewards) else [rewards]
     if len(listed) < least:
         raise ValueError(
             "rewards is empty: without a reward there is nothing to score or to learn from."
@@ -273,7 +249,7 @@ def reward_list(
             )
         if not callable(reward):
             raise ValueError(
-                f"rewards contains {reward!r:.80}, which is not a reward function: "
+                f"rewards = {reward!r:.80} is not a reward function: "
                 "write rewards=[gn.rewards.correctness()]."
             )
     return listed
@@ -284,7 +260,7 @@ def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[
 
     Raises:
         ValueError: One is not a reward function, a weight is not a finite number, or two rewards
-            have the same name: TRL logs the mean of both under it.
+            have the same name: TRL logs only the mean of the two.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])

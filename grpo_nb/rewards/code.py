@@ -7,6 +7,7 @@ The generated code never sees an expected value and never runs in this process. 
 """
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 """Languages after the opening fence of a block that count as Python."""
-_FENCE = re.compile(r"^[ \t]*```(.*)$", re.MULTILINE)
+# ```x``` on one line is no fence.
+_FENCE = re.compile(r"^[ \t]*```([^`\n]*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class code_tests(Reward):
 
     The code is found by `extract_code`. It runs in the sandbox, all completions of a batch at a
     time. Only the inputs of the tests go in. The results come out as plain data and are compared
-    here, so exit code 0, objects that are equal to everything and printed verdicts score nothing.
+    here. So code cannot win by exiting with 0, by returning an object that equals everything, or by
+    printing a verdict.
 
     The same code always gets the same score: random numbers and the order of sets are fixed, and
     time is measured as processor time. The score is None if the sandbox itself failed twice.
@@ -60,21 +63,19 @@ class code_tests(Reward):
     all_or_nothing: bool = False
     limits: Limits | None = None
 
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Read the tests of every row and return their number.
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check that the tests of every row can be read.
 
         Raises:
             ValueError: A test cannot be read. The message names the first row with such a test.
         """
-        count = 0
         for number, row in enumerate(rows):
             try:
-                count += len(read_tests(self.column_of(row, self.column)))
+                read_tests(self.column_of(row, self.column))
             except ValueError as error:
                 raise ValueError(
                     f"the reward {self.__name__!r} cannot read the data: row {number}: {error}"
                 ) from error
-        return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         tests_of_rows = [read_tests(self.column_of(row, self.column)) for row in rows]
@@ -137,10 +138,9 @@ def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
 def extract_code(text: str, format: AnswerFormat) -> str | None:
     """Return the code of a completion; None if there is none.
 
-    The code is the last ```python block of the answer slot, or the whole slot if it has no block. A
-    completion without an answer slot may consist of blocks, as many models write it; then the last
-    block counts. A slot that occurs twice, or is not closed, is not an answer. Neither is a block
-    without an end.
+    The code is the last ```python block of the answer slot, or the whole slot if it has no block.
+    Without a slot, the last closed Python block of the completion counts, as many models write it.
+    A slot that is open or comes twice gives None.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
@@ -171,6 +171,7 @@ def _python_blocks(text: str) -> list[str]:
             opening = fence
         elif not language:
             if opening[1].strip().lower() in _PYTHON:
-                blocks.append(text[opening.end() + 1 : fence.start()])
+                # A block in a list is indented as a whole.
+                blocks.append(textwrap.dedent(text[opening.end() + 1 : fence.start()]))
             opening = None
     return blocks

@@ -1,30 +1,12 @@
-"""The rewards that fit a task, and a check that rewards can read its rows."""
-
-from collections.abc import Iterable, Mapping
-from typing import Any
+"""The rewards that fit a task."""
 
 from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
-from grpo_nb.rewards.base import Reward, RewardFunction
-from grpo_nb.rewards.code import code_tests
+from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.format_and_length import xml_format, xml_tags
 from grpo_nb.rewards.math_answers import maths
 from grpo_nb.tasks.task import Task
 
 _BY_KIND = {"expression": maths, "json": json_answer, "choice": multiple_choice}
-
-
-def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Check that every `code_tests` reward can read the hidden tests of all rows.
-
-    Raises:
-        ValueError: A row cannot be read. The message names the reward and the row.
-
-    >>> from grpo_nb.rewards import code_tests
-    >>> check_rows([code_tests()], [{"tests": ["assert f(1) == 2"]}])
-    """
-    for reward in rewards:
-        if isinstance(reward, code_tests):
-            reward.check(rows)
 
 
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:

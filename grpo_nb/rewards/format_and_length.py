@@ -4,7 +4,6 @@ A format reward leads a model to a format that it has never produced. `docs/guid
 more rewards for style.
 """
 
-import re
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -48,16 +47,17 @@ class xml_tags(Reward):
 
 @dataclass(frozen=True)
 class length(Reward):
-    """1.0 for a length from `low` to `high`; outside, less the farther the length is from it.
+    """1.0 for a length from `low` to `high`; outside, less.
 
-    The score falls in a straight line to 0.0 for an empty completion and for twice `high`. Padding
-    earns it as well as thinking does: give it a fifth of the weight of a right answer, or less.
+    Outside, the score falls in a straight line to 0.0 at length 0 and at twice `high`. Padding is
+    rewarded as well as thinking, so give this reward a fifth of the weight of a right answer, or
+    less.
 
     Args:
         low: Shortest length with the full score.
         high: Longest length with the full score; without it nothing is too long.
         unit: `"tokens"`, `"words"` or `"characters"`. Tokens are counted in the trainer's
-            `completion_ids`. Without these, words and punctuation marks are counted instead.
+            `completion_ids`, and words where there are none. Words are separated by white space.
 
     >>> length(2, 4, unit="words")(completions=["one", "one two", "one two three four five six"])
     [0.5, 1.0, 0.5]
@@ -91,6 +91,4 @@ class length(Reward):
     def _count(self, text: str, row: dict[str, Any]) -> int:
         if self.unit == "tokens" and "completion_ids" in row:
             return len(row["completion_ids"])
-        if self.unit == "characters":
-            return len(text)
-        return len(re.findall(r"\w+|[^\w\s]", text))
+        return len(text) if self.unit == "characters" else len(text.split())

@@ -39,9 +39,9 @@ class CodeTest:
     expected: Any = None
     tolerance: float = 0.0
     """Largest accepted difference of numbers."""
-    around: str = ""
+    wrapper: str = ""
     """Function that is applied to the result first, as in `assert sorted(f(x)) == [1, 2]`."""
-    has_exact_types: bool = True
+    compares_types: bool = True
     """True if `1`, `1.0` and `True` differ. The `==` of an assert does not tell them apart."""
     stdin: str | None = None
     stdout: str = ""
@@ -49,13 +49,13 @@ class CodeTest:
     def passes(self, value: Any) -> bool:
         """Return True if `value`, plain data from the sandbox, is the expected value."""
         try:
-            if self.around:
-                value = _WRAPPERS[self.around](value)
+            if self.wrapper:
+                value = _WRAPPERS[self.wrapper](value)
             if self.tolerance:
                 return not isinstance(value, bool) and abs(value - self.expected) <= self.tolerance
         except (TypeError, ValueError, OverflowError):
             return False
-        return is_same_value(value, self.expected, exact_types=self.has_exact_types)
+        return is_same_value(value, self.expected, exact_types=self.compares_types)
 
     def prints(self, stdout: str) -> bool:
         """Return True if `stdout` is the expected output, apart from trailing white space."""
@@ -113,14 +113,15 @@ def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     fields = {}
     if isinstance(test, Mapping):
         for key, value in test.items():
-            # Arrow adds the keys of other rows with None. Only `expected` can mean None.
+            # Arrow fills keys that only other rows have with None. `expected` may really be None.
             if value is not None or key == "expected":
                 fields[key] = value
     values = [fields.get("args"), fields.get("kwargs"), fields.get("expected")]
     if not may_hold_none and any(map(_holds_none, values)):
         raise ValueError(
-            f"the test {test!r:.120} has None in a mapping, which `datasets` may have added: "
-            "write the tests as text, json.dumps(tests)."
+            f"the test {test!r:.120} has None inside a dict. `datasets` writes None for keys that "
+            "only other rows have, so the two cannot be told apart: write the tests as text, "
+            "json.dumps(tests)."
         )
     is_program = isinstance(fields.get("stdin"), str) and isinstance(fields.get("stdout"), str)
     if is_program and fields.keys() <= {"stdin", "stdout", "expected"}:
@@ -130,9 +131,11 @@ def _read_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
         args = fields.get("args", ())
         kwargs = fields.get("kwargs", {})
         expected = fields["expected"]
-        tolerance = float(fields.get("tolerance", 0))
+        tolerance = fields.get("tolerance", 0)
         has_arguments = isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping)
-        if has_arguments and (not tolerance or isinstance(expected, (int, float))):
+        has_limit = isinstance(tolerance, (int, float)) and tolerance >= 0
+        has_limit = has_limit and (not tolerance or isinstance(expected, (int, float)))
+        if has_arguments and has_limit:
             call = Call(fields["call"], tuple(args), dict(kwargs))
             return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
@@ -163,24 +166,24 @@ def _read_assert(statement: ast.stmt) -> CodeTest:
         case ast.Assert(
             test=ast.Compare(left=node, ops=[ast.Eq() | ast.Is() as operator], comparators=[right])
         ):
-            return _read_call(node, _literal(right), has_exact_types=isinstance(operator, ast.Is))
+            return _read_call(node, _literal(right), compares_types=isinstance(operator, ast.Is))
         case ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=ast.Call() as node)):
-            return _read_call(node, False, around="bool")
+            return _read_call(node, False, wrapper="bool")
         case ast.Assert(test=ast.Call() as node):
-            return _read_call(node, True, around="bool")
+            return _read_call(node, True, wrapper="bool")
     raise ValueError(
         "it is not an assert of a call, with == or `is` and a value, or with `not` before the call"
     )
 
 
 def _read_call(
-    node: ast.expr, expected: Any, *, around: str = "", has_exact_types: bool = False
+    node: ast.expr, expected: Any, *, wrapper: str = "", compares_types: bool = False
 ) -> CodeTest:
     match node:
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
-            name in _WRAPPERS and not around
+            name in _WRAPPERS and not wrapper
         ):
-            around = name
+            wrapper = name
             node = argument
     if not isinstance(node, ast.Call):
         raise ValueError("there is no call of the candidate's function")
@@ -188,7 +191,7 @@ def _read_call(
     if None in kwargs:
         raise ValueError("** is not a value")
     call = Call(ast.unparse(node.func), tuple(map(_literal, node.args)), kwargs)
-    return CodeTest(call=call, expected=expected, around=around, has_exact_types=has_exact_types)
+    return CodeTest(call=call, expected=expected, wrapper=wrapper, compares_types=compares_types)
 
 
 def _literal(node: ast.expr) -> Any:

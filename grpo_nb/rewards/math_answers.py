@@ -30,7 +30,7 @@ from grpo_nb.rewards.math_shapes import (
     spelled,
     split_name,
 )
-from grpo_nb.rewards.math_worker import Budget, is_equal
+from grpo_nb.rewards.math_worker import Budget, Undecided, is_equal
 from grpo_nb.tasks.answers import folded, is_same_answer
 from grpo_nb.tasks.numbers import INSIDE, is_same_number, read_number, unit_name
 
@@ -38,9 +38,9 @@ BATCH_SECONDS = 10.0
 """Processor time for all expressions of one call, so that a batch of attacks has a bounded cost."""
 _LONGEST = 400
 """Characters of an answer that is compared as mathematics."""
-_MOST_PARTS = 16
+_MOST_PARTS = 64
 """Parts of an answer: each given part is compared with each part of the gold answer."""
-Ask = Callable[[str, str], bool]
+EqualityTest = Callable[[str, str], bool]
 """Computer algebra: returns True if a gold answer and a given answer are equal expressions."""
 
 # Tokens that an answer may contain more often than the gold answer: operators, brackets, functions
@@ -51,6 +51,7 @@ _FREE_TOKEN = re.compile(
     r"|(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|ln|lg|exp"
     r"|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega)"
 )
+# "1 2" and a line break are tokens that are never free: they show a second answer.
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _INEQUALITY = re.compile(r"[<>]|\\[lg]e")
@@ -88,7 +89,8 @@ class maths(SlotReward):
     * If the gold answer has parts, each part must be given and no other. The parts of a list may be
       in any order, and those of a tuple or an interval may not. A gold answer of several boxes is
       such a list. `x < 5` and `(-\infty, 5)` are one interval, and `x < 1 or x > 5` is a union.
-    * An expression copied from the question scores 0.0, unless it is the gold answer to the letter.
+    * An expression copied from the question scores 0.0, unless it is written exactly as the gold
+      answer.
     * A gold answer of words, a date or JSON is compared as `correctness` does. TRL skips such rows.
     * It works in any thread. An expression has two seconds of processor time and a batch has ten,
       so a busy machine changes no score. An expression that takes longer gets None. If a batch uses
@@ -96,7 +98,7 @@ class maths(SlotReward):
       depends on the rest of the batch.
 
     Args:
-        weight: Part in the total reward.
+        weight: Weight in the total reward.
         format: Where the answer is written; `xml()` if not given, `boxed()` for MATH.
         column: The data column with the gold answer, or with a worked solution that has it in a
             `\boxed{}`. A list holds several.
@@ -114,16 +116,15 @@ class maths(SlotReward):
         answers = [self.format.extract_last(text) for text in texts]
         scores: list[float | None] = [None] * len(texts)
         budget = Budget(BATCH_SECONDS)
+        undecided = 0
         # Short answers first, so that only the longest are left when slow ones use up the time.
-        places = sorted(range(len(texts)), key=lambda place: len(answers[place] or ""))
-        is_any_undecided = False
-        for place in places:
+        for place in sorted(range(len(texts)), key=lambda place: len(answers[place] or "")):
             golds = self.golds(rows[place])
             if golds:
                 scores[place] = _score(answers[place], golds, rows[place], budget)
-                is_any_undecided |= scores[place] is None
-        # The last pair that was decided may have used up the time, so that nothing is missing.
-        if is_any_undecided and budget.seconds_left <= 0:
+                undecided += scores[place] is None
+        # Warn only if an answer was left out, not if the last one just used up the time.
+        if undecided and budget.seconds_left <= 0:
             warnings.warn(
                 f"{self.__name__}: a batch used up its {BATCH_SECONDS:g} s of processor time, "
                 "so its longest expressions are not scored (None).",
@@ -145,21 +146,24 @@ def _score(
     """
     if given is None:
         return 0.0
-    ask = functools.partial(is_equal, budget=budget)
-    budget.has_undecided = False
+    is_undecided = False
     for gold in golds:
-        if is_answer(given, gold, ask) and not is_copied(given, gold, row):
-            return 1.0
-    return None if budget.has_undecided else 0.0
+        try:
+            is_right = is_answer(given, gold, functools.partial(is_equal, budget=budget))
+            if is_right and not is_copied(given, gold, row):
+                return 1.0
+        except Undecided:
+            is_undecided = True
+    return None if is_undecided else 0.0
 
 
-def is_answer(given: str, gold: str, ask: Ask) -> bool:
+def is_answer(given: str, gold: str, is_equal: EqualityTest) -> bool:
     r"""Return True if a text is the gold answer.
 
     Args:
         given: The text in the answer slot.
         gold: The gold answer.
-        ask: Compares two expressions that need computer algebra.
+        is_equal: Compares two expressions that need computer algebra.
 
     >>> is_answer(r"\{2, 1\}", "1, 2", None), is_answer("42.0", "42", None)
     (True, True)
@@ -170,10 +174,10 @@ def is_answer(given: str, gold: str, ask: Ask) -> bool:
         return True
     if len(given) > _LONGEST or _NOT_AN_EXPRESSION.fullmatch(gold):
         return False
-    return _is_same(spelled(given), spelled(gold), ask)
+    return _same_value(spelled(given), spelled(gold), is_equal)
 
 
-def _is_same(given: str, gold: str, ask: Ask) -> bool:
+def _same_value(given: str, gold: str, is_equal: EqualityTest) -> bool:
     """Return True if two spelled answers are the same number, words, expression or parts."""
     if split_name(gold)[0]:
         # 2 = x is x = 2.
@@ -187,10 +191,10 @@ def _is_same(given: str, gold: str, ask: Ask) -> bool:
     if not _HAS_MATHS.search(gold):
         # Words. math-verify reads them as a product of letters, so that "on" is "no".
         return folded(given) == folded(gold)
-    return _has_same_parts(given, gold, ask)
+    return _same_parts(given, gold, is_equal)
 
 
-def _has_same_parts(given: str, gold: str, ask: Ask) -> bool:
+def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
     gold_shape = Shape.of(gold)
     shape = Shape.of(given, len(gold_shape.parts))
     have_names = bool(shape.name and gold_shape.name)
@@ -200,25 +204,25 @@ def _has_same_parts(given: str, gold: str, ask: Ask) -> bool:
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
     if is_any_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
-        return _is_same_expression(given, gold, ask)
-    if not _is_same_kind(shape, gold_shape):
+        return _same_expression(given, gold, is_equal)
+    if not _same_kind(shape, gold_shape):
         return False
     if gold_shape.kind == EXPRESSION:
         # `x = x + 1` does not define x.
         is_circular = not gold_shape.name and shape.name in _names_in(gold)
-        return not is_circular and _is_same_expression(shape.parts[0], gold_shape.parts[0], ask)
+        return not is_circular and _same_expression(shape.parts[0], gold_shape.parts[0], is_equal)
     are_inequalities = gold_shape.kind == LIST and _INEQUALITY.search(gold)
     if are_inequalities and len(set(_AND_OR.findall(f"{given} {gold}"))) > 1:
         # `x > 1 and x < 3` is not `x > 1 or x < 3`.
         return False
     is_in_any_order = gold_shape.kind in (LIST, UNION)
     if is_in_any_order and shape.has_own_names == gold_shape.has_own_names:
-        return _is_same_set(shape.parts, gold_shape.parts, ask)
+        return _same_in_any_order(shape.parts, gold_shape.parts, is_equal)
     pairs = zip(shape.parts, gold_shape.parts, strict=True)
-    return all(_is_same(part, gold_part, ask) for part, gold_part in pairs)
+    return all(_same_value(part, gold_part, is_equal) for part, gold_part in pairs)
 
 
-def _is_same_kind(shape: Shape, gold: Shape) -> bool:
+def _same_kind(shape: Shape, gold: Shape) -> bool:
     """Return True if two shapes have the same kind and number of parts."""
     is_same = shape.kind == gold.kind
     if {shape.kind, gold.kind} == {LIST, TUPLE}:
@@ -227,13 +231,15 @@ def _is_same_kind(shape: Shape, gold: Shape) -> bool:
     return is_same and len(shape.parts) == len(gold.parts) <= _MOST_PARTS
 
 
-def _is_same_set(parts: Sequence[str], gold_parts: Sequence[str], ask: Ask) -> bool:
+def _same_in_any_order(
+    parts: Sequence[str], gold_parts: Sequence[str], is_equal: EqualityTest
+) -> bool:
     """Return True if each part is equal to another part of the gold answer, in any order."""
     left = list(gold_parts)
     for part in parts:
         for gold_part in left:
-            # Equality is transitive, so the first equal part will do.
-            if _is_same(part, gold_part, ask):
+            # Equality is transitive (except where a unit is missing), so the first will do.
+            if _same_value(part, gold_part, is_equal):
                 left.remove(gold_part)
                 break
         else:
@@ -241,16 +247,16 @@ def _is_same_set(parts: Sequence[str], gold_parts: Sequence[str], ask: Ask) -> b
     return True
 
 
-def _is_same_expression(given: str, gold: str, ask: Ask) -> bool:
+def _same_expression(given: str, gold: str, is_equal: EqualityTest) -> bool:
     given_value, given_unit = _split_unit(given)
     gold_value, gold_unit = _split_unit(gold)
     if given_unit or gold_unit:
         if given_unit and gold_unit and given_unit != gold_unit:
             return False
-        return _is_same(given_value, gold_value, ask)
+        return _same_value(given_value, gold_value, is_equal)
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
-    return ask(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
+    return is_equal(gold.replace("*", r" \cdot "), given.replace("*", r" \cdot "))
 
 
 def _split_unit(text: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 r"""The spelling and the shape of a mathematical answer.
 
-`spelled` writes an answer in one kind of LaTeX: `\leq`, `<=` and the sign itself become `\le`. The
-meaning never changes. `Shape.of` then reads what the answer consists of: one expression, or the
+`spelled` writes an answer in one kind of LaTeX, without a change of meaning: `\leq`, `<=` and the
+sign itself become `\le`. `Shape.of` then reads what the answer consists of: one expression, or the
 parts of a list, tuple, interval, union or ratio. `x < 1 or x > 3` becomes a union of two intervals.
 """
 
@@ -37,10 +37,12 @@ _SIGNS = {
     "\u2192": r"\to ",
     "\u2217": "*",
 }
-for _letter in map(chr, range(0x3B1, 0x3CA)):
-    # GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
-    _name = unicodedata.name(_letter).split()[-1].lower().replace("lamda", "lambda")
-    _SIGNS[_letter] = f"\\{_name} "
+_GREEK_LETTERS = map(chr, range(0x3B1, 0x3CA))
+# GREEK SMALL LETTER ALPHA is \alpha. Unicode spells lambda without the b.
+_SIGNS |= {
+    letter: f"\\{unicodedata.name(letter).split()[-1].lower().replace('lamda', 'lambda')} "
+    for letter in _GREEK_LETTERS
+}
 _SIGNS_TABLE = str.maketrans(_SIGNS)
 _ROOT_SIGN = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
 
@@ -69,7 +71,7 @@ def _one_command(match: re.Match[str]) -> str:
     return _COMMAND_OF.get(match[1], match[0])
 
 
-# Applied one after the other.
+# The order matters: each pattern sees the result of the ones before.
 _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     # $x$ is x.
     (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
@@ -100,13 +102,9 @@ _SPELLINGS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 _COMPILED_SPELLINGS = [(re.compile(pattern), spelling) for pattern, spelling in _SPELLINGS]
 
 _LETTER = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
-# x, f(x), AB, pH, |AB| and (x, y) are names, and so are ratios of two names.
-_NAME = (
-    rf"(?:{_LETTER}(?:\(\s*{_LETTER}\s*\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}a?(?:_\{{\w+\}})?"
-    rf"|\|[A-Z]{{2}}\||\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\))"
-)
-_NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
-_NAME_BEFORE = re.compile(rf"\s*({_NAMES})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
+# x, f(x) and (x, y) are names.
+_NAME = rf"(?:{_LETTER}(?:\(\s*{_LETTER}\s*\))?|\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\))"
+_NAME_BEFORE = re.compile(rf"\s*({_NAME})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _TURNED = {">": "<", r"\ge": r"\le"}
@@ -179,7 +177,7 @@ def bare(text: str) -> str:
 def split_name(text: str) -> tuple[str, str]:
     r"""Split `x = 42` into `x` and `42`; the name is empty if there is none.
 
-    `AB` and `(p, q)` are names as well, and a number is none. `x \in` names like `x =`, and `f(x)`
+    `(p, q)` is a name as well, and a number is none. `x \in` names like `x =`, and `f(x)`
     is the `y` of a function.
 
     >>> split_name("x = 42"), split_name("41 = 42"), split_name("f(x) = 2x")
@@ -195,8 +193,8 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def is_name(text: str) -> bool:
-    """Return True for `x`, `f(x)`, `AB` or `(p, q)`, and not for a number, a word or a sum."""
-    return re.fullmatch(_NAMES, text.strip()) is not None
+    """Return True for `x`, `f(x)` or `(p, q)`, and not for a number, a word or a sum."""
+    return re.fullmatch(_NAME, text.strip()) is not None
 
 
 def in_brackets(text: str) -> tuple[str, str, str] | None:
@@ -243,8 +241,8 @@ def split_list(text: str, count: int = 0) -> list[str]:
 
     Args:
         text: The list.
-        count: Number of parts that are expected. Only if it is above 1 the comma of `1,234` can
-            separate two parts.
+        count: Number of parts that are expected. If above 1, the comma of `1,234` may separate two
+            parts.
 
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
@@ -290,7 +288,7 @@ class Shape:
                 return cls("", brackets[0] + brackets[2], parts)
         parts = split_list(text, count)
         if 0 < count < len(parts) and " or " not in text:
-            # The same part twice counts once.
+            # An answer with more parts than expected may repeat one.
             parts = list(dict.fromkeys(map(bare, parts)))
         if len(parts) > 1:
             return cls("", LIST, parts)

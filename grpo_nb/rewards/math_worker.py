@@ -34,48 +34,48 @@ _lock = threading.Lock()
 _worker: subprocess.Popen[bytes] | None = None
 
 
+class Undecided(Exception):
+    """A pair took too much time or memory. It is not remembered: the next attempt may succeed."""
+
+
 class Budget:
     """Processor time that one batch may take, starts of the worker included."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds_left = seconds
-        self.has_undecided = False
-        """True if a pair was left undecided since this was last set to False."""
 
 
 def is_equal(gold: str, given: str, budget: Budget) -> bool:
-    """Return True if two LaTeX expressions are equal; an undecided pair is noted in the budget.
+    """Return True if two LaTeX expressions are equal.
 
-    A pair is undecided if it takes more than `PAIR_SECONDS`, if its worker breaks down, or if the
-    budget is used up. Such a pair is not remembered, because the next attempt may succeed.
+    Raises:
+        Undecided: The pair took more than `PAIR_SECONDS`, its worker broke down, or the budget is
+            used up.
     """
     global _worker
+    pair = (gold, given)
     with _lock:
-        verdict = _cache.get((gold, given))
-        if verdict is None and budget.seconds_left > 0:
+        if pair not in _cache:
+            if budget.seconds_left <= 0:
+                raise Undecided
             if _worker is None or _worker.poll() is not None:
                 _worker = _start(budget)
-            verdict = _ask(_worker, gold, given, budget)
-        if verdict is None:
-            budget.has_undecided = True
-            return False
-        # The pair moves to the end, so that the first pair is the one that was not used for
-        # longest.
-        _cache.pop((gold, given), None)
-        _cache[gold, given] = verdict
+            _cache[pair] = _verdict(_worker, pair, budget)
         if len(_cache) > _MOST_REMEMBERED:
+            # The pair that was decided first.
             del _cache[next(iter(_cache))]
-        return verdict
+        return _cache[pair]
 
 
-def _ask(worker: subprocess.Popen[bytes], gold: str, given: str, budget: Budget) -> bool | None:
-    """Return the worker's verdict on a pair; None if the worker ended without one."""
-    line = _exchange(worker, json.dumps([gold, given, PAIR_SECONDS]))
+def _verdict(worker: subprocess.Popen[bytes], pair: tuple[str, str], budget: Budget) -> bool:
+    line = _exchange(worker, json.dumps([*pair, PAIR_SECONDS]))
     if not line:
         budget.seconds_left -= PAIR_SECONDS
-        return None
+        raise Undecided
     verdict, seconds = json.loads(line)
     budget.seconds_left -= seconds
+    if verdict is None:
+        raise Undecided
     return verdict
 
 
@@ -115,7 +115,8 @@ def _exchange(worker: subprocess.Popen[bytes], question: str) -> bytes:
             worker.stdin.write(f"{question}\n".encode())
             line = worker.stdout.readline()
     finally:
-        # After an interrupt too: its answer would be read as the answer to the next question.
+        # Also after an interrupt: otherwise the late answer would be read as the answer to the next
+        # pair.
         if not line:
             # Leaving the block waits for the end of the process and closes its pipes.
             with worker:
@@ -178,6 +179,8 @@ def _judge(gold: str, given: str) -> bool:
 def _serve() -> None:
     """Answer each line `[gold, given, seconds]` with `[verdict, seconds]` until the pipe closes.
 
+    The verdict is None if the memory is used up.
+
     The first line is empty. Its answer is the processor time that the start took.
     """
     # Imported here, because Windows does not have it, and the package is imported there too.
@@ -200,13 +203,15 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.setitimer(signal.ITIMER_REAL, _CLOCK_PER_PROCESSOR_TIME * seconds)
         try:
-            verdict = _judge(gold, given)
+            verdict = bool(_judge(gold, given))
+        except MemoryError:
+            verdict = None
         except Exception:
             # Expressions that sympy cannot read or compare are not equal.
             verdict = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps([bool(verdict), time.process_time() - start]), file=answers, flush=True)
+        print(json.dumps([verdict, time.process_time() - start]), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome, no_ou
 from grpo_nb.sandbox.modules import modules_of
 
 _CHILD = Path(__file__).with_name("child.py")
-# Forbidden actions by name, as calls of Python's own functions.
+# Attacks that `holes` tries: the forbidden action, and a call that does it.
 _FORBIDDEN = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
     "looking at a file": Call("os.stat", ("/",)),
@@ -46,9 +46,9 @@ _FORBIDDEN = {
 }
 # With less shared time than this, the next candidate of a group is not started.
 _LEAST_SECONDS = 0.02
-# The kernel has no limit for page tables, so this process looks at their size. A list of 512 MB
-# needs 1 MB of them. Single pages that are spread over the address space need twice their own size.
-_SECONDS_BETWEEN_LOOKS = 0.05
+# Attack: single pages far apart in the address space need twice their size in page tables, which no
+# limit of the kernel counts. Defence: this process polls their size. A list of 512 MB needs 1 MB.
+_POLL_SECONDS = 0.05
 _MEMORY_PER_PAGE_TABLES = 16
 
 
@@ -57,10 +57,10 @@ def run_untrusted(
 ) -> Outcome:
     """Run generated Python code and return the outcome.
 
-    The code is either called or run as a program with standard input. No code makes this raise. The
-    code has no files, network, environment, new processes or other programs, and it can import the
-    standard library. Compare the answers in the caller, with `is_same_value`: the code cannot copy
-    an expected value that it never sees.
+    The code is either called or run as a program with standard input. It has no files, network,
+    environment, new processes or other programs, and can import the standard library. An error of
+    the code is in the outcome, and is not raised. Compare the answers in the caller, with
+    `is_same_value`: the code cannot copy an expected value that it never sees.
 
     Args:
         code: Untrusted Python source.
@@ -95,6 +95,8 @@ def run_untrusted_batch(
     """
     found_holes = holes()
     if found_holes:
+        # The machine may have been out of memory for a moment, so the next call tries again.
+        holes.cache_clear()
         raise EnvironmentProblem(
             "generated code is not run on this machine, because it cannot be isolated here: "
             f"{'; '.join(found_holes)}. Code that is not isolated could read your files and choose "
@@ -117,10 +119,10 @@ def holes() -> tuple[str, ...]:
     )
     endless = Candidate(code="while True: pass")
     groups = _run_batch([[attack], [endless]], Limits(cpu_seconds=0.3))
-    (attacked,), (ended,) = groups
+    ((attacked,), (ended,)) = groups
     if attacked.status == "lost":
         return (f"{attacked.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
-    # dup2 reports a descriptor above the limit as a bad one.
+    # dup2 fails with EBADF for a descriptor above the limit.
     refusals = ("PermissionError", "MemoryError", f"OSError: [Errno {errno.EBADF}]")
     honest_answer, *answers = attacked.answers
     not_refused = []
@@ -200,7 +202,7 @@ def _run(candidate: Candidate, limits: Limits) -> Outcome:
         return no_outcome(candidate, "lost", f"no process can be started: {error}")
     with child.stdout, child.stderr:
         written, limit = _read_until_end([child.stdout, child.stderr], limits, child.pid)
-    # Until this process has waited for it, no other process can get its id.
+    # The id is safe to kill: it stays reserved until `wait4`.
     os.kill(child.pid, signal.SIGKILL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -216,22 +218,22 @@ def _read_until_end(
     # A bytearray grows in place, so that output of one byte at a time does not cost quadratic time.
     written = {pipe: bytearray() for pipe in pipes}
     deadline = time.monotonic() + limits.wall_seconds
-    next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+    next_poll = time.monotonic() + _POLL_SECONDS
     limit = ""
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
             selector.register(pipe, selectors.EVENT_READ)
         while selector.get_map() and not limit:
             now = time.monotonic()
-            # In each round, because the pipe of code that never stops writing is always ready.
+            # The clock is read in each round: a pipe that is always ready lets no select time out.
             if now >= deadline:
                 limit = "time on the clock"
-            elif now >= next_look:
-                next_look = now + _SECONDS_BETWEEN_LOOKS
+            elif now >= next_poll:
+                next_poll = now + _POLL_SECONDS
                 most_mib = limits.memory_mib / _MEMORY_PER_PAGE_TABLES
                 if _page_tables_mib(pid) > most_mib:
                     limit = "memory, in page tables"
-            for key, _ in selector.select(max(0.0, min(deadline, next_look) - now)):
+            for key, _ in selector.select(max(0.0, min(deadline, next_poll) - now)):
                 chunk = os.read(key.fd, 1 << 16)
                 content = written[key.fileobj]
                 content.extend(chunk)

@@ -1,4 +1,4 @@
-"""The data that goes into the sandbox and comes out: candidates, calls and limits in, outcomes out.
+"""Input of the sandbox (candidates, calls, limits) and its output (outcomes).
 
 An outcome is data that is parsed and compared. It is never run, unpickled or trusted.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from grpo_nb.core.words import require_number
 from grpo_nb.sandbox import values
 
+# `add`, `A().add`, `math.floor`
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
@@ -26,12 +27,12 @@ class Limits:
     """
 
     cpu_seconds: float = 2.0
-    """Processor time, so that a busy machine does not turn right answers into wrong ones.
+    """Limit of processor time: a limit on the clock would fail right answers on a busy machine.
 
-    Code that ignores signals gets up to two seconds more.
+    Code that ignores SIGPROF is killed up to two seconds later.
     """
     wall_seconds: float = 0.0
-    """Time on the clock, for code that sleeps; if 0, five seconds and five times `cpu_seconds`."""
+    """Time on the clock, for code that sleeps; 0 means `5 + 5 * cpu_seconds`."""
     memory_mib: int = 512
     """Address space. The interpreter itself takes about 50 MiB."""
     output_kib: int = 256
@@ -78,7 +79,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one call: a value of plain data, or an error. Generated code made both."""
+    """The result of one call: a value of plain data, or an error. Both come from untrusted code."""
 
     value: Any = None
     error: str | None = "no answer"
@@ -134,21 +135,22 @@ def outcome_of(
         exit_code: Exit code of its process.
         cpu_seconds: Processor time of the process, with its start.
     """
-    # The first line, the end of the code, the answers, and one line too many. More lines change
-    # nothing.
+    # The first line, the end of the code, one line per call, and one more, which proves that there
+    # are too many.
     most_lines = len(candidate.calls) + 3
     lines = [_read(line) for line in report.split(b"\n")[:-1][:most_lines]]
     if not lines:
         return no_outcome(candidate, "lost", "its process did not start")
     kind, start = lines[0]
-    # This line was written before the code ran, so no code can blame its end on the machine.
+    # Only the kit wrote this line, before the code ran, so the code cannot fake a machine failure.
     if kind != "wall":
         return no_outcome(candidate, "lost", start)
     end = lines[1] if len(lines) > 1 else None
     answer_lines = lines[2:]
     answers = []
     for kind, content in answer_lines:
-        answers.append(Answer(content, None) if kind == "value" else Answer(None, content))
+        is_value = kind == "value"
+        answers.append(Answer(value=content, error=None) if is_value else Answer(error=content))
     status = "ok"
     error = ""
     is_allowed = all(kind in ("value", "error") for kind, _ in answer_lines)

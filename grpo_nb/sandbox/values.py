@@ -1,8 +1,9 @@
 """Plain data between the sandbox and its caller: Python values as JSON with their types, and back.
 
-The sandbox encodes, and the caller decodes without trust. Pickle would run code that the other side
+The sandbox encodes. The caller decodes, and does not trust the data. Pickle would run code that the other side
 chooses. `ast.literal_eval` crashes on some short texts, as its documentation warns. Plain JSON has
-no tuples, sets, bytes, NaN and large integers.
+no tuples, sets, bytes and NaN. An integer of more than 4,300 digits is refused, because Python
+would raise an error as soon as the caller shows it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from _json import encode_basestring_ascii
 
 LONGEST_ERROR = 300
 _MAX_DEPTH = 50
-# A dict or set takes quadratic time on keys of equal hash, and a candidate can choose such
-# integers.
+# Attack: a dict or set takes quadratic time on keys with equal hashes, and integers with equal
+# hashes are easy to find.
 _MAX_EQUAL_HASHES = 64
 
 
@@ -66,14 +67,14 @@ def encode(value: object, depth: int = 0) -> str:
 def _encode_items(value: object, depth: int) -> str:
     if not hasattr(type(value), "__iter__"):
         raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
-    # A range or a view becomes a deque, and a value without length an iterator. Like these, they
-    # are equal to no list.
+    # Other iterables must not equal a list. An iterable with a length, such as a range, is sent as
+    # a deque, and one without as an iterator.
     name = "deque" if hasattr(type(value), "__len__") else "iter"
     iterable = value
     for kind in _CONTAINERS.values():
         if isinstance(value, kind):
             name = kind.__name__
-            # Not the method of a subclass.
+            # A subclass may have another `__iter__`.
             iterable = kind.__iter__(value)
             break
     items = [encode(item, depth + 1) for item in iterable]
@@ -114,9 +115,9 @@ def decode(data: object, depth: int = 0) -> object:
 def is_same_value(given: object, expected: object, *, exact_types: bool = True) -> bool:
     """Return True if two values of plain data are equal.
 
-    With `exact_types` the types must be equal too, at every level, and NaN is equal to NaN:
-    otherwise no answer could ever match an expected NaN. Without it, values are compared by
-    Python's `==`.
+    With `exact_types` the types must be equal too, at every level. NaN is then equal to NaN,
+    because otherwise no answer could match an expected NaN. Without `exact_types`, values are
+    compared by Python's `==`.
 
     >>> is_same_value([1, 2], [1, True]), is_same_value(1, True, exact_types=False)
     (False, True)
@@ -135,13 +136,13 @@ def _with_types(value: object) -> object:
         value = value.items()
     if kind in (set, frozenset, dict):
         return (kind, frozenset(map(_with_types, value)))
-    if kind in (list, tuple):
+    if kind in (list, tuple, deque):
         return (kind, tuple(map(_with_types, value)))
     return (kind, value)
 
 
 def refuse_equal_hashes(keys: list[object]) -> None:
     """Raise ValueError if a set of these untrusted values would take quadratic time to build."""
-    # Equal hashes fold into one element here, so this check itself is linear whatever the keys.
+    # A set holds equal hashes once, so this check is linear for all keys.
     if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
         raise ValueError("too many keys of equal hash")

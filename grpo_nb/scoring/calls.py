@@ -7,6 +7,7 @@ result as TRL does. `grpo_nb.scoring.scores` and `grpo_nb.checks` use these.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +17,8 @@ from typing import Any
 from grpo_nb.rewards.async_rewards import is_async, run_coroutine
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, with_last_word
 
-# Columns that TRL does not pass on, because it passes its own values instead.
-_NOT_COLUMNS = ("prompt", "completion", "completion_ids")
+# Columns for which TRL passes its own values.
+_REPLACED_BY_TRL = ("prompt", "completion", "completion_ids")
 # TRL holds scores in a float32 tensor.
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -36,31 +37,34 @@ class Batch:
     def __len__(self) -> int:
         return len(self.completions)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
-        """Copy lists and messages. Environments are shared, because some cannot be copied."""
+    def copied(self) -> Batch:
+        """Return a copy with own lists and messages, so that a reward cannot change the original.
+
+        Environments are shared, because some cannot be copied.
+        """
         columns = {}
         for name, values in self.columns.items():
             columns[name] = values if name == "environments" else copy.deepcopy(values)
-        return Batch(
-            prompts=copy.deepcopy(self.prompts, memo),
-            completions=copy.deepcopy(self.completions, memo),
-            completion_ids=copy.deepcopy(self.completion_ids, memo),
+        return dataclasses.replace(
+            self,
+            prompts=copy.deepcopy(self.prompts),
+            completions=copy.deepcopy(self.completions),
+            completion_ids=copy.deepcopy(self.completion_ids),
             columns=columns,
-            trainer_state=self.trainer_state,
         )
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
 
         def chosen(values: list[Any] | None) -> list[Any] | None:
-            return values and [values[index] for index in indexes]
+            return None if values is None else [values[index] for index in indexes]
 
-        return Batch(
+        return dataclasses.replace(
+            self,
             prompts=chosen(self.prompts),
             completions=chosen(self.completions),
             completion_ids=chosen(self.completion_ids),
             columns={name: chosen(values) for name, values in self.columns.items()},
-            trainer_state=self.trainer_state,
         )
 
 
@@ -87,16 +91,17 @@ def make_batch(
     listed_rows = [dict(row) for row in rows]
     if prompts is None:
         prompts = _prompts_in(listed_rows)
-    for name, values in (
-        ("rows", listed_rows),
-        ("prompts", prompts),
-        ("completion_ids", completion_ids),
-    ):
-        if values is not None and len(values) != count:
+    lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}
+    for name, values in lists.items():
+        if isinstance(values, str):
             raise ValueError(
-                f"{len(values)} {name} for {count} completions: "
-                "pass one for each, or one row for all."
+                f"{name} = {values!r:.60} must be a list with one for each completion."
             )
+        if values is not None and len(values) != count:
+            advice = (
+                "pass one for each, or one row for all" if name == "rows" else "pass one for each"
+            )
+            raise ValueError(f"{len(values)} {name} for {count} completions: {advice}.")
     if is_text and prompts is not None and not isinstance(prompts[0], str):
         # A chat prompt has chat completions: TRL then passes messages, never strings.
         completions = [[{"role": "assistant", "content": text}] for text in completions]
@@ -104,7 +109,7 @@ def make_batch(
         completion_ids = _token_ids(completions, tokenizer)
     columns = {}
     for name in listed_rows[0]:
-        if name not in _NOT_COLUMNS:
+        if name not in _REPLACED_BY_TRL:
             columns[name] = [row[name] for row in listed_rows]
     return Batch(
         prompts=None if prompts is None else list(prompts),
@@ -117,13 +122,16 @@ def make_batch(
 
 def _are_texts(completions: Sequence[Completion]) -> bool:
     """Return True if the completions are strings, False if they are lists of chat messages."""
-    types_found = {str if isinstance(one, str) else type(one) for one in completions}
-    if isinstance(completions, str) or len(types_found) != 1 or dict in types_found:
+    if len(completions) == 0:
+        raise ValueError("completions is empty: there is nothing to score.")
+    are_texts = [isinstance(completion, str) for completion in completions]
+    is_one_message = any(isinstance(completion, Mapping) for completion in completions)
+    if isinstance(completions, str) or is_one_message or len(set(are_texts)) > 1:
         raise ValueError(
             f"completions = {completions!r:.60} must be a list of texts, "
             "or a list of lists of chat messages."
         )
-    return types_found == {str}
+    return are_texts[0]
 
 
 def _prompts_in(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:
@@ -162,11 +170,11 @@ class RewardError(Exception):
 
 
 class ReturnTypeError(TypeError):
-    """A reward that returned something else than a list of scores."""
+    """A reward returned something that is not an iterable of scores."""
 
 
 def first_step_state() -> types.SimpleNamespace:
-    """Return a stand-in for `transformers.TrainerState` before the first step.
+    """Return a stand-in for the `transformers.TrainerState` that the first step gets.
 
     The real class would import the whole library. `max_steps` is 1, because rewards divide by it.
     """
@@ -176,13 +184,12 @@ def first_step_state() -> types.SimpleNamespace:
 
 
 def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
-    """Call a reward as TRL does and return what it gave for each completion, unconverted.
+    """Call a reward as TRL does and return its scores as they are, unconverted.
 
-    An async reward runs in a thread of its own, because a notebook's thread has an event loop
-    running.
+    An async reward runs in a thread of its own, because the notebook's own loop is already running.
 
     Raises:
-        ReturnTypeError: It did not return a list.
+        ReturnTypeError: The reward did not return an iterable.
     """
     state = batch.trainer_state
     if state is None and not isinstance(reward, Reward):
@@ -194,8 +201,8 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
         completion_ids=batch.completion_ids,
         **batch.columns,
         trainer_state=state,
-        log_extra=_ignore,
-        log_metric=_ignore,
+        log_extra=lambda name, values: None,
+        log_metric=lambda name, value: None,
     )
     if is_async(reward):
         output = run_coroutine(output)
@@ -204,10 +211,6 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
             f"it returned {output!r:.60}; it must be a list of one float for each completion"
         )
     return list(output)
-
-
-def _ignore(name: str, values: Any) -> None:
-    """Stand in for the trainer's `log_extra` and `log_metric`."""
 
 
 def to_float(value: Any) -> float:

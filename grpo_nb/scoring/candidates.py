@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from grpo_nb.rewards.answers import options_in
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
@@ -58,9 +59,10 @@ _NUMBER = re.compile(
     r"(?:[eE][-+]?\d{1,3}(?!\w)|\s?(?:\\times|\u00d7|x|\*)\s?10\s?\^\s?\{?-?\d{1,3}\}?)?"
     r")"
     r"(?:\s?\\?%)?"
+    # 42abc is one word, and not the number 42.
+    r"[A-Za-z]*"
 )
 _UNIT_AFTER = re.compile(r"\s+([A-Za-z\u00b5\u00b0\u03a9][A-Za-z/\u00b0]*)")
-_OPTION_LINE = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
 _FORMULA = re.compile(
     rf"\\boxed\s*\{{({INSIDE})\}}|\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]",
     re.DOTALL,
@@ -78,9 +80,9 @@ def last_candidate(
     labels: Sequence[str] = (),
     kind: CandidateKind | None = None,
 ) -> list[str]:
-    """Return the last candidate for an answer in a text, in each way of reading it.
+    """Return one or two readings of the last candidate for an answer in a text.
 
-    The list is empty if there is no candidate.
+    `x = 2` gives `x = 2` and `2`. The list is empty if there is no candidate.
 
     Args:
         text: The completion.
@@ -166,11 +168,9 @@ def _last_number(text: str, gold: str) -> list[str]:
         last = match
     if last is None:
         return []
-    attached = re.compile("[A-Za-z]*").match(text, last.end())
-    # 42abc is one word, and not the number 42.
-    number = (last[0] + attached[0]).replace("\u2212", "-")
+    number = last[0].replace("\u2212", "-")
     wanted = read_number(gold)
-    unit = _UNIT_AFTER.match(text, attached.end())
+    unit = _UNIT_AFTER.match(text, last.end())
     if wanted is not None and wanted.unit and unit is not None:
         with_unit = f"{number} {unit[1]}"
         if read_number(with_unit) is not None:
@@ -191,45 +191,41 @@ def _label_pattern(label: str) -> str:
     words = r"\s+".join(map(re.escape, label.split()))
     if len(label) > 1:
         return rf"(?<!\w)(?i:{words})(?!\w)"
-    # A letter is meant as one, unless it is a word of its own: "A dog", "I think".
-    is_a_word = r"(?!\s+(?!is\b|was\b)[a-z])" if label in ("A", "I") else ""
-    return rf"(?<!\w){words}(?![\w']){is_a_word}"
+    pattern = rf"(?<!\w){words}(?![\w'])"
+    if label not in ("A", "I"):
+        return pattern
+    # Both are words too: "A dog", "I think". After "is" the letter is a label in any case, and A
+    # also after other words, because an article inside a sentence is not written as A.
+    word_before = "[a-z]" if label == "A" else "is"
+    return rf"{pattern}(?:(?<={word_before} {label})|(?!\s+(?!is\b|was\b)[a-z]))"
 
 
 def _option_names(row: Mapping[str, Any]) -> list[str]:
     """Return the letters and texts of the options in the question, such as `B) text`."""
-    asked = str(row.get("question", ""))
-    if "prompt" in row:
-        asked = completion_text(row["prompt"])
-    names = []
-    for place, (letter, text) in enumerate(_OPTION_LINE.findall(asked[:_LONGEST_TEXT])):
-        if ord(letter) == ord("A") + place:
-            names += [letter, text.strip()]
-    return names
+    question = row.get("prompt", row.get("question", ""))
+    options = options_in(completion_text(question))
+    return [*options, *options.values()]
 
 
 def _last_json(text: str) -> list[str]:
     decoder = json.JSONDecoder()
     last = ""
-    place = 0
+    end = 0
     broken = 0
-    while (start := _next_bracket(text, place)) is not None:
+    for bracket in re.finditer(r"[{\[]", text):
+        start = bracket.start()
+        if start < end:
+            # Inside the value that was read last.
+            continue
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            place = start + 1
             broken += 1
             if broken > _MOST_BROKEN_JSON:
                 return []
-            continue
-        last = text[start:end]
-        place = end
+        else:
+            last = text[start:end]
     return [last] if last else []
-
-
-def _next_bracket(text: str, place: int) -> int | None:
-    match = re.compile(r"[{\[]").search(text, place)
-    return match.start() if match else None
 
 
 def _last_formula(text: str) -> list[str]:

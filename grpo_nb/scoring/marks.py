@@ -9,7 +9,7 @@ WHOLE_TEXT = "whole text"
 
 
 class Span(NamedTuple):
-    """A part of a completion. Sorted spans are in the order of the text."""
+    """A part of a completion."""
 
     start: int
     end: int

@@ -6,6 +6,7 @@ see `grpo_nb.scoring.state`. Global variables and the functions that a reward ca
 recorded. Nothing in a record is ever executed.
 """
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -14,11 +15,27 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.rewards.base import Reward, RewardFunction, kinds, unwrapped
+from grpo_nb import rewards
+from grpo_nb.rewards.base import Reward, RewardFunction, unwrapped
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.scoring.state import is_same_state, state_of
 from grpo_nb.tasks.formats import AnswerFormat
 
+_KIT_REWARDS: dict[str, type[Reward]] = {
+    kind.__name__: kind
+    for kind in (
+        rewards.code_tests,
+        rewards.correctness,
+        rewards.exact_text,
+        rewards.json_answer,
+        rewards.judge,
+        rewards.length,
+        rewards.maths,
+        rewards.multiple_choice,
+        rewards.xml_format,
+        rewards.xml_tags,
+    )
+}
 # Parameters of kit rewards that are objects; a record has their fields.
 _OBJECTS = {"format": AnswerFormat, "limits": Limits}
 
@@ -51,13 +68,12 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     """
     source = source_of(reward)
     kind = type(reward).__name__
-    is_kits = type(reward) in kinds().values()
+    is_kits = type(reward) in _KIT_REWARDS.values()
     arguments = None
     if isinstance(reward, functools.partial):
         arguments = [reward.args, reward.keywords]
     elif isinstance(reward, Reward):
-        # Also attributes that are no field: a judge's client counts by its type.
-        arguments = vars(reward)
+        arguments = _fields_of(reward)
     written = json.dumps(arguments, default=_as_data, skipkeys=True)
     identity = kind + written + ("" if is_kits else source)
     return {
@@ -65,7 +81,7 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
         # Not of a user's own reward: runs are shared, and a parameter may be a key.
         "parameters": json.loads(written) if is_kits else {},
         "source": source,
-        # Without `state`, which came later: so the hashes of earlier runs stay valid.
+        # Of source and parameters. A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],
         "state": state_of(reward, source_of),
     }
@@ -95,23 +111,27 @@ def rebuilt(record: Mapping[str, Any]) -> Reward | None:
     """Return the kit reward that a record describes.
 
     None for the record of a user's own reward, for that of a `judge`, whose `ask` function is not
-    recorded, and for a record that does not fit, because it is damaged or made up.
+    recorded, and for a record that cannot be used.
     """
-    kind = kinds().get(record.get("kind", ""))
-    if kind is None:
-        return None
     try:
         parameters = {}
         for name, value in record["parameters"].items():
             is_object = name in _OBJECTS and value is not None
             parameters[name] = _OBJECTS[name](**value) if is_object else value
-        return kind(**parameters)
-    except (TypeError, ValueError, AttributeError):
+        return _KIT_REWARDS[record["kind"]](**parameters)
+    except Exception:
+        # A damaged or made-up record can fail in any way.
         return None
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    # A field that is not compared does not affect a score, such as the `ask` function of a judge.
+    fields = [field.name for field in dataclasses.fields(value) if field.compare]
+    return {name: getattr(value, name) for name in fields}
 
 
 def _as_data(value: Any) -> Any:
     """Return the fields of a kit object, and only the type of any other: it may hold anything."""
     if isinstance(value, (Reward, *_OBJECTS.values())):
-        return vars(value)
+        return _fields_of(value)
     return type(value).__name__

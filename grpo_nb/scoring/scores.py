@@ -8,9 +8,9 @@ do not follow from the totals.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,7 +58,8 @@ class Scores(Shown):
         """Weighted sum for each completion, without the rewards that returned None.
 
         The total is NaN if every reward returned None; TRL leaves such a completion out of its
-        group. It is also NaN if a reward failed, because the total is unknown then.
+        group. It is also NaN if a reward failed, because the total is unknown then; `errors` tells
+        the two apart.
         """
         failed_rows = {error.row for error in self.errors}
         totals = []
@@ -82,9 +83,8 @@ class Scores(Shown):
             num_generations: Size of a group; all completions are one group if not given.
             scale_rewards: As in `GRPOConfig`.
         """
-        return group_advantages(
-            self.totals, num_generations or len(self), scale_rewards=scale_rewards
-        )
+        size = len(self) if num_generations is None else num_generations
+        return group_advantages(self.totals, size, scale_rewards=scale_rewards)
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -137,7 +137,8 @@ def score(
         prompts: The prompts, if the rows have none.
         completion_ids: Token ids, for rewards that count tokens.
         tokenizer: Makes `completion_ids` from the completions if these are not given.
-        weights: Weights by name; the rewards' own (1.0 for a plain function) for other names.
+        weights: Weights by name. Rewards that are not named keep their own weight (1.0 for a plain
+            function).
         trainer_state: For rewards that read the training progress. Without it, plain functions get
             the state of the first step.
         on_error: `"raise"` stops at the first reward that fails and names the row. `"record"`
@@ -165,8 +166,7 @@ def score(
         completion_ids=completion_ids,
         tokenizer=tokenizer,
         trainer_state=trainer_state,
-    )
-    batch = copy.deepcopy(batch)
+    ).copied()
     texts = tuple(completion_text(completion) for completion in batch.completions)
     values: dict[str, tuple[float, ...]] = {}
     errors: list[RewardError] = []
@@ -245,43 +245,28 @@ def group_advantages(
         scale = "group" if scale_rewards else "none"
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
-    values = [math.nan if total is None else float(total) for total in totals]
-    if num_generations < 1 or not values or len(values) % num_generations:
+    if num_generations < 1 or not totals or len(totals) % num_generations:
         raise ValueError(
-            f"{len(values)} totals cannot be divided into groups of "
+            f"{len(totals)} totals cannot be divided into groups of "
             f"num_generations = {num_generations}."
         )
-    advantages = []
-    batch_std = _std(values)
-    for start in range(0, len(values), num_generations):
-        group = values[start : start + num_generations]
-        mean = _mean([value for value in group if not math.isnan(value)])
-        std = _std(group) if scale == "group" else batch_std
-        for value in group:
-            advantage = value - mean
-            if scale != "none":
-                advantage /= std + _EPSILON
-            # As torch.nan_to_num: a completion without a score changes nothing, and an infinite
-            # advantage becomes the largest float32.
-            if math.isnan(advantage):
-                advantage = 0.0
-            advantages.append(min(max(advantage, -FLOAT32_MAX), FLOAT32_MAX))
-    return advantages
+    # Imported here, because importing the package must not load it.
+    import numpy as np
 
-
-def _mean(values: Sequence[float]) -> float:
-    # sum and not fsum: for inf - inf fsum raises, and a tensor has NaN.
-    return sum(values) / len(values) if values else math.nan
-
-
-def _std(values: Sequence[float]) -> float:
-    """Return the standard deviation as trl's `nanstd`: NaN for fewer than two values."""
-    known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2:
-        return math.nan
-    mean = _mean(known)
-    squares = sum((value - mean) ** 2 for value in known)
-    return math.sqrt(squares / (len(known) - 1))
+    # A None becomes NaN.
+    groups = np.array(totals, dtype=float).reshape(-1, num_generations)
+    # numpy warns about a group without numbers, and about infinite totals.
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        advantages = groups - np.nanmean(groups, axis=1, keepdims=True)
+        if scale == "group":
+            advantages /= np.nanstd(groups, axis=1, ddof=1, keepdims=True) + _EPSILON
+        elif scale == "batch":
+            advantages /= np.nanstd(groups, ddof=1) + _EPSILON
+    # A completion without a score changes nothing, and an infinite advantage becomes the largest
+    # float32, as with torch.nan_to_num in TRL.
+    limited = np.nan_to_num(advantages, nan=0.0).clip(-FLOAT32_MAX, FLOAT32_MAX)
+    return limited.ravel().tolist()
 
 
 def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:

@@ -26,7 +26,7 @@ from grpo_nb.models.import_unsloth import import_unsloth, tell_unsloth
 from grpo_nb.models.load_record import as_loaded, require_same_settings
 from grpo_nb.rewards.async_rewards import event_loop
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
-from grpo_nb.rewards.fitting import check_rows
+from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
@@ -150,7 +150,9 @@ def try_rewards(
             f"{sorted(taken)} is already a column of the record of completions: give the reward "
             "another name."
         )
-    check_rows(rewards, task.train)
+    for reward in rewards:
+        if isinstance(reward, code_tests):
+            reward.check(task.train)
     row = task.train[0]
     content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)

@@ -28,7 +28,6 @@ from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.models.adapter import save_adapter
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import best_adapter, keep_best
@@ -37,7 +36,7 @@ from grpo_nb.runs.groups import transcripts
 from grpo_nb.runs.repetition import repetition_metrics
 from grpo_nb.runs.rows import ACCURACY, HELDOUT_MEASURES, best_row, tidy_row
 from grpo_nb.runs.run_folder import Run
-from grpo_nb.scoring.right_by import choose_judge, judge_in_words
+from grpo_nb.scoring.correct_answers import choose_judge, judge_in_words
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -72,8 +71,8 @@ class Recorder(TrainerCallback):
             read what the others add.
 
     Attributes:
-        should_end: True after the stop button was pressed, or when a judge's budget is used up. The
-            training then ends after the current step.
+        should_end: True after the stop button was pressed. The training then ends after the current
+            step.
         stopped_by: The critical alerts, or the observer, that asked to stop; None if none did.
         error: The error of an observer. It is raised after the step was recorded and saved.
         bar: The progress bar, from the first step on.
@@ -137,11 +136,6 @@ class Recorder(TrainerCallback):
             self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if any(getattr(reward, "is_spent", False) for reward in self.run.rewards):
-            self.should_end = True
-            warn_user(
-                "The budget of a judge does not cover another step, so the training ends here.",
-            )
         # A checkpoint always follows a row, also where only every tenth step is logged.
         control.should_log |= self.should_end or control.should_training_stop
 
@@ -315,7 +309,7 @@ class HoldoutScore:
     @property
     def judged_by(self) -> str:
         """Description of the judge: which answers count as correct."""
-        return judge_in_words(self._judge or correctness(), self._questions)
+        return judge_in_words(self._judge, self._questions)
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Add the score to the row if it is due at this step."""

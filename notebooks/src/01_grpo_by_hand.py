@@ -28,18 +28,15 @@
 # @CELLS _setup.py@
 
 # %% [markdown]
-# ## Settings
+# ## Settings and model
 #
-# Change these after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+# Change the settings after the first run: another seed samples other completions, and the numbers in the text then differ from yours.
+#
+# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 
 # %% tags=["parameters"]
 SEED = 0  # @param {"type": "integer"}
 STEPS = 8  # @param {"type": "integer"}
-
-# %% [markdown]
-# ## The model
-#
-# `load_model` loads the model and puts a *LoRA* on it: small matrices next to the large frozen weights. Only the LoRA is trained.
 
 # %%
 import matplotlib.pyplot as plt
@@ -79,8 +76,7 @@ left = [{"selector": "th, td", "props": "text-align: left"}]
 # $(1.5 - 1.0) / 0.41 = +1.22$, the two in the middle get $0$, and the last gets $(0.5 - 1.0) / 0.41 = -1.22$.
 #
 # ![One GRPO step: the model writes four completions to the question for the capital of Australia. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
-
-# %% [markdown]
+#
 # ## One prompt, eight completions
 #
 # Now with the real model. `apply_chat_template` wraps the question in the markers that the model was trained with, and
@@ -114,9 +110,8 @@ torch.manual_seed(SEED)
 completions = sample(8)
 texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
 rewards = torch.tensor([reward(text) for text in texts])
-pandas.DataFrame({"reward": rewards, "completion": texts}).style.format(
-    precision=1
-).set_table_styles(left)
+table = pandas.DataFrame({"reward": rewards, "completion": texts})
+table.style.format(precision=1).set_table_styles(left)
 
 # %% [markdown]
 # ## Advantages
@@ -328,6 +323,7 @@ def our_completions(prompts, trainer):
     }
 
 
+# %%
 def our_reward(completions, **columns):
     return [reward(messages[0]["content"]) for messages in completions]
 
@@ -363,14 +359,15 @@ trainer = GRPOTrainer(model, our_reward, config, question_as_data, **parts)
 trainer.remove_callback(PrinterCallback)
 trainer.train()
 losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
 
+# %%
 differences = []
 ours = [(first_loss, first_gradient), (second_loss, second_gradient)]
 for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.gradients):
     difference = (gradient - trl_gradient).norm() / gradient.norm()
     differences.append(difference)
     print(f"loss: ours {loss:.7f}, TRL {trl_loss:.7f}; gradients differ by {difference:.1e}")
-model.delete_adapter("ref")  # TRL's copy of the LoRA, the reference of its KL term
 
 # %% [markdown]
 # ## Eight steps
@@ -432,8 +429,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | all rewards of the first group are equal | then there is nothing to learn from this group | another `SEED` |
 # | gradients differ by more than 1e-4 | a cell was run twice, so the LoRA is no longer where the trainer started | restart the kernel and run all cells from the top |
 # | the kernel dies | out of memory | close other notebooks; this one needs 5 GB |
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # **1. Without the standard deviation.** Let `advantages_of` return `rewards - rewards.mean()`. What changes for our prompt? And what
@@ -465,8 +461,7 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # without a baseline, so this would also work, in the end: the baseline adds no bias, it removes noise. How much noise is measured in
 # [the algorithms notebook](a1_algorithms.ipynb).
 # </details>
-
-# %% [markdown]
+#
 # ## Next
 #
 # * Let the kit do all this, with curves, held-out questions and a test of whether it worked: [the quickstart](00_quickstart.ipynb).

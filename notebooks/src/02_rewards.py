@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Rewards that cannot be cheated
 #
-# Write a reward, try it by hand, let the kit search for loopholes, and find out whether the model would get a learning signal
-# from it, before you train.
+# A model is trained to raise a number, and it will raise that number in any way it can. In this notebook you write a reward with a
+# loophole, let the kit find the loophole, watch a model exploit it, and train again with the loophole closed.
 #
-# About 2 minutes on two idle CPU cores, under 3 GB of memory and 0.3 GB of disk. No GPU needed.
+# About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
@@ -26,56 +26,45 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine: on a CPU the small model that came with the installation. A
-# larger one on a GPU may know the format from the start, and then the last lesson is another one: it needs no example. `PROMPTS`
-# are sampled for each baseline; a change by name is, for example, `CHANGES = {"num_generations": 16}`.
-#
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`03_your_data`).
+# You can leave everything as it is. `PROMPTS` is the number of questions with which the learning signal is measured, `STEPS` the
+# length of the two trainings. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 PROMPTS = 8  # @param {"type": "integer"}
+STEPS = 10  # @param {"type": "integer"}
 TASK = {}  # @param {"type": "raw"}
 
 # %% [markdown]
-# ## The model
+# ## The model and the task
 #
-# Nothing is trained in this notebook. The model is only asked for completions, in the lab and at the end.
+# Data is a list of rows. Each row has a question and its correct answer, the *gold answer*. `load_task` turns the rows into prompts,
+# and holds some rows back for the comparison at the end. The system prompt asks for a format: the reasoning between one pair of tags,
+# the answer between another.
+#
+# You should see the number of rows, the kind of answers and the first prompt.
 
 # %%
 settings = gn.preset(PRESET, **CHANGES)
 model, tokenizer = gn.load_model(settings, report=print)
 
-# %% [markdown]
-# ## Data and format
-#
-# Data is a list of rows with a question and the right answer, the *gold* answer. `load_task` makes prompts of them, holds some
-# back for evaluation, and adds a system prompt that describes the format: reasoning in one pair of tags, the answer in another.
-#
-# First three texts, and what the format reads in each. Only the first has an answer: the second has no place for it, the third
-# has two. Then the task. There is no example in its prompt, only the description; remember that for the end.
-
-# %%
-rows = [
-    {"question": f"What is {a} + {b}?", "answer": str(a + b)}
-    for a in range(1, 21)
-    for b in range(1, a + 1)
-]
-task = gn.load_task(**{"source": rows, **TASK}, settings=settings, tokenizer=tokenizer)
-
-good = task.format.render("2 + 5 = 7", "7")
-for text in (good, "The answer is 7.", good + "\n<answer>8</answer>"):
-    print(repr(text), "->", task.format.extract(text))
+rows = []
+for a in range(1, 21):
+    for b in range(1, a + 1):
+        rows.append({"question": f"What is {a} + {b}?", "answer": str(a + b)})
+data = {"source": rows, "holdout": 0.4, **TASK}
+task = gn.load_task(**data, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
 # ## A first reward
 #
-# A reward is a function from completions to numbers. `correctness` pays 1 for the right answer in its place, in any written form,
-# and 0 for everything else. `gn.score` tries it as a trainer would. The first two texts should be paid; the other four are texts
-# that someone once got paid for.
+# A reward is a function that turns completions into numbers. `correctness` gives 1 for the right answer between the answer tags, in any
+# spelling of the number, and 0 for everything else. `gn.score` calls it as the trainer would.
+#
+# **Predict before you run:** which of these six completions deserve the point? You should see that only the first two get it. The
+# third hedges, the fourth writes an equation that is false, the fifth takes its answer back, and the last has no answer tags.
 
 # %%
 first = gn.rewards.correctness(weight=2.0)
@@ -93,9 +82,9 @@ tried
 # %% [markdown]
 # ## A set of rewards, checked
 #
-# Correctness alone pays nothing until the whole form is right, so two rewards for form stand beside it. They weigh less than being
-# right: 1 and 0.5 against 2. `check_rewards` now calls each with about a thousand completions, made from your own rows, that
-# try to cheat. It needs no model.
+# On its own, `correctness` gives nothing until a completion has the whole format. So two rewards for the format are added. They weigh
+# less than a correct answer: 1 and 0.5 against 2. `check_rewards` then calls each reward with a few thousand completions that are made
+# from your rows and try to cheat. It needs no model.
 #
 # You should see that nothing is found.
 
@@ -105,177 +94,183 @@ report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 
 # %% [markdown]
-# ## The lab
+# ## The reward lab
 #
-# The same by hand. Change a text and watch scores, total and advantage; move a weight; sample a group from the model; run the
-# check on the row. The part of a text that earned something is marked.
+# Try the same by hand. Change a completion and watch its scores, its total and its advantage. Move a weight. Let the model write a
+# group. The part of a completion that earned something is marked.
 #
-# Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
-# On a page without a kernel, as on GitHub, you see a picture of it as it stood when the cell was run.
+# The lab starts with three completions: one that is right, one that is right in the reasoning and wrong in the answer, and one that is
+# right without any format. On a page without a kernel, such as GitHub, you see a picture of the lab.
 
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
 gold = lab.row["answer"]
-other = (
-    str(int(gold) + 1)
-    if gold.isdigit()
-    else next(row["answer"] for row in task.train if row["answer"] != gold)
-)
+wrong = next(row["answer"] for row in task.train if row["answer"] != gold)
 lab.completions = [
     task.format.render(f"The sum is {gold}.", gold),
-    task.format.render(f"It is {gold}, or one more.", other),
+    task.format.render(f"It is {gold}, or one more.", wrong),
     f"The answer is {gold}.",
 ]
 lab
 
 # %% [markdown]
-# What the lab shows can be had without it, in one line. The *advantage* is how far a total lies above or below the mean of
-# its group: positive completions become likelier in training, negative ones less likely.
-
-# %%
-scores = gn.score(rewards, lab.completions, lab.row)
-print("advantages:", [round(advantage, 2) for advantage in scores.advantages()])
-scores
-
-# %% [markdown]
-# ## A reward with a hole
+# ## A reward with two loopholes
 #
-# Here is a reward that many people write first: it gives 1 if the gold number is anywhere in the text. Of the three texts of
-# the lab it rewards all three, though one answer is wrong and one has no format. It looks generous, but it invites the model to cheat.
+# Here are two rewards that many people write first. `gold_somewhere` gives a point if the gold answer occurs anywhere in the text.
+# `thinks_long` gives a point for every 20 characters, because longer thinking should be better thinking. Both look harmless.
 #
-# The check should say *critical*, with the shortest text that cheats: every number at once, a wrong number that contains
-# the right one, the right one in the reasoning only. Training pays a model for finding such texts; here the check finds them first.
+# **Predict before you run:** how would *you* get a high score from them without solving the sum?
+#
+# You should see a *critical* finding for the first: the shortest completion that cheats lists numbers, or hides the right answer
+# in a longer number. And a warning for the second: repeating the same words raises the score without end.
 
 
 # %%
 def gold_somewhere(completions, answer, **columns):
-    """1 if the gold number stands anywhere in the text."""
-    texts = map(gn.rewards.completion_text, completions)
-    return [float(gold in text) for text, gold in zip(texts, answer, strict=True)]
+    """Return 1 for each completion that contains the gold answer anywhere."""
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        text = gn.rewards.completion_text(completion)
+        scores.append(1.0 if gold in text else 0.0)
+    return scores
 
 
-print(list(gn.score(gold_somewhere, lab.completions, lab.row).totals))
-holed = gn.check_rewards(gold_somewhere, task, tokenizer=tokenizer)
-holed
+def thinks_long(completions, **columns):
+    """Return one point for every 20 characters."""
+    return [len(gn.rewards.completion_text(completion)) / 20 for completion in completions]
+
+
+gold_somewhere.weight = 2.0
+with_loopholes = [gold_somewhere, thinks_long]
+found = gn.check_rewards(with_loopholes, task, tokenizer=tokenizer)
+found
 
 # %% [markdown]
-# ## Fixed
+# ## Watch it happen
 #
-# Every fix in that table says the same: take the answer from its slot, and compare all of it. `extract_last` gives the content
-# of the one answer slot, if nothing follows that could take it back.
+# Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward nearly doubles. Then
+# compare the first group with the last one. The model has learned to talk.
+
+# %%
+short = settings.replace(max_steps=STEPS, learning_rate=2e-4, max_completion_length=64)
+hacked = gn.train(model, tokenizer, task, with_loopholes, short)
+display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
+
+# %% [markdown]
+# The reward went up, and the answers got worse. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
-# You should see 1, 0 and 0 now, and that nothing is found. One difference remains: this reward wants the number written exactly
-# as in the data, and gives 0 to `7.0` for `7`. `correctness` reads numbers as numbers, so the set above stays as it is.
+# The comparison asks the held-out questions, and looks for the correct sum anywhere in the text. You should see that fewer answers are
+# correct than before, and that every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
+# beforehand, the completions themselves, and a held-out measure that is not the reward can.
+
+# %%
+gn.compare(hacked, task, correct=gn.rewards.correctness())
+
+# %% [markdown]
+# ## Close the loopholes
+#
+# Each fix in the table above says the same in its own words: read the answer from its place, compare all of it, and give every bonus
+# a maximum. `task.format.extract_last` returns the content of the answer tags. You should see that nothing is found any more.
 
 
 # %%
-def gold_in_its_slot(completions, answer, **columns):
-    """1 if the answer slot holds the gold number and nothing else."""
-    slots = [task.format.extract_last(gn.rewards.completion_text(c)) for c in completions]
-    return [float(slot == gold) for slot, gold in zip(slots, answer, strict=True)]
+def gold_in_its_place(completions, answer, **columns):
+    """Return 1 for each completion whose answer tags hold the gold answer and nothing else."""
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        text = gn.rewards.completion_text(completion)
+        scores.append(1.0 if task.format.extract_last(text) == gold else 0.0)
+    return scores
 
 
-print(list(gn.score(gold_in_its_slot, lab.completions, lab.row).totals))
-mended = gn.check_rewards(gold_in_its_slot, task, tokenizer=tokenizer)
-mended
-
-# %% [markdown]
-# ## Rewards together
-#
-# Sound rewards can still make a bad sum. The same scores under other weights, with form worth more than being right: the first
-# two texts, right and wrong, move close together, and both are far above a right answer in poor form. The check sees it without
-# being told.
-#
-# You should see two lines of advantages, and a warning that *format outweighs the answer*.
-
-# %%
-from grpo_nb.scoring import reweight
-
-formal = {"correctness": 0.5, "xml_format": 2.0}
-for name, scored in (("as above", scores), ("formal", reweight(scores, formal))):
-    advantages = [round(advantage, 2) for advantage in scored.advantages()]
-    print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
-weighed = gn.check_rewards(rewards, task, tokenizer=tokenizer, weights=formal)
-weighed
+fixed = gn.check_rewards(gold_in_its_place, task, tokenizer=tokenizer)
+fixed
 
 # %% [markdown]
+# One difference remains. This reward wants the number exactly as it is written in the data, and gives 0 to `7.0` for `7`.
+# `correctness` reads numbers as numbers, so the set from the beginning is still the better one. Train with it next. But will the
+# model learn from it?
+#
 # ## Will training get a signal?
 #
-# A sound reward is not enough: GRPO learns from differences *within* a group of completions for the same prompt. If all of them
-# score the same, right or wrong, the step teaches nothing. So sample some groups before you train, and look.
+# A sound reward is not enough. GRPO learns from differences *within* a group. If all completions of a group get the same total, right or
+# wrong, the step teaches nothing. So let the model write some groups first, and look. The second measurement differs in one
+# thing: each prompt shows one solved question before the real one.
 #
-# With the small model you should see **no signal**: not one completion holds a tag, so every total is 0 in every group. (On another
-# machine a single tag may fall by chance, about once in 400 completions, and make it a *weak signal*.) Training would run to its
-# end, with a flat curve and no error. The advice names what is missing. A larger model may give a signal right here.
+# For the small model you should see **no signal** without the example: no completion contains a tag, so every total is 0. Training would
+# run to its end with a flat curve and no error. With the example you should see **signal** or **format only**: the totals differ in most
+# groups. A larger model may know the format without an example.
 
 # %%
-before = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
-before
+without_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
+solved = ("What is 3 + 4?", "3 + 4 = 7", "7")
+task_with_example = gn.load_task(**data, example=solved, settings=settings, tokenizer=tokenizer)
+with_example = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
+display(without_example, with_example)
 
 # %% [markdown]
-# ## With one example turn
+# ## Train with the sound rewards
 #
-# The same questions, model, rewards and seed. The only change is the one that the advice proposes: each prompt now shows one solved
-# question before the real one.
-#
-# You should see **signal**, or **format only** where by chance not one answer is right: the totals differ in most groups. By reward,
-# nearly all of that is form, and hardly an answer is right yet: so the form will be learnt first, and being right after it, as in
-# `00_quickstart`. The intervals are wide, because eight groups are few; the sentence claims no more than they allow.
+# The same number of steps, the same model, the rewards without loopholes and a prompt that gives a signal. You should see
+# the reward rise again. This time the held-out measures rise with it.
 
 # %%
-example = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(
-    **{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer
-)
-after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
-after
+sound = gn.train(model, tokenizer, task_with_example, rewards, short)
+comparison = gn.compare(sound, task_with_example)
+comparison
 
 # %% [markdown]
 # ## Did it work?
 #
-# Five things that must hold; each line says which one did not. Whether the example helped is said by a test (Fisher's exact one),
-# because eight groups are few: how often would so many more groups differ by luck?
+# Four things must hold, and each line says which one did not.
 
 # %%
-from scipy.stats import fisher_exact
-
-differing = [after.counts["differs"], before.counts["differs"]]
-luck = fisher_exact(
-    [differing, [PROMPTS - count for count in differing]], alternative="greater"
-).pvalue
-assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "the first reward paid for another text"
+assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"
 assert report.ok, report.summary
-assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
-assert mended.ok, mended.summary
-assert any("outweighs" in finding.kind for finding in weighed.findings), (
-    "the weights were not noticed"
-)
-print(
-    "The loophole was found and closed, and the weights that reward format more than being right were noticed."
-)
-clear = "more groups have a learning signal" if luck < 0.01 else "no clear difference is shown"
-print(f"With the example turn {clear} (p = {luck:.2g}).")
-print(f"Without the example: {before.sentence}\nWith it: {after.sentence}")
+assert any(finding.severity == "critical" for finding in found.findings), "no loophole was found"
+assert fixed.ok, fixed.summary
+rise = hacked.rise()
+print(f"With loopholes: {rise.sentence}")
+print(f"Without: {sound.rise().sentence}")
+print(f"Without the example: {without_example.sentence}\nWith it: {with_example.sentence}")
+print(f"The sound rewards: {comparison.sentence}")
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
 # | the lab is a table without buttons | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page, run the cell again; or use `gn.score` |
 # | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
-# | *hangs* or *not checked to the end* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
-# | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
+# | *hangs*, or *not checked to the end* | a reward is too slow, or does not end on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
+# | *no signal* with an example | the task is too hard or too easy, or completions are truncated | follow the advice under the verdict |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
-# | *format only* | nothing that was sampled is right, so only the form would be learnt | easier questions, as the advice says |
-
-# %% [markdown]
+#
+# ## Exercises
+#
+# **1. A smaller loophole.** Change `thinks_long` so that it gives at most one point: `min(1.0, ...)`. What does the check say now, and what
+# would the model learn?
+#
+# <details><summary>Answer</summary>
+#
+# Repetition no longer raises the score without end. The model would write until the point is full and then stop caring. A bonus
+# with a maximum still teaches length and nothing else, so give it a small weight or leave it out.
+# </details>
+#
+# **2. Weights as a loophole.** Call `gn.check_rewards(rewards, task, weights={"correctness": 0.5, "xml_format": 2.0})`. Every reward is
+# sound. What is found?
+#
+# <details><summary>Answer</summary>
+#
+# *Format outweighs the answer*: a wrong answer in the perfect format gets more than a right answer in a poor one, so the model can stop
+# at the format. The weights are a part of the reward.
+# </details>
+#
 # ## Next
 #
-# * Train on this task: `gn.train(model, tokenizer, task_with_example, rewards, settings)`, as in `00_quickstart`.
-# * Choose rewards for your own answers: `docs/guide/rewards.md`.
-# * Keep what you tried, in a cell or in your own tests: `assert gn.score(reward, [text], row).totals == (0.0,)`.
+# * Choose rewards for your own answers: [the guide to rewards](../docs/guide/rewards.md), with [recipes](../docs/guide/recipes.md).
+# * Keep what you tried as a test: `assert gn.score(reward, [text], row).totals == (0.0,)`.
 # * Stop a script before it wastes hours: `gn.check_rewards(rewards, task).raise_if_critical()`.
 #
 # @NEIGHBOURS@

@@ -16,7 +16,7 @@
 # Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
 # is: always giving the most frequent label.
 #
-# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
+# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
@@ -26,18 +26,16 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
-# Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
-# stands in every prompt: question, reasoning, answer. A small model needs it. `SAMPLES` is how many answers are drawn to each
-# held-out remark.
+# To use your own data, put the path of your file into `DATA` (or a DataFrame, a `datasets.Dataset`, or the id of a dataset on the Hub),
+# and write into `COLUMNS` which column is the question and which is the answer. `EXAMPLE` is one solved question that is shown in every
+# prompt: question, reasoning, answer. A small model needs it.
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
-SAMPLES = 2  # @param {"type": "integer"}
 
 # %%
 settings = gn.preset(PRESET, **{"gradient_accumulation_steps": 1, **CHANGES})
@@ -46,11 +44,11 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## A file as it comes
 #
-# This cell writes one: remarks of hotel guests, sorted by hand into three moods. It is separated by semicolons, not in UTF-8, and
-# has what such files have: a remark without a mood, a mood without a remark, one that stands there twice, one with two moods.
+# This cell writes a CSV with the remarks of hotel guests, sorted by hand into three moods. The columns are separated by semicolons, the
+# text is not in UTF-8, and the file has the usual faults: a remark without a mood, a mood without a remark, a repeated row, and one
+# remark with two different moods.
 
 # %%
-import itertools
 import pathlib
 
 things = ["soup", "room", "café", "bed", "view", "staff", "shower", "breakfast", "garden", "lift"]
@@ -59,26 +57,21 @@ words = {
     "negative": ["awful", "a disgrace", "terrible", "disgusting", "dreadful"],
     "neutral": ["on the first floor", "as described", "open until nine"],
 }
-rows = [
-    (f"The {t} was {w}.", mood) for mood in words for t, w in itertools.product(things, words[mood])
-]
-dirt = [
-    ("The tea was cold.", ""),
-    ("", "positive"),
-    rows[0],
-    ("The bar was loud.", "negative"),
-    ("The bar was loud.", "neutral"),
-]
-lines = ["Guest's remark;mood (by hand)", *(";".join(row) for row in rows + dirt)]
+lines = ["Guest's remark;mood (by hand)"]
+for mood, phrases in words.items():
+    for thing in things:
+        lines += [f"The {thing} was {phrase}.;{mood}" for phrase in phrases]
+lines += ["The tea was cold.;", ";positive", lines[1]]  # no mood, no remark, a repeated row
+lines += ["The bar was loud.;negative", "The bar was loud.;neutral"]  # two moods
 if DATA == "reviews.csv":
     pathlib.Path(DATA).write_bytes("\n".join(lines).encode("cp1252"))
-print("\n".join(lines[:4]), "...", sep="\n")
+print(*lines[:4], "...", sep="\n")
 
 # %% [markdown]
 # ## First attempt
 #
-# You should see two messages, each with the line that helps: without a map nothing is guessed, and a question with two different
-# answers is yours to decide.
+# You should see two errors, and in each the line that helps. The kit does not guess which column is which, and it asks you what to do
+# when one question has two different answers.
 
 # %%
 for attempt in ({}, {"columns": COLUMNS}):
@@ -90,11 +83,11 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the map and a decision. Read the result from top to bottom:
+# Now with the columns and a decision. Read the result from top to bottom:
 #
-# * **rows left out**, each reason with one of them. Nothing is dropped that does not stand here.
-# * **answers**: the kit found labels, a *choice*, and so the system prompt asks for *one of* them, not for a number.
-# * **the first prompt**, as the model sees it, with the example turn. `system="..."` replaces its first paragraph.
+# * **rows left out**: every dropped row is listed here, with the reason and an example.
+# * **answers**: the kit found that the answers are labels (a *choice*), so the system prompt asks for *one of* them.
+# * **the first prompt**, as the model gets it, with the solved example. `system="..."` replaces the text of the system prompt.
 
 # %%
 task = gn.load_task(
@@ -111,34 +104,43 @@ task
 # %% [markdown]
 # ## Rewards of your own
 #
-# A reward is a function: the completions and your columns go in, one number per completion comes out. An attribute `weight` says
-# what it counts in the sum. Two of them here. The first pays if the label stands anywhere in the text, as many write it first.
-# The second pays for a short reason, between three and fifteen words.
+# A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. The
+# attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
+# text, as many people write it first. The second gives a point for a short reason of three to fifteen words.
+#
+# **Predict before you run:** which completion would get a point from the first reward on *every* remark?
 
 
 # %%
 def names_the_mood(completions, answer, **columns):
-    """1 if the right label stands somewhere in the text."""
-    texts = map(gn.rewards.completion_text, completions)
-    return [float(label in text) for text, label in zip(texts, answer, strict=True)]
+    """Return 1 for each completion that contains the right label."""
+    scores = []
+    for completion, label in zip(completions, answer, strict=True):
+        text = gn.rewards.completion_text(completion)
+        scores.append(1.0 if label in text else 0.0)
+    return scores
 
 
 def short_reason(completions, **columns):
-    """1 for a reason of three to fifteen words."""
-    reasons = [task.format.reasoning(gn.rewards.completion_text(c)) for c in completions]
-    return [float(3 <= len(reason.split()) <= 15) for reason in reasons]
+    """Return 1 for each completion with a reason of three to fifteen words."""
+    scores = []
+    for completion in completions:
+        reason = task.format.reasoning(gn.rewards.completion_text(completion))
+        scores.append(1.0 if 3 <= len(reason.split()) <= 15 else 0.0)
+    return scores
 
 
-names_the_mood.weight, short_reason.weight = 2.0, 0.25
-holed = gn.check_rewards([names_the_mood, short_reason], task, tokenizer=tokenizer)
-holed
+names_the_mood.weight = 2.0
+short_reason.weight = 0.25
+with_loophole = gn.check_rewards([names_the_mood, short_reason], task, tokenizer=tokenizer)
+with_loophole
 
 # %% [markdown]
-# ## The hole, closed
+# ## The loophole, closed
 #
-# *Critical*, and rightly: whoever writes all three labels is always paid. `rewards_for` gives rewards that fit the answers of this
-# task: for labels `exact_text`, which reads the answer's place and nothing else, and two for the format. Your own second reward
-# stays, with a small weight. You should see no warning now.
+# The finding is *critical*: a completion that lists all three labels always gets the point. `rewards_for` returns rewards that fit the
+# answers of this task: `exact_text`, which reads the answer from its tags and nothing else, and two rewards for the format. Your
+# second reward stays, with a small weight. You should see that nothing is found any more.
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -148,12 +150,13 @@ report
 # %% [markdown]
 # ## What can the model do already?
 #
-# Some groups are sampled as training would, and scored. Beside the verdict stands a floor: what one gets for always giving the most
-# frequent label, without reading anything.
+# `baseline` samples some groups as the training would, and scores them. It also names the **majority-class baseline**: the share of
+# correct answers that you would get by always giving the most frequent label, without reading anything. A trained model that does not
+# beat it has not learned to read the remarks.
 #
-# You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its
-# likeliest ones, many. It knows these moods already, and cannot say them reliably: that is what training will mend. (So it is
-# with the small model of a CPU; a larger one on a GPU may have little left to learn, and the verdict says so.)
+# For the small model you should see *signal* and two very different accuracies: low when it samples at temperature 1, high when it
+# decodes greedily. So the model can tell the moods apart, but does not do so reliably. This is what training can improve. A larger
+# model may have little left to learn; the verdict will tell you.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -162,61 +165,75 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twelve steps. Expect the format first, then the labels: the model becomes sure of what it half knew.
+# Twelve steps with 4 prompts and 8 completions each. Expect the format first, then the labels.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
 
 # %% [markdown]
-# ## Before and after, against the floor
+# ## Before and after
 #
-# The held-out remarks were never trained on. Two answers to each are drawn, as in training, because that is what was trained;
-# `gn.compare(run, task)` alone takes the likeliest answer to each, and would show a smaller difference here. Read the verdict, then
-# whether the model is above the floor.
+# The held-out remarks were never trained on. The model answers each of them greedily, as somebody who uses it would do. Read the three
+# rows, and then the sentence about the majority-class baseline: only an accuracy that is clearly above it counts as learned.
+#
+# The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
+# greedy answers were good from the start, most of the gain shows only here.
 
 # %%
-comparison = gn.compare(run, task, samples=SAMPLES)
-comparison
-
-# %% [markdown]
-# ## Runs side by side
-#
-# Change a setting, train again, and look at both: what differs between them stands in the list.
-# `gn.runs.side_by_side("<one>", "<other>")` draws them in one figure.
-
-# %%
-gn.runs.list(settings.run_root)
+comparison = gn.compare(run, task)
+sampled = gn.compare(run, task, samples=2)
+display(comparison, sampled)
 
 # %% [markdown]
 # ## Did it work?
 #
-# The asserts hold whatever the model learned. *It worked* then takes three measurements that agree: the held-out answers are better
-# by a test, they are clearly above the majority-class baseline, and the reward rose. If one is missing, the sentence says which one.
-# A larger model may know these moods from the start, and then has nothing left to learn.
+# *It worked* needs three measurements that agree on the greedy answers: they are better by a test, they are clearly above the
+# majority-class baseline, and the reward rose. If one is missing, the sentence says which one. The last line says the same of the
+# sampled answers.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
-assert not holed.ok and report.ok, report.summary
+assert not with_loophole.ok
+assert report.ok, report.summary
 assert run.status == "finished", run.status_sentence
-print(run.outcome(comparison).sentence)
+print("Greedy:", run.outcome(comparison).sentence)
+print("\nSampled:", run.outcome(sampled).sentence)
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *has no column* | the map names a column that is not there | copy the line at the end of the message |
-# | *with different answers* | the same question, two answers | `on_conflict="drop"` or `"first"` |
+# | *has no column* | `COLUMNS` names a column that is not in the file | copy the line at the end of the message |
+# | *with different answers* | the same question has two answers | `on_conflict="drop"` or `"first"` |
 # | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
-# | *no signal* | no completion differs from another | an `EXAMPLE`, easier questions, partial credit |
-# | *the settings are not those of the model in hand* | the settings cell was edited after the model was loaded | run the cell with `load_model` again |
-
-# %% [markdown]
+# | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
+# | *the settings are not those of the model in hand* | the settings changed after the model was loaded | run the cell with `load_model` again |
+#
+# ## Exercises
+#
+# **1. Two right labels.** Some remarks could be *neutral* or *positive*. How do you tell the kit that both are right?
+#
+# <details><summary>Answer</summary>
+#
+# Write a list as the answer of that row, such as `["neutral", "positive"]`. Each of them then counts as correct. In a CSV, read the file
+# with pandas first and replace the cell ([tables in pandas](../docs/guide/tables.md)).
+# </details>
+#
+# **2. A harder baseline.** Suppose 90 % of your rows are *positive*. Why is an accuracy of 88 % then a bad result, and what would you
+# change before training?
+#
+# <details><summary>Answer</summary>
+#
+# Always answering *positive* gets 90 %. In most groups the model also earns nothing by reading, because *positive* is nearly always
+# right. Balance the training rows, for example with `filter=`, and keep the held-out rows as they are.
+# </details>
+#
 # ## Next
 #
-# * Try rewards by hand, with sliders: `02_rewards`.
-# * Every source, format and kind of answer: `docs/guide/data.md`.
-# * Everything that training can do: `04_train`.
+# * Every source, format and kind of answer: [the guide to data](../docs/guide/data.md).
+# * Try rewards by hand: [Rewards](02_rewards.ipynb).
+# * Memory, alerts, resuming: [Train](04_train.ipynb).
 #
 # @NEIGHBOURS@

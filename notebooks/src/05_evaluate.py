@@ -13,7 +13,8 @@
 # %% [markdown]
 # # Is it really better?
 #
-# Compare a trained model with the model it started from, on questions that it has never seen, and learn how sure you can be.
+# Compare a trained model with the model it started from, on questions that it has never seen. You learn how sure you can be, what the
+# difference between format and skill is, and how many questions you need.
 #
 # About 5 minutes on two idle CPU cores, under 4 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -25,15 +26,11 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, such as
-# `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out questions are asked. Without one, a run of `STEPS` steps is
-# made here. `SAMPLES` is the number of answers to each of `QUESTIONS` questions, for pass@k. In Colab,
-# `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
-#
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`03_your_data`).
+# `RUN` is the folder of a finished run, such as `"runs/2026-11-21_10-00-00"` from the quickstart. Without one, a run of `STEPS` steps is
+# trained here. For pass@k, `SAMPLES` answers are sampled to each of `QUESTIONS` questions. To use your own data instead of the sums,
+# see [Your own data](03_your_data.ipynb).
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 STEPS = 14  # @param {"type": "integer"}
@@ -45,13 +42,16 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## A run
 #
-# The training of the quickstart, if you have none yet. You should see the curves, or the summary of your own run.
+# This is the training of the [quickstart](00_quickstart.ipynb), if you have no run yet. You should see the curves, or the summary of
+# your own run.
 
 # %%
-if not RUN:
-    settings = gn.preset(
-        PRESET, max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print)
-    )
+if RUN:
+    run = gn.open_run(RUN)
+    rewards = []  # the run folder knows the rewards of the kit
+else:
+    folder = gn.machine.run_folder(DRIVE, report=print)
+    settings = gn.preset(PRESET, max_steps=STEPS, run_root=folder)
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [
@@ -60,43 +60,36 @@ if not RUN:
         gn.rewards.xml_tags(weight=0.5),
     ]
     run = gn.train(model, tokenizer, task, rewards, settings)
-else:
-    run = gn.open_run(RUN)
-    rewards = []
 run
 
 # %% [markdown]
-# ## Ask it yourself
+# ## Ask a few questions
 #
-# The first look: questions of your own, to the model before and after, asked as in training. You should see the two answer
-# differently.
+# The first look: two held-out questions, answered by the model before and after the training, with the same prompt as in training. You
+# should see different answers. Two answers prove nothing, in either direction: after the training the model may even get one wrong that
+# it had right before.
 
 # %%
-gn.ask(
-    run, [row["question"] for row in run.holdout[:2]]
-)  # or your own: gn.ask(run, "What is 17 + 25?")
-
-# %% [markdown]
-# ## Why not the training reward?
-#
-# It is what the model was paid for. It rises when the model learns, and just as well when it finds a way to be paid without
-# learning. It is drawn at a temperature, from questions that were trained on, under a policy that changed at each step. So it
-# says that something happened, not that the model is better.
-#
-# The proof needs questions that were held out, both models asked alike, and a word on chance.
+first_questions = [row["question"] for row in run.holdout[:2]]
+gn.ask(run, first_questions)  # or your own: gn.ask(run, "What is 17 + 25?")
 
 # %% [markdown]
 # ## Before and after
 #
-# Each held-out question once, the likeliest answer. Three numbers say how sure it is:
+# Why not simply look at the training reward? It is the number that the model was trained to raise. It rises when the model learns the
+# task, and also when the model finds a loophole ([Rewards](02_rewards.ipynb) shows one). A proof needs questions that were held out, the
+# same conditions for both models, and a statement about chance.
 #
-# * the **interval** of each accuracy: other questions of the same kind would give another number, and 95 % of such intervals hold
-#   the true one;
-# * the interval of the **difference**, in pairs: both answered the same questions, so what is hard for both cancels out;
-# * **p**: if neither were better, how often would the changed answers fall one way as unevenly as here?
+# So each held-out question is answered once by each model, greedily. Read the table in this order:
 #
-# *better* stands there only if p is below 0.05, and *no difference shown* comes with the difference that would have been. Who says
-# what is right stands there too. Numbers, figure and every answer are saved in the run, under `comparison/`.
+# * **Three rows.** *Correct* needs the right answer in the format. *In the format* is the format alone, *correct answer anywhere* the
+#   right answer without regard to the format. If only the format improved, the last row does not move.
+# * **The interval in brackets.** Other questions of the same kind would give another number. 95 % of such intervals contain the
+#   true share.
+# * **How sure.** Both models answered the same questions, so the test is *paired* (McNemar): it looks only at questions whose result
+#   changed. p is the probability of so uneven a change if neither model were better. Below 0.05 the change counts as shown.
+#
+# If it says *no difference shown*, it also tells you how large a difference it could have detected.
 
 # %%
 comparison = gn.compare(run, rewards=rewards)
@@ -105,97 +98,111 @@ comparison
 # %% [markdown]
 # ## How many questions are enough?
 #
-# A small sample shows large differences only. Here is the smallest true difference that so many questions show four times in five,
-# when a third of the answers changes. Before you call a training useless, look whether you could have seen its use.
+# A small sample shows only large differences. The table gives the *minimum detectable difference*: the smallest true difference that
+# a paired test with so many questions detects 80 % of the time, if a third of the answers changes. Before you call a run useless, check
+# whether your test set was large enough to see an improvement.
 
 # %%
 from grpo_nb.evaluation import smallest_difference
 
 for questions in (12, 48, 96, 480, 1320):
-    changed = [1.0, -1.0] * (questions // 6) + [0.0] * (questions - questions // 6 * 2)
-    print(f"{questions:5} questions: {100 * smallest_difference(changed):4.0f} points")
+    better = questions // 6
+    worse = questions // 6
+    changes = [1.0] * better + [-1.0] * worse + [0.0] * (questions - better - worse)
+    print(f"{questions:5} questions: {100 * smallest_difference(changes):4.0f} points")
 
 # %% [markdown]
 # ## One try, several tries
 #
-# *pass@k* is the chance that at least one of k drawn answers is right. A rising pass@1 with an equal pass@k says that training made
-# likely what the model could do before; that is what GRPO mostly does. The samples of a question are no further questions, so
-# the interval does not shrink by asking the same one again.
+# *pass@k* is the probability that at least one of k sampled answers is correct. It separates two things. If pass@1 rises and pass@4
+# hardly does, the training made answers reliable that the model could already find. If pass@4 rises as well, the model now solves
+# questions that it did not solve in four tries before.
 #
-# You should see pass@4 at pass@1 or above, and for the trained model the two close together.
+# You should see that both rise here. The reason is the format again: before the training even four tries rarely contain one in the
+# right format. Compare the row *correct answer anywhere*, which starts much higher.
 
 # %%
-asked = gn.evaluation.load_holdout(
-    run.holdout[:QUESTIONS], format=gn.tasks.AnswerFormat(**run.info["task"]["format"])
-)
-sampled = [
-    gn.evaluate(who, asked, run=run, samples=SAMPLES, label=name)
-    for who, name in (("base", "before"), (run, "after"))
-]
-sampled[0]
-
-# %%
-sampled[1]
+answer_format = gn.tasks.AnswerFormat(**run.info["task"]["format"])
+questions = gn.evaluation.load_holdout(run.holdout[:QUESTIONS], format=answer_format)
+before = gn.evaluate("base", questions, run=run, samples=SAMPLES, label="before")
+after = gn.evaluate(run, questions, run=run, samples=SAMPLES, label="after")
+display(before, after)
 
 # %% [markdown]
 # ## Read the answers
 #
-# Numbers hide how a model fails. Every answer is in a table, those that changed first: `answers[answers.change == "lost"]`, or
-# `answers[answers.after_is == "no answer"]`.
+# Numbers hide *how* a model fails. Every answer is in a table, changed ones first. `answers[answers.change == "lost"]` shows the
+# questions that only the model before the training got right. You should see that many *gained* answers had the right sum before,
+# without the closing tags.
 
 # %%
-import pandas
-
-pandas.set_option("display.max_colwidth", None)  # whole answers
 answers = comparison.transcripts()
-answers.head(20)
+columns = ["change", "question", "answer", "before", "after"]
+wrapped = [{"selector": "td", "props": "text-align: left; white-space: pre-wrap"}]
+answers[columns].head(8).style.hide(axis="index").set_table_styles(wrapped)
 
 # %% [markdown]
 # ## Memory is not skill
 #
-# A held-out question that was trained on measures memory. The run kept a hash of each question it was trained on, so it can be
-# asked about any data, also where only the writing differs. You should see that it refuses.
+# A held-out question that was also trained on measures memory. Each run keeps a hash of its training questions, so any test set can be
+# checked against them, even if spaces and punctuation differ. You should see that the evaluation refuses.
 
 # %%
-seen = run.completions(1)["prompt"].iloc[0]
-question = seen.rsplit("What is", 1)[1].split("?")[0]
-rows = [{"question": f"What is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout[:11]]
+trained_prompt = run.completions(1)["prompt"].iloc[0]
+sum_in_it = trained_prompt.rsplit("What is", 1)[1].split("?")[0]
+leaked = {"question": f"What is{sum_in_it.replace(' ', '  ')} ?", "answer": "0"}
 try:
-    gn.evaluate(run, gn.evaluation.load_holdout(rows))
-    refused = False
+    gn.evaluate(run, gn.evaluation.load_holdout([leaked, *run.holdout[:11]]))
+    is_refused = False
 except ValueError as error:
-    refused = True
+    is_refused = True
     print(error)
 
 # %% [markdown]
 # ## Did it work?
 #
-# Three things that must hold; each line says which one did not. Whether the model got better is said by the held-out questions: the
-# small model of a CPU does, a larger one can do these sums already, and no difference is shown.
+# Three things must hold, and each line says which one did not. The last line is the verdict on the model. The small model improves; a
+# larger one may already know these sums, and then no difference is shown.
 
 # %%
 assert comparison.contamination.count == 0, comparison.contamination.sentence
-assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), (
-    "more tries cannot hurt"
-)
-assert refused, "a question that was trained on was let through"
+for side in (before, after):
+    assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
+assert is_refused, "a question that was trained on was accepted"
 print(run.outcome(comparison).sentence)
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *no difference shown* | too few questions, too short a run, or nothing learnt | read the transcripts; more `STEPS`; more held-out questions |
-# | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps them apart |
-# | *is not a run, because it has no run.json* | `RUN` is not a run's folder | the folder that the training cell printed |
-# | *has no adapter yet* | the run did not come to its end | `gn.train(..., resume="auto")` |
-
-# %% [markdown]
+# | *no difference shown* | too few questions, too short a run, or nothing was learned | read the answers; more `STEPS`; more held-out questions |
+# | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps the parts separate |
+# | *is not a run, because it has no run.json* | `RUN` is not the folder of a run | the folder that the training cell printed |
+# | *has no adapter yet* | the run was interrupted | `gn.train(..., resume="auto")` |
+#
+# ## Exercises
+#
+# **1. Which row?** A colleague reports: "Accuracy rose from 9 % to 70 %." Which question do you ask first?
+#
+# <details><summary>Answer</summary>
+#
+# "How often was the answer right, but not in the format, before the training?" If *correct answer anywhere* was at 55 %, most of the
+# gain is the format. That is a real gain for a program that reads the answers, but it is not arithmetic.
+# </details>
+#
+# **2. Two runs.** You trained with two seeds and compare them on 96 questions: 66 % and 70 %. Is the second seed better?
+#
+# <details><summary>Answer</summary>
+#
+# The table above says that 96 questions detect about 17 points. Four points can easily be chance. `gn.compare(run, task, against=other_run)`
+# makes the paired test; more questions make it sharper.
+# </details>
+#
 # ## Next
 #
-# * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200, format=task.format)`; more in docs/guide/evaluate.md.
-# * What you export is evaluated as it is: `gn.compare("exports/my-model", against="base", task=task, run=run)`, and a `.gguf` file the same way.
-# * A number that does not come from this kit: lm-evaluation-harness, as docs/guide/evaluate.md has it.
+# * Public test sets, your own measure of correctness, judges: [the guide to evaluation](../docs/guide/evaluate.md).
+# * An export is evaluated as it is: `gn.compare("exports/my-model", against="base", task=task, run=run)` ([Export](06_export.ipynb)).
+# * A number that does not come from this kit: lm-evaluation-harness ([how](../docs/guide/evaluate.md)).
 #
 # @NEIGHBOURS@

@@ -26,14 +26,10 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine. `RUN` is the folder of a run, one of the earlier notebooks
-# for example; while it is empty, a small one is trained here: too short to be good, long enough to be exported. Nothing is sent
-# anywhere while `PUSH_TO` is empty. In Colab, `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
-#
-# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}`
-# (`03_your_data`).
+# `RUN` is the folder of a finished run, for example of the [quickstart](00_quickstart.ipynb). If it is empty, a small run is trained here:
+# too short to be good, but long enough to be exported. Nothing is uploaded as long as `PUSH_TO` is empty.
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 RUN = ""  # @param {"type": "string"}
 EXPORT_TO = "exports/notebook"  # @param {"type": "string"}
@@ -45,30 +41,29 @@ DRIVE = ""  # @param {"type": "string"}
 # %% [markdown]
 # ## The run
 #
-# A high learning rate, so that six steps change something, and harder sums for a larger model, which would get these all right.
-# The comparison on held-out questions goes into the model card; with 24 questions its interval is wide.
+# The learning rate is high, so that six steps change something. A larger model gets harder sums, because it can do these already.
+# The comparison on held-out questions goes into the model card. With 24 questions its interval is wide.
 
 # %%
 if RUN:
-    run = gn.open_run(RUN)  # its model need not be loaded
+    run = gn.open_run(RUN)  # the model need not be loaded
     settings = run.settings
-    task = gn.load_task(**TASK, settings=settings)
 else:
-    changes = {
-        "learning_rate": 5e-4,
-        "warmup_steps": 0,
-        "max_completion_length": 40,
-        "per_device_train_batch_size": 8,
-    }
+    changes = {"max_steps": STEPS, "learning_rate": 5e-4, "warmup_steps": 0}
+    changes |= {"max_completion_length": 40, "per_device_train_batch_size": 8}
     changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
-    settings = gn.preset(PRESET, max_steps=STEPS, **changes)
+    settings = gn.preset(PRESET, **changes)
     model, tokenizer = gn.load_model(settings)
     is_small = settings.model == gn.preset("cpu").model
-    level = (
-        gn.tasks.ARITHMETIC_LEVELS[0 if is_small else 2] if TASK["source"] == "arithmetic" else {}
-    )
+    level = {}
+    if TASK["source"] == "arithmetic":
+        level = gn.tasks.ARITHMETIC_LEVELS[0 if is_small else 2]
     task = gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+    rewards = [
+        gn.rewards.correctness(weight=2.0),
+        gn.rewards.xml_format(weight=1.0),
+        gn.rewards.xml_tags(weight=0.5),
+    ]
     run = gn.train(model, tokenizer, task, rewards, settings)
     gn.compare(run, task)
 run
@@ -76,18 +71,19 @@ run
 # %% [markdown]
 # ## One model
 #
-# The adapter is added to the frozen weights. The folder is made under another name and gets its own only after a separate process
-# has compared it with base and adapter: every weight, the tokenizer and template, and what it says where it fits into memory.
+# `export_merged` adds the LoRA to the frozen weights and saves one ordinary model. Saving in 16 bit rounds the weights, which can erase
+# a part of a short training. So the export measures this and picks a data type that keeps the change.
+#
+# Then a separate process, which imports neither the kit nor Unsloth, loads the folder and compares it with the base model and the
+# adapter: every weight, the tokenizer and the chat template, and, if the model fits into memory, its outputs. Only then does the folder
+# get its name. You should see a list of checks, all passed.
 
 # %%
 merged = gn.export_merged(run, f"{EXPORT_TO}/merged", overwrite=True)
 merged
 
 # %% [markdown]
-# This is all that someone else needs to use it. First the cell for elsewhere, with the lines for servers; then the same here:
-
-# %%
-print(merged.usage)
+# A pipeline of transformers is all that somebody else needs to use it. `print(merged.usage)` shows the same for servers.
 
 # %%
 from transformers import logging, pipeline
@@ -95,14 +91,16 @@ from transformers import logging, pipeline
 logging.set_verbosity_error()  # warnings about defaults that do not matter here
 logging.disable_progress_bar()
 question = run.holdout[0]
+limit = settings.max_completion_length
 chat = pipeline("text-generation", model=str(merged.path))
-answer = chat(question["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
+answer = chat(question["prompt"], max_new_tokens=limit, do_sample=False)
 print(question["question"], "->", answer[0]["generated_text"][-1]["content"])
 
 # %% [markdown]
 # ## The adapter alone
 #
-# A few megabytes, for those who have the base model: vLLM serves many adapters on one base, and another training can go on from it.
+# The adapter has a few megabytes. Send it to people who have the base model: vLLM serves many adapters on one base, and another training
+# can continue from it.
 
 # %%
 adapter = gn.export.export_adapter(run, f"{EXPORT_TO}/adapter", overwrite=True)
@@ -111,26 +109,22 @@ adapter
 # %% [markdown]
 # ## A GGUF file
 #
-# For llama.cpp, Ollama and LM Studio. It is verified by asking it through llama.cpp: the prompt as it reads it, and how likely its
-# answers are to the merged model. Without the converter or llama.cpp, this cell says what to install, and the rest goes on.
+# llama.cpp, Ollama and LM Studio read GGUF files. The file is verified by asking llama.cpp: it must read the same prompt, and its answers
+# must be as likely as under the merged model. If the converter or llama.cpp is missing, this cell says what to install.
+#
+# Next to the file is a *Modelfile* for Ollama: `ollama create my-model -f Modelfile`. Ollama itself is not run here.
 
 # %%
 gguf = None
 try:
     gguf = gn.export_gguf(merged, f"{EXPORT_TO}/gguf", quantization="q8_0", overwrite=True)
+    print((gguf.path / "Modelfile").read_text())
 except gn.machine.EnvironmentProblem as problem:
     print(problem)
 gguf
 
 # %% [markdown]
-# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes system prompt and stop token from it. Ollama itself
-# is not run here.
-
-# %%
-print((gguf.path / "Modelfile").read_text() if gguf else "No GGUF file, so no Modelfile.")
-
-# %% [markdown]
-# Served by llama.cpp inside this kernel, and asked by the `openai` client, as any program asks that speaks this protocol:
+# Now serve the file with llama.cpp and ask it with the `openai` client, as any program would.
 
 # %%
 served = None
@@ -138,72 +132,90 @@ if gguf is not None:
     import xllamacpp
     from openai import OpenAI
 
-    params = xllamacpp.CommonParams()
-    params.model.path, params.use_jinja, params.verbosity = str(gguf.file), True, 1
-    params.hostnames, params.port = ["127.0.0.1"], 0
-    server = xllamacpp.Server(params)
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(gguf.file)
+    parameters.use_jinja = True
+    parameters.verbosity = 1
+    parameters.hostnames = ["127.0.0.1"]
+    parameters.port = 0  # any free port
+    server = xllamacpp.Server(parameters)
     client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="not needed")
-    limit = settings.max_completion_length
-    asked = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="mine", messages=question["prompt"], max_tokens=limit, temperature=0
     )
-    served = asked.choices[0].message.content
+    served = reply.choices[0].message.content
     print(question["question"], "->", served)
     del server
 
 # %% [markdown]
 # ## To the Hub, if you want
 #
-# The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.
-# What speaks against a push stands here first: an empty list. A push is private unless you say `private=False`, and compared by
-# hash afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a
-# notebook.
+# The folder has a model card: base model, data, rewards with their source, settings, curves, and the held-out result with its interval.
+# `push_problems` lists everything that should stop you from uploading. You should see an empty list.
+#
+# An upload is private unless you write `private=False`, and it is compared by hash afterwards. Log in with `hf auth login` in a terminal,
+# or in Colab with its secrets. Never write a token into a notebook.
 
 # %%
-gn.export.push_problems(merged)
-
-# %%
+problems = gn.export.push_problems(merged)
+print("Problems:", problems)
 if PUSH_TO:
     print(gn.export.push_to_hub(merged, PUSH_TO))
 else:
-    print("Nothing was sent: PUSH_TO is empty.")
+    print("Nothing was uploaded: PUSH_TO is empty.")
 
 # %% [markdown]
 # ## Did it work?
 #
-# Three things that must hold; each line says which one did not.
+# Three things must hold, and each line says which one did not.
 
 # %%
-assert merged.verification["passed"] and adapter.verification["passed"], (
-    "an export was kept that is not verified"
-)
-assert gguf is None or (gguf.verification["passed"] and served is not None), (
-    "the GGUF file does not answer"
-)
-assert not gn.export.push_problems(merged), "the folder is not fit for the Hub"
-print(
-    f"The merged model and the adapter are verified. GGUF file: {'verified and served' if gguf else 'not made'}."
-)
+assert merged.verification["passed"], "the merged model is not verified"
+assert adapter.verification["passed"], "the adapter is not verified"
+assert not problems, "the folder is not fit for the Hub"
+print("The merged model and the adapter are verified.")
+if gguf is None:
+    print("There is no GGUF file.")
+else:
+    assert gguf.verification["passed"], "the GGUF file is not verified"
+    assert served is not None, "the GGUF file does not answer"
+    print("The GGUF file is verified, and llama.cpp answered a question with it.")
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *rounding the merged weights would lose a part of the training* | the change is too small for 16 bit | `dtype="float32"`, or train longer |
 # | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
 # | the kernel was restarted | an export is its folder | `merged = gn.export.open(EXPORT_TO + "/merged")` |
 # | *exists. Choose another folder* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
 # | *401* | not logged in | `hf auth login` in a terminal |
-# | *403* | a token for reading, or another's name | a token with the right to write; your own name |
+# | *403* | a token for reading, or somebody else's name | a token with the right to write; your own name |
 # | *holds other content* | the repository is in use | another name, or `overwrite=True` |
-
-# %% [markdown]
+#
+# ## Exercises
+#
+# **1. Which one?** Which export would you send to a colleague who serves ten fine-tuned versions of the same base model with vLLM?
+#
+# <details><summary>Answer</summary>
+#
+# The adapter. vLLM loads the base model once and switches adapters per request. Ten merged models would need ten times the memory.
+# </details>
+#
+# **2. Did the rounding cost anything?** Find the line in the card above that says how much of the training's change the merged weights
+# hold.
+#
+# <details><summary>Answer</summary>
+#
+# The last line of the card: *holds ... % of the training's change*. It is below 100 % because each weight is rounded once to 16 bit. If
+# it were much lower, the export would have refused that data type.
+# </details>
+#
 # ## Next
 #
-# * All about cards and pushing: docs/guide/publish.md.
-# * Train it again elsewhere, on many processes: notebook a2.
-# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `merged.usage`.
-# * Is it better than the base? Notebook 05 compares on held-out questions.
+# * Model cards and uploads: [publish](../docs/guide/publish.md). All kinds of exports: [the guide](../docs/guide/export.md).
+# * Train the run again elsewhere, on many processes: [Scale out](a2_scale_out.ipynb).
+# * Is it better than the base model? [Evaluate](05_evaluate.ipynb).
 #
 # @NEIGHBOURS@

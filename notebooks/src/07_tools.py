@@ -13,8 +13,14 @@
 # %% [markdown]
 # # A model that looks things up
 #
-# A small model reads one note, stops, and makes up an answer. In twelve training steps it learns to keep reading until it
-# knows, also on chains of notes that are longer than any it was trained on.
+# A small model gets a tool that reads notes: "Go to the yard.", then "The number is 19." Before the training it reads one note, stops, and
+# makes up an answer. After twelve training steps it keeps reading until it knows, also on chains of notes that are longer than any it
+# was trained on.
+#
+# | Held-out questions answered correctly | before | after |
+# | --- | --- | --- |
+# | chains of one or two notes, as in training | 77 % | 100 % |
+# | chains of three notes, longer than in training | 8 % | 100 % |
 #
 # About 5 minutes on two idle CPU cores, up to 5.3 GB of memory and 0.5 GB of disk. No GPU needed.
 #
@@ -26,11 +32,10 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. Anything of the table below can be changed by its name, `CHANGES = {"max_steps": 20}`. `HELD_OUT` is
-# how many questions are kept for the proof, `LONGER` how many with chains of three, which nobody trains. In Colab,
-# `DRIVE = "grpo_nb/tools"` keeps the run in that folder of your Google Drive.
+# You can leave everything as it is. `HELD_OUT` questions are kept for the comparison at the end, and `LONGER` questions have the chains of
+# three. `CHANGES = {"max_steps": 20}` changes a setting by its name. In Colab, `DRIVE = "grpo_nb/tools"` keeps the run on your Google Drive.
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 RUN_NAME = None  # @param {"type": "raw"}
@@ -38,32 +43,26 @@ HELD_OUT = 48  # @param {"type": "integer"}
 LONGER = 24  # @param {"type": "integer"}
 DRIVE = ""  # @param {"type": "string"}
 
-# %%
-is_small = gn.preset(PRESET).model == gn.preset("cpu").model
-# Of a whole episode, the notes included. The calls of a larger model, in the words that it was trained on, take more.
-tokens = {
-    "max_completion_length": 72 if is_small else 320,
-    "max_prompt_length": 320 if is_small else 1024,
-}
-taught = {
-    "max_steps": 12,
-    "warmup_steps": 2,
-    "beta": 0.0,
-    "holdout_every": 6,
-    "holdout_questions": 16,
-}
-taught |= {"learning_rate": 2e-4, "max_grad_norm": 0.2} if is_small else {}
-root = {"run_root": gn.machine.run_folder(DRIVE, report=print)}
-settings = gn.preset(PRESET, **{**root, **tokens, **taught, **CHANGES})
-settings
-
 # %% [markdown]
 # ## The model, and how it writes a call
 #
-# Qwen, Llama 3.1, Gemma 4 and others bring a chat template with tools. The small model has none, so it is given a short one:
-# `<call>read(place=mill)</call>` is 12 tokens, and a small model has to hit every one of them.
+# A completion is now a whole *episode*: the model writes a call, the tool answers, the model writes again. `max_completion_length` counts
+# the tokens of the episode, including the notes.
+#
+# Qwen, Llama 3.1, Gemma 4 and others have a chat template with tools. The small model has none, so it gets a short one:
+# `<call>read(place=mill)</call>` is 12 tokens, and a small model has to get every one of them right.
 
 # %%
+is_small = gn.preset(PRESET).model == gn.preset("cpu").model
+changes = {"max_steps": 12, "warmup_steps": 2, "beta": 0.0}
+changes |= {"holdout_every": 6, "holdout_questions": 16}
+if is_small:
+    changes |= {"max_completion_length": 72, "max_prompt_length": 320}
+    changes |= {"learning_rate": 2e-4, "max_grad_norm": 0.2}
+else:
+    changes |= {"max_completion_length": 320, "max_prompt_length": 1024}
+changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 if is_small:
     from grpo_nb.models import give_tool_template
@@ -73,20 +72,21 @@ if is_small:
 # %% [markdown]
 # ## The village
 #
-# Each place has a note. It names the next place, or the number that was asked for. The model cannot know it: it has to read.
-# `Village` is an *environment*: `reset` begins an episode with a row of the data, every public method is a tool, and its
-# docstring is all that the model is told of it. Each completion plays in an object of its own, and the rewards get these
-# objects.
+# Each place of a village has a note. The note names the next place, or the number that the question asks for. The model cannot know
+# the number, so it has to read.
+#
+# `Village` is an *environment*. `reset` starts an episode with a row of the data. Every public method is a tool, and its docstring is all
+# that the model is told about it. Each completion gets an object of its own, and the rewards get these objects.
+
 
 # %%
-import random
-
-
 class Village:
     """Each place has a note: where to go next, or the number."""
 
     def reset(self, chain, number, **row):
-        self.chain, self.number, self.seen = chain, number, 0
+        self.chain = chain
+        self.number = number
+        self.notes_read = 0  # in the right order
 
     def read(self, place: str) -> str:
         """Read the note at a place.
@@ -96,87 +96,100 @@ class Village:
         """
         if place not in self.chain:
             return "There is no note."
-        at = self.chain.index(place)
-        self.seen += at == self.seen  # in order
-        if at + 1 == len(self.chain):
+        position = self.chain.index(place)
+        if position == self.notes_read:
+            self.notes_read += 1
+        if position + 1 == len(self.chain):
             return f"The number is {self.number}."
-        return f"Go to the {self.chain[at + 1]}."
+        return f"Go to the {self.chain[position + 1]}."
 
 
 # %% [markdown]
-# Chains of one and two places to train on. What `reset` takes stands in the row: so all completions of a group play the same
-# game. One that draws its game is refused, for then their advantages would be luck.
+# ## Data
+#
+# The training has chains of one and two places. `reset` gets its data from the row, so all completions of a group play the same game. An
+# environment that draws a random game is refused: its advantages would measure luck, not skill.
 
 # %%
+import random
+
 PLACES = "barn mill well shop port farm mine hill lake bank gate yard dock cave tower bridge church garden school market"
 
 
-def villages(count, hops, seed):
-    drawn, rows = random.Random(seed), []
-    for village in drawn.sample(range(1000 * seed, 1000 * (seed + 1)), count):
-        chain = drawn.sample(PLACES.split(), drawn.choice(hops))
-        number = drawn.randint(10, 99)
-        asked = f"Village {village}: start at the {chain[0]}. What is the number?"
-        rows.append({"question": asked, "answer": str(number), "chain": chain, "number": number})
+def make_rows(count, hops, seed):
+    generator = random.Random(seed)
+    rows = []
+    for village in generator.sample(range(1000 * seed, 1000 * (seed + 1)), count):
+        chain = generator.sample(PLACES.split(), generator.choice(hops))
+        number = generator.randint(10, 99)
+        question = f"Village {village}: start at the {chain[0]}. What is the number?"
+        rows.append({"question": question, "answer": str(number), "chain": chain, "number": number})
     return rows
 
 
-form = gn.tasks.AnswerFormat(
-    name="answer", answer_open="<answer>", answer_close="</answer>",
+answer_format = gn.tasks.AnswerFormat(
+    name="answer",
+    answer_open="<answer>",
+    answer_close="</answer>",
     instruction="Find the number by reading the notes. Answer as <answer>number</answer>.",
-)  # fmt: skip
-told = {"settings": settings, "format": form, "tokenizer": tokenizer}
-rows = villages(192 + HELD_OUT, hops=(1, 2), seed=2)
-task = gn.load_task(rows, holdout=HELD_OUT, **told).with_tools(environment=Village)
+)
+common = {"settings": settings, "format": answer_format, "tokenizer": tokenizer}
+rows = make_rows(192 + HELD_OUT, hops=(1, 2), seed=2)
+task = gn.load_task(rows, holdout=HELD_OUT, **common).with_tools(environment=Village)
 
 # %% [markdown]
-# ## Play one yourself
+# ## Play an episode yourself
 #
-# Before a model plays it, you do: with the same tools, and paid by the same rewards, step by step. `progress` pays for the
-# share of the chain that was read in order. You should see that reading earns something, that the number counts only in your
-# own answer, and that an answer without reading, a guess, earns nothing.
+# Before the model plays, play an episode by hand, with the same tool and the same rewards. `progress` gives the share of the chain that was
+# read in the right order.
+#
+# You should see that reading earns something, that the number counts only in the final answer, and that a guess without reading earns
+# nothing.
+
 
 # %%
 from grpo_nb.lab import ByHand
 
 
 def progress(environments, **columns):
-    return [each.seen / len(each.chain) for each in environments]
+    """Return the share of each chain that was read in order."""
+    return [village.notes_read / len(village.chain) for village in environments]
 
 
-rewards = [gn.rewards.correctness(format=form), progress]
-two = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
-hand = ByHand(task, two)
+rewards = [gn.rewards.correctness(weight=2.0, format=answer_format), progress]
+two_places = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 2)
+hand = ByHand(task, two_places)
 for place in hand.row["chain"]:
-    print(
-        f"read({place}) -> {hand.do('read', place=place)}  total {hand.scores(rewards).totals[0]:g}"
-    )
+    note = hand.do("read", place=place)
+    print(f"read({place}) -> {note}  total {hand.scores(rewards).totals[0]:g}")
 hand.say(f"<answer>{hand.row['number']}</answer>")
 print(f"the answer: total {hand.scores(rewards).totals[0]:g}")
-print(f"a guess: total {ByHand(task, two).say('<answer>5</answer>').scores(rewards).totals[0]:g}")
-hand
+guess = ByHand(task, two_places).say("<answer>5</answer>")
+print(f"a guess: total {guess.scores(rewards).totals[0]:g}")
 
 # %% [markdown]
-# ## Show it two episodes
+# ## Show the model two episodes
 #
-# A small model has to see what a call looks like. What you have played becomes the example in every prompt, with a chain of one
-# before it. You should see the tool, the two episodes and the question, as the model gets them.
+# A small model has to see what a call looks like. The episode that you played becomes an example in every prompt, after another one with
+# a single note. You should see the tool, the two episodes and the question, as the model gets them.
 
 # %%
-one = ByHand(task, next(i for i, row in enumerate(task.train) if len(row["chain"]) == 1))
-one.do("read", place=one.row["chain"][0])
-one.say(f"<answer>{one.row['number']}</answer>")
-shown = [*one.example(tokenizer), *hand.example(tokenizer)]
-played = {one.row["question"], hand.row["question"]}
-rest = [row for row in rows if row["question"] not in played]
-task = gn.load_task(rest, holdout=HELD_OUT, example=shown, **told).with_tools(environment=Village)
+one_place = next(i for i, row in enumerate(task.train) if len(row["chain"]) == 1)
+short = ByHand(task, one_place)
+short.do("read", place=short.row["chain"][0])
+short.say(f"<answer>{short.row['number']}</answer>")
+example = [*short.example(tokenizer), *hand.example(tokenizer)]
+shown = {short.row["question"], hand.row["question"]}
+rest = [row for row in rows if row["question"] not in shown]
+task = gn.load_task(rest, holdout=HELD_OUT, example=example, **common)
+task = task.with_tools(environment=Village)
 task
 
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that it reads one note and stops: it is right where the chain has one place. Groups differ, so there is
-# something to learn from.
+# You should see that many answers are right where the chain has one place, and few where it has two: the model reads one note and stops.
+# The totals of a group differ, so there is something to learn from.
 
 # %%
 gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -184,87 +197,85 @@ gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
 # %% [markdown]
 # ## Train
 #
-# As ever: a task with tools is trained by the same line. Tokens that a tool wrote are in the context and in no loss. The card
-# *Calls per completion* should come to what the step's chains need, one or two.
+# A task with tools is trained with the same line as any other. Tokens that a tool wrote are in the context, but not in the loss: the model is
+# not trained to predict the notes.
 
 # %%
 resume = "auto" if DRIVE else None
 run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=resume)
 
 # %% [markdown]
-# ## What did it do?
+# ## How it reads, before and after
 #
-# A completion is a whole episode: calls, what came back behind an arrow, and the last word, which alone is read for the answer. The
-# first step:
+# You see one group of the first step and one of the last. Follow the calls and the notes that came back (→). In the first group the model
+# answers after one note. In the last group it goes on until a note has the number.
 
 # %%
-print(run.step(1).groups[0])
+display(run.step(1).groups[0], run.step(run.steps[-1]).groups[-1])
 
 # %% [markdown]
-# And the last. `run.completions(step)["turns"]` has every message; `gn.RunViewer(run)` shows them with their scores.
-
-# %%
-print(run.step(run.steps[-1]).groups[-1])
-
-# %% [markdown]
-# ## Before and after
+# ## Before and after, on villages it has never seen
 #
-# Held-out villages, played to their end, the likeliest words each time, with the LoRA off and on.
+# The first comparison asks held-out villages with chains of one and two places. The second asks chains of three, which never occurred in
+# training. A model that has learned *go on until you know* follows them. A model that has learned to read twice does not.
 
 # %%
 comparison = gn.compare(run, task)
-comparison
-
-# %% [markdown]
-# ## Chains of three, which nobody trained
-#
-# The longest chain in training had two places. A model that has learnt *go on until you know* follows three as well; one that has
-# learnt to read twice does not.
-
-# %%
-longer = villages(4 + LONGER, hops=(3,), seed=7)
-longer = gn.load_task(longer, holdout=LONGER, example=shown, **told).with_tools(environment=Village)
-room = {"max_completion_length": settings.max_completion_length * 3 // 2}
-three = gn.compare(run, longer, against="base", **room)
-three
+longer = gn.load_task(
+    make_rows(4 + LONGER, hops=(3,), seed=7), holdout=LONGER, example=example, **common
+).with_tools(environment=Village)
+length = settings.max_completion_length * 3 // 2
+three = gn.compare(run, longer, against="base", max_completion_length=length)
+display(comparison, three)
 
 # %% [markdown]
 # ## Did it work?
 #
-# That every call was one that the tool could answer is part of it: a bug in a tool is told to the model as its answer, and no
-# more is heard of it but the alert.
+# We also check that tool calls succeeded. TRL passes the exception of a tool to the model as its result, so a bug in your tool shows up
+# only as an alert.
+#
+# What this run does not show is a strategy. The model has learned to go on, and where to go is written in the note. In an earlier trial, it
+# did not learn a game of *higher or lower*, where the next guess must follow from the last answer, in ten steps of the same size.
 
 # %%
-last = run.rows[-1]
 assert run.status == "finished", run.status_sentence
-assert last["tools/failure_frequency"] < 1, "every call failed: read run.step(1)"
+assert run.rows[-1]["tools/failure_frequency"] < 1, "every call failed: read run.step(1)"
 print(run.outcome(comparison).sentence)
 print(f"Chains of three: {three.sentence}")
 
 # %% [markdown]
-# What this does not show: a strategy. The model has learnt to go on, and where to is written in the note. A game of *higher or
-# lower*, where the next guess has to follow from what came back, it did not learn in ten steps of the same size.
-
-# %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *the chat template of this model cannot be trained with tools* | it has no place for them | a model of those named there, or `give_tool_template` |
-# | *reset began one row twice* | the game is drawn in `reset` | take what is drawn from the row |
-# | *all calls of tools failed* as an alert | a bug in a tool, which only the model was told | play it by hand: `ByHand(task).do(...)` |
+# | *the chat template of this model cannot be trained with tools* | the template has no place for tools | one of the models that the message names, or `give_tool_template` |
+# | *reset began one row twice* | the game is drawn in `reset` | read what is drawn from the row |
+# | *all calls of tools failed* as an alert | a bug in a tool | call it by hand: `ByHand(task).do(...)` |
 # | *ended with a call that nobody answered* | no tokens or rounds left | a larger `max_completion_length`, `with_tools(..., rounds=...)` |
 # | no calls at all | nothing shows what a call looks like | an episode as example, as above |
-
-# %% [markdown]
+#
+# ## Exercises
+#
+# **1. Remove `progress`.** What would the rewards of the first groups look like, and where would the signal come from?
+#
+# <details><summary>Answer</summary>
+#
+# Only right answers would score. Chains of one place are often right at the start, so some groups still differ. In groups with chains of
+# two, all completions are wrong at first, and there is no signal until one of them happens to read twice.
+# </details>
+#
+# **2. A loophole.** Suppose `progress` counted *all* calls of `read` and not the notes in the right order. What would the model learn?
+#
+# <details><summary>Answer</summary>
+#
+# To call the tool again and again, on any place, until the tokens run out. That reward grows without a maximum. The version above has a
+# maximum of 1, which only the right notes reach.
+# </details>
+#
 # ## Next
 #
-# * A tool of your own is a function with types and a docstring: `def add(a: int, b: int) -> int:`, what it does and what each
-#   argument is below `Args:`, and `task.with_tools(add)`.
-# * Models: this one, other ChatML models with `give_tool_template`, and Qwen, Llama 3.1, Gemma 4 and others by their own
-#   templates.
-# * Refused for now: scale-out, GGUF, priming, images from tools, several environments in one task.
-# * Tools run in this process, with your rights. For code that a model wrote there is `gn.sandbox`: docs/guide/tools.md.
-# * How sure is this, and what was not measured: docs/evidence/tools.md.
+# * A tool of your own is a function with types and a docstring, and `task.with_tools(add)`: [the guide to tools](../docs/guide/tools.md).
+# * Environments from elsewhere: [what to write](../docs/guide/environments.md).
+# * The same result on eight seeds, and what was not measured: [the evidence](../docs/evidence/tools.md).
 #
 # @NEIGHBOURS@

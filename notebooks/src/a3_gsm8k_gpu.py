@@ -28,13 +28,12 @@
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your card. `DATA` is trained on, `TEST` is asked: `"gsm8k"` is
-# `openai/gsm8k` on the Hub, its training part in one place and its test part in the other; files with columns `question` and
-# `answer` work as well. `QUESTIONS` of the test part are asked: with 200 an accuracy is known to about 7 points either way. In
-# Colab, `DRIVE = "grpo_nb/gsm8k"` keeps the run in that folder of your Google Drive: after a disconnection, run all cells
-# again.
+# `auto` chooses the preset for your card. The model is trained on `DATA` and asked `QUESTIONS` questions of `TEST`. `"gsm8k"` means
+# `openai/gsm8k` on the Hub, with its training part and its test part. Files with the columns `question` and `answer` work as well. With
+# 200 questions, an accuracy is known to about 7 points in either direction. In Colab, `DRIVE = "grpo_nb/gsm8k"` keeps the run on your
+# Google Drive: after a disconnection, run all cells again.
 
-# %% tags=["parameters"]
+# %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 DATA = "gsm8k"  # @param {"type": "string"}
@@ -43,24 +42,23 @@ QUESTIONS = 200  # @param {"type": "integer"}
 EXPORT_TO = "exports/gsm8k"  # @param {"type": "string"}
 DRIVE = ""  # @param {"type": "string"}
 
-# %%
-settings = gn.preset(PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **CHANGES})
-settings
-
 # %% [markdown]
 # ## The model
 #
-# In 4 bit, with a LoRA, and with vLLM for the sampling where it can start. One line says whether it did, and what it costs if not.
+# The model is loaded in 4 bit with a LoRA, and vLLM samples the completions if it can start. One line shows if it did, and if not, what
+# that costs.
 
 # %%
+run_root = gn.machine.run_folder(DRIVE, report=print)
+settings = gn.preset(PRESET, **{"run_root": run_root, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 
 # %% [markdown]
 # ## The task
 #
-# An answer of GSM8K is a worked solution that ends in `#### 42`. The number is the gold answer; the solution becomes a column
-# of its own and is never shown. One example of our own stands in each prompt. You should see that the answers are numbers, and
-# the first prompt.
+# An answer of GSM8K is a worked solution that ends in `#### 42`. The number becomes the gold answer. The solution becomes a column of its
+# own and is never shown to the model. Each prompt has one solved example, which is not from GSM8K. You should see that the answers
+# are numbers, and the first prompt.
 
 # %%
 example = (
@@ -75,8 +73,8 @@ task
 # %% [markdown]
 # ## The rewards, checked
 #
-# The right number counts twice, the form once, the tags a half. About a thousand completions, made from these rows, try to be paid
-# for something else. You should see that nothing is found.
+# A correct number is worth 2, the complete format 1, and the tags together half a point. The check tries a few thousand completions
+# made from these rows. You should see that nothing is found.
 
 # %%
 rewards = gn.rewards.rewards_for(task)
@@ -87,81 +85,87 @@ report
 # %% [markdown]
 # ## Does it fit, and is there a signal?
 #
-# First memory and tokens, computed from the shapes of the model. Then some groups, sampled as training would sample them: how
-# many hold right and wrong answers side by side? Only those teach something. The share that is right by now is what others call the
-# baseline at a temperature of 1.
+# The plan computes memory and tokens from the shapes of the model. Then the model writes some groups, as the training would sample them.
+# Only groups with right and wrong answers side by side teach something. The share of correct answers is the accuracy at temperature 1
+# before the training.
 
 # %%
-gn.plan(settings, task, model=model, tokenizer=tokenizer)
-
-# %%
+display(gn.plan(settings, task, model=model, tokenizer=tokenizer))
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
 gate
 
 # %% [markdown]
 # ## Train
 #
-# The cell can be run again: it goes on where it was interrupted, and gives a finished run back.
+# You can run this cell again: it resumes an interrupted run, and returns a finished one.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings, name="gsm8k", resume="auto")
 
 # %% [markdown]
-# ## The number, before and after
+# ## Before and after
 #
-# The test questions, the likeliest answer to each, with the LoRA off and on. The interval is of the difference in pairs. *better*
-# stands there only if an exact test says so; a short training that moved an instructed model by less than the interval shows
-# *no difference*, and says which difference would have shown.
+# The questions of the test part are answered greedily with the LoRA off and on. A short training that moves an instructed model by less
+# than the interval shows *no difference*, and the report tells you which difference it could have detected.
 
 # %%
 comparison = gn.compare(run, test)
 comparison
 
 # %% [markdown]
-# What changed, changed answers first:
-
-# %%
-comparison.transcripts().head(6)
-
-# %% [markdown]
 # ## Export
 #
-# One model in a folder, compared with the trained one by a process of its own. Where nothing was learnt, nothing is merged.
+# One ordinary model in a folder, compared with the trained one in a separate process. If nothing was learned, nothing is exported.
 
 # %%
-has_learnt = run.metrics["grad_norm"].max() > 0
-exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learnt else None
+has_learned = run.metrics["grad_norm"].max() > 0
+exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learned else None
 exported
 
 # %% [markdown]
 # ## Did it work?
 #
-# Two things that must hold, whatever was learnt. Then the result, in the words that may be quoted: number, interval, questions.
+# Two things must hold, whatever was learned. Then follows the result in words that you may quote: number, interval, questions.
 
 # %%
 assert run.status == "finished", run.status_sentence
-assert not has_learnt or exported.verification["passed"], (
-    f"Not the trained model: {exported.verification}"
-)
+assert not has_learned or exported.verification["passed"], "the export is not the trained model"
 print(f"{test.name}, {len(test.holdout)} questions of the test part.")
 print(run.outcome(comparison).sentence)
 
 # %% [markdown]
 # ## If something goes wrong
 #
-# | What you see | What it is | What to do |
+# | What you see | Reason | What to do |
 # | --- | --- | --- |
-# | *sampling without vLLM* | vLLM could not start; the line says why | the training runs all the same, slower |
-# | out of memory | another program uses the card, or long completions | the error names smaller settings |
-# | *no signal*, or *form only* | the model gets all wrong, or all right | a larger model, or `task.curriculum(...)` after a baseline |
+# | *sampling without vLLM* | vLLM could not start; the line shows why | nothing: the training runs, but more slowly |
+# | out of memory | another program uses the card, or the completions are long | the error names smaller settings |
+# | *no signal*, or *format only* | the model gets all answers wrong, or all right | a larger model, or `task.curriculum(...)` after a baseline |
 # | *no difference shown* | too few steps, or too few questions | `CHANGES = {"max_steps": 250}`, `QUESTIONS = 1319` |
 # | the data cannot be reached | no network | files: `DATA = "train.jsonl"`, `TEST = "test.jsonl"` |
-# | Colab disconnects | it takes machines back after some hours | set `DRIVE` before; then run all cells again |
-
-# %% [markdown]
+# | Colab disconnects | Colab takes machines back after some hours | set `DRIVE` before the run; then run all cells again |
+#
+# ## Exercises
+#
+# **1. Is 200 enough?** You expect a gain of 4 points. How many questions do you need?
+#
+# <details><summary>Answer</summary>
+#
+# More than 200: [Evaluate](05_evaluate.ipynb) has a table of the minimum detectable difference. For 4 points it needs about 1,320 questions,
+# nearly the whole test part.
+# </details>
+#
+# **2. Too hard.** The baseline says that in most groups all completions are wrong. What can you change before you take a larger model?
+#
+# <details><summary>Answer</summary>
+#
+# Choose questions by their measured pass rate (`task.curriculum`), sample more completions per question (`num_generations`), or allow longer
+# completions if many are truncated.
+# </details>
+#
 # ## Next
 #
-# * Your own data in place of GSM8K: `03_your_data`. Other questions for the same model: `gn.ask(run, "...")`.
-# * If you ran this on a GPU: an issue with the last cell's lines, the card and the time would make the head of this page shorter.
+# * Your own data instead of GSM8K: [Your own data](03_your_data.ipynb). Other questions for the same model: `gn.ask(run, "...")`.
+# * If you ran this on a GPU, please [send the last cell's lines](../docs/gpu.md), the card and the time.
 #
 # @NEIGHBOURS@

@@ -10,7 +10,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks.groups import estimate
 from grpo_nb.checks.learning_signal import Baseline
-from grpo_nb.scoring.right_by import choose_judge
+from grpo_nb.scoring.correct_answers import choose_judge
 
 pytestmark = pytest.mark.begins(130)
 

@@ -2,6 +2,7 @@
 tries the same at each public function.
 """
 
+from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,14 @@ TOKENIZER = SimpleNamespace(apply_chat_template=None)
 CALL = "gn.score(rewards, completions, rows)"
 
 
-class GRPOConfig:
-    """A class with the name of TRL's, of which an object may have no text."""
+class TrainingArguments:
+    """Stand-in for the base class of TRL's configurations."""
+
+    __module__ = "transformers.training_args"
+
+
+class GRPOConfig(TrainingArguments):
+    """A configuration whose `repr` fails, as that of an incomplete one does."""
 
     def __repr__(self) -> str:
         raise AttributeError("this object is not complete")
@@ -36,6 +43,8 @@ def length_reward(completions: list, **columns: object) -> list[float]:
         pytest.param([], "a list", id="empty list"),
         pytest.param(["a", "b"], "a list of texts", id="texts"),
         pytest.param([1, 2], "a list", id="numbers"),
+        pytest.param([OrderedDict(), OrderedDict()], "a list", id="two rows"),
+        pytest.param([SimpleNamespace(), SimpleNamespace()], "a list", id="two unknown rows"),
         pytest.param([length_reward], "a list of reward functions", id="rewards"),
         pytest.param([length_reward, "a"], "a list", id="mixed list"),
         pytest.param(length_reward, "the function length_reward", id="function"),

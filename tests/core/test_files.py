@@ -113,6 +113,20 @@ def test_put_in_place_leaves_only_the_target(out: Path) -> None:
     assert list(out.parent.iterdir()) == [out]
 
 
+def test_put_in_place_that_fails_puts_the_old_folder_back(out: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.put_in_place(out.with_name("missing"), out)
+    assert content(out) == OLD
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_target_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.touch()
+    with pytest.raises(FileExistsError, match="is a file, and a folder cannot replace it"):
+        files.check_target(target, overwrite=True)
+
+
 @pytest.mark.parametrize("name", ["out", "out/mine"])
 def test_target_that_exists_is_refused(name: str, out: Path) -> None:
     with pytest.raises(FileExistsError, match="overwrite=True"):

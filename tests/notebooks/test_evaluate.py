@@ -1,4 +1,4 @@
-"""The notebook about evaluation, executed: on a copy of a run that learnt nothing, and with a run of its own."""
+"""The notebook about evaluation: small on a run that learned nothing, published with its own run."""
 
 from pathlib import Path
 
@@ -11,27 +11,38 @@ from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printe
 pytestmark = pytest.mark.begins(90)
 
 
+@pytest.fixture
+def notebook(evaluate: tuple[Path, gn.runs.Run]) -> nbformat.NotebookNode:
+    return nbformat.read(evaluate[0], as_version=4)
+
+
 def test_no_cell_warns_or_shows_an_error(evaluate: tuple[Path, gn.runs.Run]) -> None:
     # The tiny run of the tests has a reward of its own, which its folder does not hold.
     assert_nothing_went_wrong(evaluate[0], but="The main reward of the run 'tiny' is your function")
 
 
-def test_the_evaluation_notebook_shows_evidence(
-    evaluate: tuple[Path, gn.runs.Run], size: str
-) -> None:
-    notebook, run = nbformat.read(evaluate[0], as_version=4), evaluate[1]
-    shown = text_of(cell_with(notebook, "comparison = gn.compare("), "text/html")
+def test_comparison_shows_its_verdict(notebook: nbformat.NotebookNode, size: str) -> None:
     verdict = "No difference shown" if size == "small" else "Better: "
+    shown = text_of(cell_with(notebook, "comparison = gn.compare("), "text/html")
     assert f'alt="Held-out comparison. {verdict}' in shown
-    assert ("pass@2" if size == "small" else "pass@4") in text_of(cell_with(notebook, "sampled[1]"))
-    table = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
-    assert ("gained" in table) is (size != "small") and table.count("<tr") == 1 + min(
-        20, len(run.holdout)
-    )
-    assert "1 held-out question is also in the training" in printed(
-        cell_with(notebook, "refused = False")
-    )
     last = printed(cell_with(notebook, "run.outcome("))
     assert last.startswith("No gain is shown: " if size == "small" else "It worked.")
     assert f"Held-out: {verdict}" in last
-    assert (run.path / "comparison" / "transcripts.parquet").is_file()
+
+
+def test_pass_at_k_is_shown_for_both_models(notebook: nbformat.NotebookNode, size: str) -> None:
+    shown = text_of(cell_with(notebook, "after = gn.evaluate("))
+    assert ("pass@2" if size == "small" else "pass@4") in shown
+
+
+def test_transcripts_begin_with_changed_answers(
+    notebook: nbformat.NotebookNode, evaluate: tuple[Path, gn.runs.Run], size: str
+) -> None:
+    table = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
+    assert ("gained" in table) is (size != "small")
+    assert (evaluate[1].path / "comparison" / "transcripts.parquet").is_file()
+
+
+def test_trained_question_is_refused(notebook: nbformat.NotebookNode) -> None:
+    message = printed(cell_with(notebook, "is_refused = False"))
+    assert "1 held-out question is also in the training" in message

@@ -7,35 +7,49 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed, text_of
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed
 
 pytestmark = pytest.mark.begins(120)
+
+
+@pytest.fixture
+def notebook(export: Path) -> nbformat.NotebookNode:
+    return nbformat.read(export, as_version=4)
 
 
 def test_no_cell_warns_or_shows_an_error(export: Path) -> None:
     assert_nothing_went_wrong(export)
 
 
-def test_the_export_notebook_makes_and_uses(export: Path) -> None:
-    notebook = nbformat.read(export, as_version=4)
-    folder = export.parent.parent.parent / "exports" / "notebook"
-    for kind in ("merged", "adapter", "gguf"):
-        verification = json.loads((folder / kind / "verification.json").read_text())
-        assert verification["passed"] and all(verification["checks"].values()), kind
-        assert verification.get("imported_unsloth_or_kit", []) == [], (
-            "checked in a process of its own"
-        )
-    for text in ('pipeline("text-generation', "server = xllamacpp"):
-        assert re.match(r"What is .+\? -> ", printed(cell_with(notebook, text))), text
-    (problems,) = [
-        cell for cell in notebook.cells if cell.source == "gn.export.push_problems(merged)"
-    ]
-    assert text_of(problems).strip() == "[]"
-    assert (
-        printed(cell_with(notebook, "gn.export.push_to_hub("))
-        == "Nothing was sent: PUSH_TO is empty.\n"
-    )
+@pytest.mark.parametrize("kind", ["merged", "adapter", "gguf"])
+def test_export_is_verified_in_a_process_of_its_own(export: Path, kind: str) -> None:
+    folder = export.parent.parent.parent / "exports" / "notebook" / kind
+    verification = json.loads((folder / "verification.json").read_text())
+    assert verification["passed"]
+    assert all(verification["checks"].values())
+    assert verification.get("imported_unsloth_or_kit", []) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('pipeline("text-generation', id="transformers"),
+        pytest.param("server = xllamacpp", id="llama.cpp"),
+    ],
+)
+def test_export_answers_a_question(notebook: nbformat.NotebookNode, text: str) -> None:
+    assert re.match(r"What is .+\? -> ", printed(cell_with(notebook, text)))
+
+
+def test_nothing_is_uploaded_by_default(notebook: nbformat.NotebookNode) -> None:
+    shown = printed(cell_with(notebook, "gn.export.push_to_hub("))
+    assert shown == "Problems: []\nNothing was uploaded: PUSH_TO is empty.\n"
+
+
+def test_modelfile_names_the_gguf_file(notebook: nbformat.NotebookNode) -> None:
     assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
-    assert "GGUF file: verified and served" in printed(
-        cell_with(notebook, "The merged model and the adapter are verified")
-    )
+
+
+def test_verdict_names_all_three_exports(notebook: nbformat.NotebookNode) -> None:
+    last = printed(cell_with(notebook, "The merged model and the adapter are verified"))
+    assert "The GGUF file is verified" in last

@@ -16,22 +16,39 @@ def test_no_cell_warns_or_shows_an_error(scale_out: Path) -> None:
     assert_nothing_went_wrong(scale_out)
 
 
-def test_two_processes_compute_what_the_run_did_and_bring_theirs_back(
-    scale_out: Path, size: str
+@pytest.fixture
+def notebook(scale_out: Path) -> nbformat.NotebookNode:
+    return nbformat.read(scale_out, as_version=4)
+
+
+@pytest.fixture
+def folder(scale_out: Path) -> Path:
+    return scale_out.parent.parent.parent / "anywhere"
+
+
+def test_folder_names_what_was_changed(notebook: nbformat.NotebookNode) -> None:
+    assert "dapo" in text_of(cell_with(notebook, "gn.scaleout.write("))
+
+
+def test_replay_gives_the_same_numbers(
+    notebook: nbformat.NotebookNode, folder: Path, size: str
 ) -> None:
-    notebook = nbformat.read(scale_out, as_version=4)
-    folder = scale_out.parent.parent.parent / "anywhere"
-    assert "bnpo becomes dapo" in text_of(cell_with(notebook, "gn.scaleout.write("))
-    alone = [] if size == "small" else ['print(start("train.py", "--replay"))']
-    for cell in ("same = start(", *alone):
-        said = printed(cell_with(notebook, cell))
-        assert (
-            "The same numbers in 3 steps, to 0.0001." in said
-            and "grad_norm: largest difference" in said
-        )
-    assert json.loads((folder / "replay" / "finished.json").read_text())["processes"] == (
-        1 if size == "small" else 2
-    )
+    # Small, the replay in one process is left out, and "two processes" are one.
+    cells = ["same = start("]
+    if size != "small":
+        cells.append('print(start("train.py", "--replay"))')
+    for cell in cells:
+        shown = printed(cell_with(notebook, cell))
+        assert "The same numbers in 3 steps, to 0.0001." in shown
+        assert "grad_norm: largest difference" in shown
+    finished = json.loads((folder / "replay" / "finished.json").read_text())
+    assert finished["processes"] == (1 if size == "small" else 2)
+
+
+def test_training_in_the_folder_comes_back_as_a_run(
+    notebook: nbformat.NotebookNode, folder: Path
+) -> None:
     back = gn.scaleout.open(folder).run
-    assert len(back.rows) == 3 and "2 processes" in back.info["rollout"]
+    assert len(back.rows) == 3
+    assert "2 processes" in back.info["rollout"]
     assert "came back as a run" in printed(cell_with(notebook, "came back as a run"))

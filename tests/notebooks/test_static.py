@@ -154,7 +154,8 @@ def test_it_is_a_clean_file(path: Path) -> None:
     assert len(notebook.cells) <= 28 and path.stat().st_size < 500_000
     assert "widgets" not in notebook.metadata, "saved widget state"
     for cell in notebook.cells:
-        assert len(cell.source.splitlines()) <= 25 and "attachments" not in cell
+        assert len(cell.source.splitlines()) <= (25 if cell.cell_type == "code" else 50)
+        assert "attachments" not in cell
         assert not re.search(r"data:image|;base64,", cell.source)
         if cell.cell_type == "code":
             assert "if False" not in cell.source
@@ -189,7 +190,7 @@ def test_what_it_shows_was_executed_and_is_clean(path: Path) -> None:
 @every_notebook
 def test_notebook_has_the_parts_that_readers_look_for(path: Path) -> None:
     headings = re.findall(r"^#+ (.+)$", "\n".join(cells_of(path, "markdown")), re.MULTILINE)
-    assert headings[1] == "Setup"
+    assert "Setup" in headings[:3]
     for needed in ("Did it work?", "If something goes wrong", "Exercises"):
         assert needed in headings
     assert headings[-1] == "Next"

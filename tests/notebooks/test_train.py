@@ -1,4 +1,4 @@
-"""The notebook about training, executed with the real model: an alert, an interruption, a resumed run, two stages."""
+"""The notebook about training, executed: an alert, two stages, an interrupted and resumed run."""
 
 from pathlib import Path
 
@@ -10,38 +10,46 @@ from tests.support.notebooks import assert_nothing_went_wrong, cell_with, output
 pytestmark = pytest.mark.begins(30)
 
 
+@pytest.fixture
+def notebook(train: Path) -> nbformat.NotebookNode:
+    return nbformat.read(train, as_version=4)
+
+
 def test_no_cell_warns_or_shows_an_error(train: Path) -> None:
     assert_nothing_went_wrong(train)
 
 
-def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str) -> None:
-    notebook, steps = nbformat.read(train, as_version=4), 4 if size == "small" else 8
+def test_plan_and_dry_run_come_before_the_training(notebook: nbformat.NotebookNode) -> None:
     assert "A dry run" in text_of(cell_with(notebook, "gn.dry_run("))
     assert "not measured yet" in text_of(cell_with(notebook, "gn.plan("))
+
+
+def test_run_without_signal_is_stopped_by_its_alert(notebook: nbformat.NotebookNode) -> None:
     provoked = cell_with(notebook, "provoked = gn.train(")
-    (table,) = [
-        html for o in outputs(provoked, "text/html") if "no_spread" in (html := o.data["text/html"])
-    ]
-    assert "<b>critical</b>" in table, "alerts are one table under the figure"
+    pages = [output.data["text/html"] for output in outputs(provoked, "text/html")]
+    (table,) = [page for page in pages if "no_spread" in page]  # one table under the figure
+    assert "<b>critical</b>" in table
     assert printed(cell_with(notebook, "provoked.alerts[0]")) == "stopped after 20 of 100 steps\n"
-    stopped = printed(cell_with(notebook, "def stop_button"))
-    assert stopped.endswith(f"interrupted after {steps // 2} of {steps} steps\n")
-    assert (
-        printed(cell_with(notebook, "run.status}: steps"))
-        == f"finished: steps {list(range(1, steps + 1))}\n"
-    )
-    for text in ("provoked = gn.train(", "def stop_button", 'rewards, settings, resume="auto")'):
-        assert len(outputs(cell_with(notebook, text), "image/png")) == 1, (
-            "the figure must be updated in place"
-        )
-    viewer = cell_with(notebook, "gn.RunViewer(run)")
+
+
+def test_interrupted_run_is_resumed_without_a_gap(
+    notebook: nbformat.NotebookNode, size: str
+) -> None:
+    steps = 4 if size == "small" else 8
+    interrupted = printed(cell_with(notebook, "def stop_button"))
+    assert interrupted.endswith(f"interrupted after {steps // 2} of {steps} steps\n")
+    resumed = printed(cell_with(notebook, "stage_two = gn.train("))
+    assert resumed.endswith(f"finished: steps {list(range(1, steps + 1))}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["provoked = gn.train(", "stage_one = gn.train(", "stage_two = gn.train("]
+)
+def test_figure_of_a_run_is_updated_in_place(notebook: nbformat.NotebookNode, text: str) -> None:
+    assert len(outputs(cell_with(notebook, text), "image/png")) == 1
+
+
+def test_viewer_has_a_view_for_pages_without_a_kernel(notebook: nbformat.NotebookNode) -> None:
+    viewer = cell_with(notebook, "gn.RunViewer(")
     assert outputs(viewer, "application/vnd.jupyter.widget-view+json")
-    # The tiny model learns no tag from an example either.
-    shown = f"{int(size == 'small')} of 1 groups without spread"
-    assert shown in text_of(viewer, "text/html"), "what a page without a kernel shows"
-    last = printed(cell_with(notebook, "for stage in kept"))
-    assert last.startswith("The run without a learning signal stopped at step 20")
-    assert "Stage form: " in last
-    assert last.endswith(
-        "No gain is claimed: the held-out answers were not compared. gn.compare(kept[-1], task) does it.\n"
-    )
+    assert "groups" in text_of(viewer, "text/html")

@@ -21,46 +21,58 @@ def test_no_cell_warns_or_shows_an_error(your_data: Path) -> None:
     assert_nothing_went_wrong(your_data)
 
 
-def test_it_shows_what_its_prose_says(your_data: Path) -> None:
-    notebook = nbformat.read(your_data, as_version=4)
-    told = printed(cell_with(notebook, "for attempt in"))
-    assert """columns={"question": "Guest's remark", "answer": "mood (by hand)"}""" in told, (
-        "a map to copy"
-    )
-    assert 'on_conflict="drop"' in told and "['negative', 'neutral']" in told
-    task = text_of(cell_with(notebook, "task = gn.load_task("))
-    told = (
+@pytest.fixture
+def notebook(your_data: Path) -> nbformat.NotebookNode:
+    return nbformat.read(your_data, as_version=4)
+
+
+def test_errors_of_the_first_attempt_show_the_line_to_write(
+    notebook: nbformat.NotebookNode,
+) -> None:
+    errors = printed(cell_with(notebook, "for attempt in"))
+    assert """columns={"question": "Guest's remark", "answer": "mood (by hand)"}""" in errors
+    assert 'on_conflict="drop"' in errors
+    assert "['negative', 'neutral']" in errors
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "with an empty answer",
         "repeated",
         "contradictory",
         "read as cp1252",
         "one of: negative, neutral, p",
-    )
-    assert [shown for shown in told if shown not in task] == []
-    assert "critical: names_the_mood: every candidate" in text_of(
-        cell_with(notebook, "def names_the_mood")
-    )
-    assert "always answering 'positive' would get 43%" in text_of(
-        cell_with(notebook, "gate = gn.baseline(")
-    )
+    ],
+)
+def test_task_shows_what_happened_to_the_rows(notebook: nbformat.NotebookNode, text: str) -> None:
+    assert text in text_of(cell_with(notebook, "task = gn.load_task("))
+
+
+def test_loophole_of_the_first_reward_is_found(notebook: nbformat.NotebookNode) -> None:
+    shown = text_of(cell_with(notebook, "def names_the_mood"))
+    assert "critical: names_the_mood: every candidate" in shown
+
+
+def test_baseline_names_the_majority_class(notebook: nbformat.NotebookNode) -> None:
+    shown = text_of(cell_with(notebook, "gate = gn.baseline("))
+    assert "always answering 'positive' would get 43%" in shown
 
 
 @only_small
-def test_a_run_of_two_steps_is_trained_and_compared_and_claims_nothing(your_data: Path) -> None:
-    notebook = nbformat.read(your_data, as_version=4)
-    assert "2 of 2" in text_of(cell_with(notebook, "gn.runs.list("))
+def test_run_of_two_steps_claims_no_gain(notebook: nbformat.NotebookNode) -> None:
     comparison = text_of(cell_with(notebook, "gn.compare("))
     assert "Always answering 'positive' would get 35.7%" in comparison
-    said = printed(cell_with(notebook, "run.outcome("))
-    assert said.startswith("No gain is shown: ") and "Train at least 5 steps" in said
+    verdict = printed(cell_with(notebook, "run.outcome("))
+    assert verdict.startswith("Greedy: No gain is shown: ")
+    assert "Train at least 5 steps" in verdict
 
 
 @only_published
-def test_the_run_is_better_and_is_held_against_the_floor(your_data: Path) -> None:
-    notebook = nbformat.read(your_data, as_version=4)
+def test_verdict_depends_on_the_majority_class_baseline(notebook: nbformat.NotebookNode) -> None:
+    """Sampled answers improve; whether they clear the baseline is said for both ways of asking."""
     assert text_of(cell_with(notebook, "gate = gn.baseline(")).startswith("Signal")
-    said = printed(cell_with(notebook, "run.outcome("))
-    assert said.startswith("It worked.") and "Held-out: Better" in said
-    assert "Always answering 'positive' would get 35.7%" in said
-    assert "above that baseline." in said
-    assert "12 of 12" in text_of(cell_with(notebook, "gn.runs.list("))
+    greedy, sampled = printed(cell_with(notebook, "run.outcome(")).split("\n\n")[:2]
+    assert "Always answering 'positive' would get 35.7%" in greedy
+    assert "Always answering 'positive' would get 35.7%" in sampled
+    assert "Held-out: Better" in sampled

@@ -1,11 +1,10 @@
 """Rewards for answers against a strict person's labels, in every format. See also `cases`."""
 
 import json
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
 
 from grpo_nb import rewards
@@ -14,7 +13,6 @@ from grpo_nb.rewards.answers import (
     exact_text,
     json_answer,
     multiple_choice,
-    regex_answer,
 )
 from grpo_nb.tasks import formats
 from tests.rewards.cases import CASES, slot
@@ -97,20 +95,29 @@ def test_xml_format_works_for_any_format(format: formats.AnswerFormat) -> None:
 @pytest.mark.parametrize(
     "make", [correctness, exact_text, multiple_choice, json_answer, rewards.maths]
 )
-def test_missing_column_error_shows_what_to_write(make) -> None:
+def test_missing_column_error_shows_the_fix(make) -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
         make(column="solution")(completions=["7"], answer=["7"])
 
 
-def test_pattern_that_backtracks_is_stopped_in_any_thread() -> None:
-    # Without the c at the end one look would show that nothing matches.
-    hostile = [slot("ab" * length + "cd") for length in range(1000, 1008)]
-    texts = [*hostile, slot("abc"), slot("abc d")]
-    reward = regex_answer(r"(?:(?:a|b|ab)*)*c")
-    scores = []
-    thread = threading.Thread(target=lambda: scores.extend(reward(completions=texts)))
-    start = time.monotonic()
-    thread.start()
-    thread.join(30)
-    assert scores == [0.0] * 8 + [1.0, 0.0]
-    assert time.monotonic() - start < 15
+QUESTION = "A worked example:\nA) Oslo\nB) Bern\nQ: Which city?\nA) Paris\nB) Rome"
+
+
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [
+        pytest.param("B", 1.0, id="letter"),
+        pytest.param("Rome", 1.0, id="text"),
+        pytest.param("B) Rome", 1.0, id="letter and text"),
+        pytest.param("B) Paris", 0.0, id="text of another option"),
+        pytest.param("Bern", 0.0, id="option of the worked example"),
+    ],
+)
+def test_options_are_those_of_the_last_block(given: str, score: float) -> None:
+    reward = multiple_choice()
+    assert reward(completions=[slot(given)], answer=["B"], prompts=[QUESTION]) == [score]
+
+
+def test_json_answer_reads_numpy_numbers_in_an_object() -> None:
+    gold = {"b": numpy.int64(1)}
+    assert json_answer()(completions=[slot('{"b": 1}')], answer=[gold]) == [1.0]

@@ -48,7 +48,7 @@ def test_code_is_taken_from_slot_or_last_block(text: str, code: str | None) -> N
     assert extract_code(text, formats.xml()) == code
 
 
-def test_read_tests_for_broken_json_says_what_to_write() -> None:
+def test_tests_of_broken_json_are_an_error_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"not valid JSON .*json\.dumps\(tests\)"):
         read_tests("['assert f(1) == 2']")
 
@@ -110,12 +110,28 @@ def test_asserts_are_parsed_and_never_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_check_counts_the_tests_of_all_rows() -> None:
-    rows = [{"tests": ADD}, {"tests": ["assert f(1) == 1", "assert f(2) == 2"]}]
-    assert code_tests().check(rows) == 3
+def test_check_accepts_readable_rows() -> None:
+    code_tests().check([{"tests": ADD}, {"tests": ["assert f(1) == 1"]}])
 
 
-def test_missing_tests_column_shows_what_to_write() -> None:
+@pytest.mark.parametrize("tolerance", [[0.1], -0.1, "0.1"], ids=repr)
+def test_tolerance_that_is_no_distance_is_an_error(tolerance: Any) -> None:
+    test = {"call": "f", "args": [1], "expected": 1, "tolerance": tolerance}
+    with pytest.raises(ValueError, match="must be"):
+        read_tests([test])
+
+
+def test_indented_block_is_read_without_its_indentation() -> None:
+    text = "1. So:\n   ```python\n   def f(x):\n       return x\n   ```\n"
+    assert extract_code(text, formats.xml()) == "def f(x):\n    return x\n"
+
+
+def test_fence_on_one_line_opens_no_block() -> None:
+    text = "Use\n```x```\nhere:\n```python\nx = 1\n```\n"
+    assert extract_code(text, formats.xml()) == "x = 1\n"
+
+
+def test_missing_tests_column_error_shows_the_fix() -> None:
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
 

@@ -54,15 +54,3 @@ def test_fitting_format_rewards_weigh_less_together(weight: float, expected: lis
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
     rewards = gn.rewards.rewards_for(gn.load_task(rows, holdout=1), weight=weight)
     assert [reward.weight for reward in rewards] == expected
-
-
-def test_check_rows_accepts_readable_rows() -> None:
-    rewards = [gn.rewards.code_tests(), gn.rewards.xml_tags()]
-    gn.rewards.check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
-
-
-def test_check_rows_names_the_row_it_cannot_read() -> None:
-    rows = [{"tests": ["assert f(1) == 2"]}, {"tests": ["assert f(1) < 2"]}]
-    message = "the reward 'code_tests' cannot read the data: row 1: the test"
-    with pytest.raises(ValueError, match=message):
-        gn.rewards.check_rows([gn.rewards.code_tests()], rows)

@@ -38,7 +38,7 @@ def test_length_without_token_ids_counts_words() -> None:
 
 
 @pytest.mark.parametrize(("unit", "text"), [("characters", "12345"), ("words", "a b c d e")])
-def test_length_unit_decides_what_is_counted(unit: str, text: str) -> None:
+def test_length_counts_in_its_unit(unit: str, text: str) -> None:
     assert score_of(length(10, unit=unit), text, 9) == 0.5
 
 
@@ -85,3 +85,8 @@ def test_spans_are_the_parts_a_reward_reads(reward, text: str, expected: list[st
 def test_score_text_gives_the_score_of_a_batch_of_one(name: str) -> None:
     (case, *_) = (case for case in CASES if type(case.reward).__name__ == name)
     assert case.reward.score_text(case.completions[0], case.columns) == case.scores_given()[0]
+
+
+def test_words_are_separated_by_white_space() -> None:
+    scores = length(2, 2, unit="words")(completions=["Yes, indeed.", "I don't."])
+    assert scores == [1.0, 1.0]

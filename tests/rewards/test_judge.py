@@ -34,7 +34,6 @@ def test_judge_sends_each_answer_once(kind: str, tmp_path: Path) -> None:
     judge = kept(asked, tmp_path)
     assert call(judge, [*TEXTS, *TEXTS]) == [0.0, 0.5, 1.0] * 2
     assert asked.calls == 3
-    assert judge.client.calls == 3
 
 
 def test_judge_in_a_new_process_uses_kept_replies(tmp_path: Path) -> None:
@@ -95,10 +94,16 @@ def test_reply_without_a_number_scores_none() -> None:
 
 
 def test_reply_without_a_number_is_kept() -> None:
-    judge = gn.rewards.judge(without_numbers, "?", cache=None)
+    calls = []
+
+    def ask(messages: list[dict[str, str]]) -> str:
+        calls.append(messages)
+        return without_numbers(messages)
+
+    judge = gn.rewards.judge(ask, "?", cache=None)
     call(judge)
     call(judge)
-    assert judge.client.calls == 3
+    assert len(calls) == 3
 
 
 def test_judge_logs_replies_and_the_share_without_score() -> None:
@@ -142,36 +147,22 @@ def test_answer_cannot_close_its_own_mark() -> None:
     assert message["content"].count(f"</answer {mark}>") == 1
 
 
+@pytest.mark.parametrize("columns", [{}, {"question": "Why?"}, {"question": ["Why?"]}], ids=str)
+def test_judge_without_a_question_for_each_answer_is_an_error(columns: dict) -> None:
+    judge = gn.rewards.judge(by_length, "?", cache=None)
+    with pytest.raises(ValueError, match="needs the question of each answer"):
+        judge(completions=TEXTS[:2], **columns)
+
+
+def test_fields_of_a_judge_hold_its_arguments() -> None:
+    judge = gn.rewards.judge(by_length, "?", cache=None, concurrent=3)
+    assert judge.cache is None
+    assert judge.concurrent == 3
+
+
 def test_braces_in_a_rubric_are_text() -> None:
     judge = gn.rewards.judge(print, "Be kind. {answer}", cache=None)
     assert "Be kind. {answer}" in judge.messages("Why?", "Because.")[0]["content"]
-
-
-STATE = type("State", (), {"global_step": 1})()
-
-
-def test_budget_counts_calls_and_not_kept_replies() -> None:
-    judge = gn.rewards.judge(by_length, "?", cache=None, budget=4)
-    call(judge, TEXTS[:2], trainer_state=STATE)
-    assert not judge.is_spent
-    call(judge, TEXTS[2:], trainer_state=STATE)
-    call(judge, TEXTS, trainer_state=STATE)
-    assert judge.client.calls == 3
-    assert judge.is_spent
-
-
-@pytest.mark.parametrize(
-    ("state", "error"),
-    [
-        pytest.param(None, RuntimeError, id="by hand"),
-        pytest.param(STATE, KeyboardInterrupt, id="in a training"),
-    ],
-)
-def test_spent_budget_stops_before_any_call(state: object, error: type) -> None:
-    judge = gn.rewards.judge(by_length, "?", cache=None, budget=1)
-    with pytest.raises(error, match="budget of 1 calls is spent"):
-        call(judge, ["a", "b"], trainer_state=state)
-    assert judge.client.calls == 0
 
 
 def test_unreachable_server_is_reported_without_its_address() -> None:
@@ -207,7 +198,7 @@ def test_one_lost_reply_of_several_scores_none() -> None:
 
 
 def test_nothing_about_the_call_is_written_down(tmp_path: Path) -> None:
-    judge = kept(Asked(fails=1, said="sk-secret"), tmp_path, budget=9, concurrent=1)
+    judge = kept(Asked(fails=1, said="sk-secret"), tmp_path, concurrent=1)
     call(judge)
     written = json.dumps(record_of(judge)) + repr(judge) + (tmp_path / "replies.jsonl").read_text()
     assert "secret" not in written
@@ -215,7 +206,7 @@ def test_nothing_about_the_call_is_written_down(tmp_path: Path) -> None:
 
 
 def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
-    judge = kept(Asked(), tmp_path, budget=9)
+    judge = kept(Asked(), tmp_path)
     other = gn.rewards.judge(by_length, RUBRIC, cache=None)
     assert differences(record_of(judge), record_of(other)) == ""
 
@@ -238,7 +229,7 @@ def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rubric": " "}, {"ask": "gpt"}, {"scale": (5, 1)}, {"concurrent": 0}, {"budget": 0.5}],
+    [{"rubric": " "}, {"ask": "gpt"}, {"scale": (5, 1)}, {"concurrent": 0}],
     ids=str,
 )
 def test_judge_that_cannot_work_is_refused(options: dict) -> None:

@@ -72,13 +72,13 @@ BOXES = [
 GOLDS_OF_BOXES = [r"\frac{1}{3}", r"\frac{1}{3}", "42", "42"]
 
 
-def test_trl_still_rewards_what_the_docstring_says() -> None:
+def test_trl_still_scores_as_the_docstring_says() -> None:
     chats = [[{"role": "assistant", "content": text}] for text in BOXES]
     # If this fails, TRL has fixed it, and the docstring of maths is out of date.
     assert accuracy_reward(chats, GOLDS_OF_BOXES) == [1.0, 0.0, 1.0, 1.0]
 
 
-def test_maths_refuses_what_trl_wrongly_rewards() -> None:
+def test_maths_refuses_answers_that_trl_rewards() -> None:
     chats = [[{"role": "assistant", "content": text}] for text in BOXES]
     reward = maths(format=formats.boxed())
     assert reward(completions=chats, answer=GOLDS_OF_BOXES) == [1.0, 0.0, 0.0, 0.0]
@@ -181,18 +181,18 @@ def test_worker_that_only_waits_ends_by_the_clock(monkeypatch: pytest.MonkeyPatc
         math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
     )
     budget = math_worker.Budget(60.0)
-    assert math_worker.is_equal("slow", "x", budget) is False
-    assert budget.has_undecided
+    with pytest.raises(math_worker.Undecided):
+        math_worker.is_equal("slow", "x", budget)
 
 
 def test_oldest_pair_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_worker, "_MOST_REMEMBERED", 3)
     monkeypatch.setattr(math_worker, "_cache", {})
     golds = [f"x+{number}" for number in range(200, 205)]
-    for gold in [*golds[:3], golds[0], *golds[3:]]:
+    for gold in golds:
         scores_of([f"y+{gold}"], f"{gold}+y")
     remembered = [gold.removesuffix("+y") for gold, _ in math_worker._cache]
-    assert remembered == [golds[0], golds[3], golds[4]]
+    assert remembered == golds[2:]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,29 @@ def test_worker_out_of_memory_is_replaced() -> None:
     # The number has 10^9 digits, gigabytes. Whatever stops it first, the next answer comes.
     assert scores_of([r"\binom{999999999}{499999999}x"], "x+1") in ([0.0], [None])
     assert works()
+
+
+def test_many_parts_in_another_order_are_the_same_list() -> None:
+    parts = [str(number) for number in range(20)]
+    assert scores_of([", ".join(reversed(parts))], ", ".join(parts)) == [1.0]
+
+
+def test_pair_without_memory_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "from grpo_nb.rewards import math_worker\n"
+        "def judge(gold, given):\n"
+        "    if gold == 'large':\n"
+        "        raise MemoryError\n"
+        "math_worker._judge = judge\n"
+        "math_worker._serve()\n"
+    )
+    popen = functools.partial(subprocess.Popen, [sys.executable, "-c", script])
+    monkeypatch.setattr(math_worker, "_worker", None)
+    monkeypatch.setattr(
+        math_worker.subprocess, "Popen", lambda command, **options: popen(**options)
+    )
+    with pytest.raises(math_worker.Undecided):
+        math_worker.is_equal("large", "x", math_worker.Budget(60.0))
 
 
 def test_pickled_maths_still_scores() -> None:

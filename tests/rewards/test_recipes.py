@@ -100,6 +100,20 @@ def test_guide_table_shows_the_scores_of_answers(cell: str, score: str) -> None:
             id="right fields",
         ),
         pytest.param(
+            "is_month",
+            {},
+            ["<answer>2026-11</answer>", "<answer>2026-11-21</answer>", "2026-11"],
+            [1.0, 0.0, 0.0],
+            id="pattern",
+        ),
+        pytest.param(
+            "fits_schema",
+            {},
+            ['<answer>{"age": 7}</answer>', "<answer>{}</answer>", "<answer>age</answer>"],
+            [1.0, 0.0, 0.0],
+            id="schema",
+        ),
+        pytest.param(
             "row_pattern",
             {"pattern": r"\d"},
             ["<answer>7</answer>", "<answer>77</answer>", "7"],

@@ -253,16 +253,24 @@ def test_code_does_not_run_without_libseccomp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
-    monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
+    monkeypatch.setattr(candidates, "holes", functools.cache(holes.__wrapped__))
     with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
 
 
 def test_code_does_not_run_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
+    monkeypatch.setattr(candidates, "holes", functools.cache(holes.__wrapped__))
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="isolated here: needs Linux, this is win32"):
         code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]])
+
+
+def test_failure_of_the_isolation_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([("no process can be started",), ()])
+    monkeypatch.setattr(candidates, "holes", functools.cache(lambda: next(results)))
+    with pytest.raises(EnvironmentProblem, match="no process can be started"):
+        run_untrusted("x = 1")
+    assert run_untrusted("x = 1").status == "ok"
 
 
 def test_no_code_can_blame_its_end_on_the_machine() -> None:
@@ -303,6 +311,13 @@ def test_values_come_back_with_their_types() -> None:
     assert outcome.status == "ok"
     for answer, value in zip(outcome.answers, PLAIN, strict=True):
         assert is_same_value(answer.value, value), (answer, value)
+
+
+def test_dict_of_ranges_is_compared() -> None:
+    outcome = run_untrusted('def f(): return {"a": range(2), 1: {}.keys()}', [Call("f")])
+    (answer,) = outcome.answers
+    assert is_same_value(answer.value, answer.value)
+    assert not is_same_value(answer.value, {"a": [0, 1], 1: []})
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def test_a_function_takes_with_it_what_it_uses(tmp_path: Path) -> None:
 
 OF_THE_KIT = [
     gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()),
-    gn.rewards.json_answer(column=None, schema={"type": "object"}, format=gn.tasks.boxed()),
-    gn.rewards.xml_tags(name="tags"), gn.rewards.regex_answer('a "b"'), gn.rewards.length(5, 9, unit="words"),
+    gn.rewards.json_answer(column="solution", format=gn.tasks.boxed()),
+    gn.rewards.xml_tags(name="tags"), gn.rewards.exact_text(name='a "b"'), gn.rewards.length(5, 9, unit="words"),
 ]  # fmt: skip
 
 

@@ -11,10 +11,14 @@ from grpo_nb.rewards import (
     json_answer,
     maths,
     multiple_choice,
-    regex_answer,
 )
 from grpo_nb.scoring.candidates import kind_of, labels_of, last_candidate
-from grpo_nb.scoring.right_by import FunctionJudge, anywhere_in_words, right_anywhere, right_by
+from grpo_nb.scoring.correct_answers import (
+    FunctionJudge,
+    anywhere_in_words,
+    are_correct,
+    are_correct_anywhere,
+)
 from grpo_nb.tasks.formats import AnswerFormat, bare, boxed, xml
 
 SUM = "What is 8 + 4?"
@@ -27,15 +31,22 @@ LABELS = AnswerFormat(
 )
 
 
+DEFAULT_JUDGE = correctness()
+
+
 def is_anywhere(
-    text: str, gold: str, question: str = SUM, judge: Any = None, format: AnswerFormat | None = None
+    text: str,
+    gold: str,
+    question: str = SUM,
+    judge: Any = DEFAULT_JUDGE,
+    format: AnswerFormat | None = None,
 ) -> bool:
     format = format or xml()
     rows = [
         {"question": question, "answer": gold, "prompt": [{"role": "user", "content": question}]}
     ]
-    is_right = right_by(judge, [text], rows, format)
-    (flag,) = right_anywhere(judge, [text], rows, format, is_right)
+    is_right = are_correct(judge, [text], rows, format)
+    (flag,) = are_correct_anywhere(judge, [text], rows, format, is_right)
     return flag
 
 
@@ -154,7 +165,6 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
 @pytest.mark.parametrize(
     ("judge", "reason"),
     [
-        (regex_answer(r"\d+"), "regex_answer matches a pattern"),
         (
             FunctionJudge(function=len, full_score=1.0, reason=""),
             "len() does not say where it reads the answer",
@@ -163,8 +173,21 @@ def test_kind_of_candidate_follows_the_gold_answer(gold: str, kind: str) -> None
 )
 def test_judge_without_candidates_is_not_measured(judge: Any, reason: str) -> None:
     rows = [{"question": SUM, "answer": "12"}]
-    assert right_anywhere(judge, ["12"], rows, xml(), [False]) is None
+    assert are_correct_anywhere(judge, ["12"], rows, xml(), [False]) is None
     assert reason in anywhere_in_words(judge, rows, xml())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("The answer is A because it fits.", True, id="label before a word"),
+        pytest.param("I choose A since it fits.", True, id="label inside a sentence"),
+        pytest.param("It is B. A dog barks.", False, id="article"),
+    ],
+)
+def test_label_a_is_told_from_the_article(text: str, expected: bool) -> None:
+    rows = [{"question": "Which letter?\nA) Yes\nB) No", "answer": "A"}]
+    assert are_correct_anywhere(DEFAULT_JUDGE, [text], rows, xml(), [False]) == [expected]
 
 
 @pytest.mark.parametrize("gold", ["12", '{"a": 1}', "x^2 + 1", "Paris"])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import pandas
 import pytest
 import torch
 from transformers import AutoTokenizer, TrainerState
@@ -88,13 +87,10 @@ def test_advantages_equal_those_of_trl(trl_advantages, totals, size, scale) -> N
     assert group_advantages(totals, size, scale_rewards=scale) == expected
 
 
-def test_advantages_equal_those_of_a_run(tiny_run: gn.runs.Run) -> None:
-    paths = sorted((tiny_run.path / "completions").glob("*"))
-    logged = pandas.concat([pandas.read_parquet(path) for path in paths])
-    assert logged["advantage"].abs().max() > 0.5
-    for _, step in logged.groupby("step"):
-        advantages = group_advantages(step["total"].tolist(), tiny_run.settings.num_generations)
-        assert advantages == pytest.approx(step["advantage"].tolist(), abs=2e-3)
+def test_advantages_of_groups_of_none_are_refused() -> None:
+    scores = gn.score(xml_tags(), ["a", "b"])
+    with pytest.raises(ValueError, match="num_generations = 0"):
+        scores.advantages(0)
 
 
 def test_advantages_of_half_a_group_are_refused() -> None:
@@ -345,7 +341,7 @@ TAGS = [xml_tags()]
         pytest.param(
             ([*TAGS, *TAGS], ["a"]), "two rewards are named 'xml_tags'", id="two of one name"
         ),
-        pytest.param((TAGS, []), "list of texts", id="no completion"),
+        pytest.param((TAGS, []), "completions is empty", id="no completion"),
         pytest.param((TAGS, ["a", "b", "c"], [{}, {}]), "2 rows for 3", id="too few rows"),
         pytest.param((TAGS, ["a", []]), "list of texts", id="texts and chats"),
         pytest.param((TAGS, "abc"), "list of texts", id="one text"),
@@ -363,6 +359,11 @@ TAGS = [xml_tags()]
 def test_score_refuses_arguments_with_the_fix(arguments, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         score(*arguments)
+
+
+def test_score_refuses_one_text_as_the_prompts() -> None:
+    with pytest.raises(ValueError, match="prompts = 'ab' must be a list"):
+        score(TAGS, ["a", "b"], prompts="ab")
 
 
 def test_score_of_a_text_as_reward_is_refused() -> None:

@@ -82,7 +82,7 @@ PRIVATE = ("somebody", "acme", "s3cret", "hf_" + "x" * 34)
 
 def write_private_run(folder: Path) -> gn.runs.Run:
     """Write a run whose record is full of what is nobody's business; nothing of `PRIVATE` may be published."""
-    run = write_run(folder, rewards=[gn.rewards.regex_answer("/home/somebody/acme/clf")])
+    run = write_run(folder, rewards=[gn.rewards.correctness(name="/home/somebody/acme/clf")])
     info = run.info
     info["task"]["name"] = "data/acme/train.csv"
     info["settings"]["model"] = "/home/somebody/my-model"

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import load_holdout
-from grpo_nb.scoring.right_by import right_by
+from grpo_nb.scoring.correct_answers import are_correct
 from grpo_nb.tasks import read_rows as reading
 from grpo_nb.tasks.answers import alike_labels, answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
@@ -244,7 +244,11 @@ def test_aliases_are_all_right_in_every_reward() -> None:
     texts = [task.format.render("so", given) for given in ("Paris", "City of Paris", "Rome")]
     for reward in (gn.rewards.correctness(), gn.rewards.exact_text(), gn.rewards.maths()):
         assert gn.score(reward, texts, row).values[reward.__name__] == (1.0, 1.0, 0.0)
-    assert right_by(None, texts, [row] * 3, task.format) == [True, True, False]
+    assert are_correct(gn.rewards.correctness(), texts, [row] * 3, task.format) == [
+        True,
+        True,
+        False,
+    ]
     assert any("2 of 4 rows have several answers: each is right" in note for note in task.notes)
 
 
@@ -259,7 +263,9 @@ def test_rows_without_an_alias_accept_their_answer() -> None:
 
 def test_aliases_are_right_in_a_held_out_set() -> None:
     row = load_holdout(rows_of(CAPITALS)).holdout[0]
-    assert right_by(None, ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()) == [True]
+    assert are_correct(
+        gn.rewards.correctness(), ["<answer>City of Paris</answer>"], [dict(row)], gn.tasks.xml()
+    ) == [True]
 
 
 def test_aliases_are_kept_with_a_run(tmp_path: Path) -> None:
@@ -758,16 +764,8 @@ def test_empty_gold_cell_is_none_for_json_answer() -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (
-            ["7"],
-            r"the column 'answer' of the reward 'correctness' has 1 value for 2 "
-            r"completions.*answer=\[...\]",
-        ),
-        (
-            "7",
-            r"has one str for 2 completions. Each completion needs its own value: "
-            r"answer=\['7'\] \* 2",
-        ),
+        (["7"], r"'answer' of the reward 'correctness' is \['7'\], but .* each of the 2"),
+        ("7", "'answer' of the reward 'correctness' is '7', but .* each of the 2"),
     ],
 )
 def test_gold_for_other_number_of_completions_is_refused(column: Any, told: str) -> None:

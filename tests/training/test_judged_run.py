@@ -1,4 +1,4 @@
-"""Runs paid by a judge and by async rewards: what is recorded, a budget that ends them, and that nothing is asked twice."""
+"""Runs paid by a judge and by async rewards: what is recorded, a judge that goes away, and that nothing is asked twice."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.rewards.base import completion_text
+from grpo_nb.scoring.scores import group_advantages
 from tests.support.judges import Asked
 from tests.support.tiny import load_tiny
 
@@ -31,15 +34,19 @@ def judge_of(asked: Asked, folder: Path, **how: object) -> gn.rewards.judge:
     return gn.rewards.judge(asked.function, "Long is good.", cache=folder / "replies.jsonl", **how)
 
 
-def test_a_spent_budget_ends_the_run_as_an_interrupt_and_what_is_resumed_asks_nothing_twice(
-    tiny_settings: gn.Settings, tmp_path: Path
-) -> None:
+def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path: Path) -> None:
     first = Asked()
-    # The trial before the training, one batch, and less than another.
-    budget = tiny_settings.batch_size + 2
-    with pytest.warns(UserWarning, match="budget of a judge does not cover another step"):
-        run = trained(tiny_settings, [judge_of(first, tmp_path, budget=budget)], resume="auto")
-    assert run.status == "interrupted" and run.checkpoint_step == len(run.rows) < 4
+    # The trial before the training and one batch.
+    limit = tiny_settings.batch_size + 1
+
+    def ask(messages: list) -> str:
+        if first.calls == limit:
+            raise ConnectionError("no more calls")
+        return first.now(messages)
+
+    judge = gn.rewards.judge(ask, "Long is good.", cache=tmp_path / "replies.jsonl", concurrent=1)
+    with pytest.raises(EnvironmentProblem, match="replied to none"):
+        trained(tiny_settings, [judge], resume="auto")
     second = Asked(kind="async")
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
     assert run.status == "finished" and len(run.rows) == 4
@@ -106,3 +113,12 @@ def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
     table = trained(tiny_settings, [slow_brevity, brevity]).completions()
     assert len(table) and table["slow_brevity"].equals(table["brevity"])
     assert len(LOOPS) == 1, "to which a client's connections belong"
+
+
+def test_advantages_equal_those_of_a_run(tiny_run: gn.runs.Run) -> None:
+    paths = sorted((tiny_run.path / "completions").glob("*"))
+    logged = pandas.concat([pandas.read_parquet(path) for path in paths])
+    assert logged["advantage"].abs().max() > 0.5
+    for _, step in logged.groupby("step"):
+        advantages = group_advantages(step["total"].tolist(), tiny_run.settings.num_generations)
+        assert advantages == pytest.approx(step["advantage"].tolist(), abs=2e-3)

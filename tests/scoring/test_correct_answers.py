@@ -3,13 +3,13 @@
 import pytest
 
 from grpo_nb.rewards import code_tests, correctness, length, maths, multiple_choice, xml_tags
-from grpo_nb.scoring.right_by import (
+from grpo_nb.scoring.correct_answers import (
+    are_correct,
     choose_judge,
+    deciding_function,
     function_judge,
     judge_in_words,
     judge_remarks,
-    main_function,
-    right_by,
 )
 from grpo_nb.tasks.formats import xml
 
@@ -40,32 +40,32 @@ class Weighed:
         return [3.0] * len(completions)
 
 
-def test_main_function_is_the_only_one_of_the_user() -> None:
-    assert main_function([solved, xml_tags(), length(60)]) is solved
+def test_deciding_function_is_the_only_one_of_the_user() -> None:
+    assert deciding_function([solved, xml_tags(), length(60)]) is solved
 
 
-def test_main_function_has_the_highest_weight() -> None:
+def test_deciding_function_has_the_highest_weight() -> None:
     heavy = Weighed(2.0)
-    assert main_function([solved, heavy]) is heavy
+    assert deciding_function([solved, heavy]) is heavy
 
 
-def test_main_function_below_another_weight_is_none() -> None:
-    assert main_function([solved, xml_tags(weight=2.0)]) is None
+def test_function_below_another_weight_does_not_decide() -> None:
+    assert deciding_function([solved, xml_tags(weight=2.0)]) is None
 
 
-def test_two_functions_of_one_weight_have_no_main_one() -> None:
-    assert main_function([solved, style]) is None
+def test_two_functions_of_one_weight_do_not_decide() -> None:
+    assert deciding_function([solved, style]) is None
 
 
 def test_kit_reward_for_the_answer_takes_precedence() -> None:
-    assert main_function([Weighed(9.0), correctness()]) is None
+    assert deciding_function([Weighed(9.0), correctness()]) is None
     assert choose_judge([Weighed(9.0), multiple_choice()], ROWS, xml()) == multiple_choice()
-    assert choose_judge([Weighed(9.0), correctness()], ROWS, xml()) is None
+    assert choose_judge([Weighed(9.0), correctness()], ROWS, xml()) == correctness()
 
 
 def test_code_tests_decide_where_they_are_the_main_reward() -> None:
     tests = code_tests()
-    assert main_function([tests, xml_tags()]) is tests
+    assert deciding_function([tests, xml_tags()]) is tests
 
 
 def test_full_score_is_that_of_gold_answers() -> None:
@@ -82,7 +82,7 @@ def test_full_score_is_one_where_no_gold_answer_is_scored() -> None:
 
 def test_completion_with_the_full_score_is_correct() -> None:
     judge = choose_judge([solved, xml_tags()], ROWS, xml())
-    assert right_by(judge, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
+    assert are_correct(judge, ["it is 2", "it is 5", "6"], ROWS, xml()) == [True, False, True]
 
 
 def test_judge_in_words_names_function_and_threshold() -> None:
@@ -98,7 +98,7 @@ def test_function_that_returns_booleans_can_judge() -> None:
         return [text.endswith("2") for text in completions]
 
     is_even.range = (0, 1)
-    assert right_by(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
+    assert are_correct(function_judge(is_even, ROWS, xml()), ["12", "13", "2"], ROWS, xml()) == [
         True,
         False,
         True,
@@ -111,7 +111,7 @@ def test_none_of_a_function_is_left_to_correctness() -> None:
 
     judge = function_judge(silent, ROWS, xml())
     texts = ["<answer>2</answer>", "<answer>5</answer>", "6"]
-    assert right_by(judge, texts, ROWS, xml()) == [True, False, False]
+    assert are_correct(judge, texts, ROWS, xml()) == [True, False, False]
 
 
 def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
@@ -133,7 +133,7 @@ def test_judging_leaves_the_memory_of_a_reward_as_it_was() -> None:
 
     counting = Counting()
     judge = function_judge(counting, ROWS, xml())
-    right_by(judge, ["1"] * 3, ROWS, xml())
+    are_correct(judge, ["1"] * 3, ROWS, xml())
     assert counting.calls == 0
 
 
@@ -144,14 +144,14 @@ def test_judging_is_marked_as_a_trial() -> None:
         trials.append(trainer_state.is_trial)
         return [1.0] * len(completions)
 
-    right_by(function_judge(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
-    assert trials == [True, True, True]
+    are_correct(function_judge(learning, ROWS, xml()), ["1"] * 3, ROWS, xml())
+    assert set(trials) == {True}
 
 
 @pytest.mark.parametrize("kind", [maths, multiple_choice])
 def test_kit_judge_still_compares_the_slot(kind: type) -> None:
     rows = [{"question": "?", "answer": "A"}]
-    assert right_by(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
+    assert are_correct(kind(), ["<answer>A</answer>"], rows, xml()) == [True]
 
 
 def by_points(completions: list, answer: list, points: list, **columns: object) -> list[float]:
@@ -160,29 +160,23 @@ def by_points(completions: list, answer: list, points: list, **columns: object) 
     return [worth * (score > 0) for worth, score in zip(points, right, strict=True)]
 
 
-def test_each_question_has_the_full_score_of_its_gold_answer() -> None:
+def test_questions_of_different_worth_share_the_lowest_score() -> None:
     rows = [{**row, "points": float(i)} for i, row in enumerate(ROWS, 1)]
     judge = function_judge(by_points, rows, xml())
-    assert right_by(judge, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
-    assert judge_in_words(judge, rows) == (
-        "what by_points() scores as high as the gold answer of the same question "
-        "in the format (1 to 3)"
-    )
+    assert judge.full_score == 1.0
+    assert are_correct(judge, ["it is 2", "it is 4", "no"], rows, xml()) == [True, True, False]
 
 
-def test_full_score_when_an_empty_text_scores_most_is_kept() -> None:
-    rows = [{"question": f"Count to {i}.", "answer": str(i), "points": i} for i in range(1, 11)]
+def test_gold_answer_that_scores_as_a_wrong_one_sets_no_limit() -> None:
+    def for_even_answers(completions: list, answer: list, **columns: object) -> list[float]:
+        right = solved(completions, answer=answer)
+        is_known = [int(gold) % 4 == 0 for gold in answer]
+        return [
+            bool(text) + score * known
+            for text, score, known in zip(completions, right, is_known, strict=True)
+        ]
 
-    def with_bonus(completions: list, points: list, **columns: object) -> list[float]:
-        # The last row is not tried at first, and its empty completion scores most.
-        scores = by_points(completions, points=points, **columns)
-        for place, text in enumerate(completions):
-            if not text and points[place] == 10:
-                scores[place] = 99.0
-        return scores
-
-    judge = function_judge(with_bonus, rows, xml())
-    assert judge.full_score == 8.0
+    assert function_judge(for_even_answers, ROWS, xml()).full_score == 3.0
 
 
 def test_function_that_pays_any_answer_is_named_as_that() -> None:
@@ -199,12 +193,18 @@ def test_function_that_pays_the_gold_answer_tells_answers() -> None:
     assert function_judge(style, ROWS, xml()).tells_answers is None
 
 
-def test_remarks_name_what_is_above_the_full_score_and_none() -> None:
+def test_remark_counts_the_answers_that_scored_none() -> None:
     judge = function_judge(solved, ROWS, xml())
-    remarks = judge_remarks(judge, [None, 5.0, 2.0], ROWS)
-    assert remarks[0] == "solved() returned None for 1 of 3 answers: there correctness() decides."
-    assert remarks[1].startswith("solved() gave 1 of 3 answers more than what counts as correct")
-    assert remarks[1].endswith("solved.range = (0, 5).")
+    remark = "solved() returned None for 1 of 3 answers: there correctness() decides."
+    assert judge_remarks(judge, [None, 5.0, 2.0]) == [remark]
+    assert judge_remarks(judge, [5.0, 2.0]) == []
+
+
+@pytest.mark.parametrize("rewards", [[correctness()], [style, Weighed(1.0)]])
+def test_copied_question_is_no_correct_answer(rewards: list) -> None:
+    rows = [{"question": "What is 84 / 2?", "answer": "42"}]
+    judge = choose_judge(rewards, rows, xml())
+    assert are_correct(judge, ["<answer>84/2</answer>"], rows, xml()) == [False]
 
 
 def test_reversed_or_broken_range_is_no_full_score() -> None:

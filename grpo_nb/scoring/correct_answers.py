@@ -1,0 +1,428 @@
+"""The judge of a set of rewards: it decides which answers are correct.
+
+Baseline, evaluation and the held-out curve use the judge, so that they measure what a training
+rewards. It is not a language model, as `gn.rewards.judge` is. `choose_judge` returns the first of
+these:
+
+1. The kit's reward for the answer, such as `multiple_choice()`, if the set has exactly one.
+2. If the set has no such reward: the user's own function with the highest weight of all rewards,
+   or the kit's `code_tests()` with that weight, unless two functions share the highest weight.
+3. `correctness()`.
+
+The functions are in the order of their use: choose a judge, describe it, apply it to answers in the
+format, and apply it to the last candidate anywhere in a text.
+"""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.rewards.answers import SlotReward, correctness, json_answer
+from grpo_nb.rewards.base import (
+    Reward,
+    RewardFunction,
+    range_of,
+    reward_name,
+    weights_by_name,
+)
+from grpo_nb.rewards.code import code_tests
+from grpo_nb.scoring.calls import first_step_state
+from grpo_nb.scoring.candidates import IN_WORDS, CandidateKind, kind_of, labels_of, last_candidate
+from grpo_nb.scoring.scores import score
+from grpo_nb.tasks.answers import ACCEPTED, folded
+from grpo_nb.tasks.formats import AnswerFormat, bare, xml
+
+_TRIED_ROWS = 8
+"""Rows whose gold answers are scored to find a function's full score. Each call may cost money."""
+_ROUNDING = 1e-6
+"""Difference that is ignored, because rewards add up parts in floating point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionJudge:
+    """A reward function as a judge: an answer with the full score is correct."""
+
+    function: RewardFunction
+    full_score: float
+    """Lowest score of a correct answer."""
+    reason: str
+    """Source of the full score, in words."""
+    tells_answers: bool | None = None
+    """True if a gold answer scores above a wrong one; None if no gold answer scores anything."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return reward_name(self.function)
+
+
+Judge = Reward | FunctionJudge
+
+
+def choose_judge(
+    rewards: Iterable[RewardFunction],
+    rows: Sequence[Mapping[str, Any]],
+    format: AnswerFormat,
+    *,
+    tokenizer: Any = None,
+    begun: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Judge:
+    """Return the judge of a set of rewards, as described at the top.
+
+    Args:
+        rewards: The rewards of a training.
+        rows: Data rows, with `answer`.
+        format, tokenizer, begun: As in `function_judge`.
+
+    >>> from grpo_nb.rewards import xml_tags
+    >>> choose_judge([correctness(tolerance=0.1), xml_tags()], [], xml())
+    correctness(tolerance=0.1)
+    """
+    rewards = list(rewards)
+    answer_rewards = [reward for reward in rewards if isinstance(reward, SlotReward)]
+    if len(answer_rewards) == 1:
+        column = answer_rewards[0].column
+        if not rows or column in rows[0]:
+            return answer_rewards[0]
+    function = deciding_function(rewards)
+    if function is None:
+        return correctness()
+    return function_judge(function, rows, format, tokenizer=tokenizer, begun=begun)
+
+
+def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | None:
+    """Return the function that is the judge of a set without a kit reward for the answer.
+
+    It is the user's own function, or the kit's `code_tests()`, with the highest weight of all
+    rewards. None if there is no such function, or more than one. The kit's other rewards (format,
+    length and `judge`) may share the highest weight; they are never chosen.
+
+    >>> def solved(completions, **columns): ...
+    >>> def style(completions, **columns): ...
+    >>> deciding_function([solved]) is solved
+    True
+    >>> deciding_function([solved, style]), deciding_function([solved, correctness()])
+    (None, None)
+    """
+    rewards = list(rewards)
+    if any(isinstance(reward, SlotReward) for reward in rewards):
+        return None
+    weights = weights_by_name(rewards)
+    highest = max(weights.values(), default=0.0)
+    main = []
+    for reward in rewards:
+        is_kits = type(reward).__module__.startswith("grpo_nb.")
+        may_decide = not is_kits or isinstance(reward, code_tests)
+        if may_decide and weights[reward_name(reward)] == highest > 0:
+            main.append(reward)
+    return main[0] if len(main) == 1 else None
+
+
+def function_judge(
+    function: RewardFunction,
+    rows: Sequence[Mapping[str, Any]],
+    format: AnswerFormat,
+    *,
+    tokenizer: Any = None,
+    begun: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> FunctionJudge:
+    """Return a function as a judge, with its full score.
+
+    The full score is, in this order:
+
+    1. the upper end of the function's attribute `range`;
+    2. the lowest score of a gold answer that scores above every wrong answer and every empty
+       completion, so that questions may be worth different scores;
+    3. the highest score of a gold answer that scores above every empty completion;
+    4. 1.0.
+
+    Gold answers are those of the first rows, written in the format. A wrong answer is the gold
+    answer of another row.
+
+    Args:
+        function: A reward function with TRL's signature. It may return booleans.
+        rows: Data rows, with `answer`.
+        format: The format in which the questions are asked.
+        tokenizer: For a function that reads `completion_ids`.
+        begun: Adds the environment of a new episode to a row (`Task.begun`).
+
+    Raises:
+        RewardError: The function failed.
+
+    >>> def twice(completions, answer, **columns):
+    ...     return [2.0 * (gold in text) for text, gold in zip(completions, answer)]
+    >>> rows = [{"question": "1 + 1?", "answer": "2"}]
+    >>> function_judge(twice, rows, xml()).full_score
+    2.0
+    """
+    tried = [dict(row) for row in rows[:_TRIED_ROWS]]
+    golds = [str(row.get("answer", "")) for row in tried]
+
+    def scores_of(answers: Mapping[int, str]) -> dict[int, float]:
+        """Return the known scores of texts, which are given by the place of their row."""
+        # Each call gets new environments, because the function may change them.
+        asked = [dict(begun(tried[place])) for place in answers]
+        scores = []
+        if answers:
+            scores = _function_scores(function, list(answers.values()), asked, tokenizer=tokenizer)
+        known = zip(answers, scores, strict=True)
+        return {place: value for place, value in known if not math.isnan(value)}
+
+    right_texts = {}
+    wrong_texts = {}
+    for place, gold in enumerate(golds):
+        right_texts[place] = format.render("reasoning", gold)
+        others = [other for other in golds if folded(other) != folded(gold)]
+        if others:
+            wrong_texts[place] = format.render("reasoning", others[0])
+    gold_scores = scores_of(right_texts)
+    wrong_scores = scores_of(wrong_texts)
+    empty_scores = scores_of(dict.fromkeys(right_texts, ""))
+
+    highest_empty = max(empty_scores.values(), default=-math.inf)
+    highest_wrong = max(wrong_scores.values(), default=-math.inf)
+    scoring_golds = {}
+    for place, gold_score in gold_scores.items():
+        if gold_score > highest_empty + _ROUNDING:
+            scoring_golds[place] = gold_score
+    tells_answers = None
+    compared = scoring_golds.keys() & wrong_scores.keys()
+    if compared:
+        tells_answers = any(
+            scoring_golds[place] > wrong_scores[place] + _ROUNDING for place in compared
+        )
+
+    full_score, reason = _full_score(range_of(function), scoring_golds.values(), highest_wrong)
+    return FunctionJudge(
+        function=function, full_score=full_score, reason=reason, tells_answers=tells_answers
+    )
+
+
+def _full_score(
+    declared: tuple[float, float] | None, gold_scores: Collection[float], highest_wrong: float
+) -> tuple[float, str]:
+    """Return the full score of a function, and its source in words."""
+    if declared is not None and declared[0] < declared[1] < math.inf:
+        return declared[1], "its declared maximum"
+    if not gold_scores:
+        return 1.0, "no maximum is declared or seen on gold answers"
+    full_score = min(gold_scores)
+    if full_score <= highest_wrong + _ROUNDING:
+        full_score = max(gold_scores)
+    return full_score, "its score for a gold answer in the format"
+
+
+def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a phrase for the answers that `are_correct` counts as correct in these rows.
+
+    It shows the settings of the judge that are not defaults, and for how many questions the judge
+    returns None.
+
+    >>> from grpo_nb.rewards import multiple_choice
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}])
+    'what multiple_choice() pays in full'
+    """
+    if isinstance(judge, FunctionJudge):
+        reason = judge.reason
+        if judge.tells_answers is False:
+            reason += "; a wrong answer gets as much"
+        return f"what {judge.name}() scores with {judge.full_score:g} or more ({reason})"
+    # Neither weight, nor format, nor name affects which answers are correct.
+    shown = dataclasses.replace(judge, weight=type(judge).weight, format=xml(), name="")
+    phrase = f"what {shown!r} pays in full"
+    missing = sum(map(math.isnan, judge_scores(judge, [""] * len(rows), rows, judge.format)))
+    if missing:
+        phrase += (
+            f", and where it returns None ({missing} of {len(rows)} questions) "
+            "what correctness() pays in full"
+        )
+    return phrase
+
+
+def judge_remarks(judge: Judge, scores: Sequence[float | None]) -> list[str]:
+    """Return a remark on a function that returned None for some answers.
+
+    Args:
+        judge: From `choose_judge`.
+        scores: The `judge_score` of each judged answer.
+
+    >>> judge = FunctionJudge(function=print, full_score=1.0, reason="its declared maximum")
+    >>> judge_remarks(judge, [None, 1.0])
+    ['print() returned None for 1 of 2 answers: there correctness() decides.']
+    """
+    missing = sum(value is None for value in scores)
+    if not isinstance(judge, FunctionJudge) or not missing:
+        return []
+    return [
+        f"{judge.name}() returned None for {missing} of {len(scores)} answers: "
+        "there correctness() decides."
+    ]
+
+
+def are_correct(
+    judge: Judge,
+    texts: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    format: AnswerFormat,
+    *,
+    scored: Mapping[str, Any] | None = None,
+    scores: Sequence[float] | None = None,
+) -> list[bool]:
+    """Return for each completion if it is correct.
+
+    A completion is correct if the judge gives it the full score. Where the judge returns None,
+    `correctness()` decides.
+
+    Args:
+        judge: From `choose_judge`.
+        texts: The completions.
+        rows: The data row of each completion, with `answer`.
+        format: The format in which the questions were asked.
+        scored: For a function: completions, rows and token ids as a training passes them to rewards
+            (`generation.samples.as_scored`). The texts and rows if not given.
+        scores: From `judge_scores` for the same completions, so that the judge is not called again.
+    """
+    if scores is None:
+        scores = judge_scores(judge, texts, rows, format, scored=scored)
+    full_score = judge.full_score if isinstance(judge, FunctionJudge) else 1.0
+    flags = [value >= full_score - _ROUNDING for value in scores]
+    missing = [place for place, value in enumerate(scores) if math.isnan(value)]
+    if missing and judge != correctness():
+        flags_of_missing = are_correct(
+            correctness(),
+            [texts[place] for place in missing],
+            # Of a row only what `correctness` reads, because other columns may differ.
+            [_row_to_compare(rows[place]) for place in missing],
+            format,
+        )
+        for place, flag in zip(missing, flags_of_missing, strict=True):
+            flags[place] = flag
+    return flags
+
+
+def _row_to_compare(row: Mapping[str, Any]) -> dict[str, Any]:
+    question = row.get("prompt", row.get("question", ""))
+    return {"prompt": question, "answer": row.get("answer"), ACCEPTED: row.get(ACCEPTED)}
+
+
+def judge_scores(
+    judge: Judge,
+    texts: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    format: AnswerFormat,
+    *,
+    scored: Mapping[str, Any] | None = None,
+) -> list[float]:
+    """Return the judge's scores, NaN for None. Arguments as in `are_correct`."""
+    if not texts:
+        return []
+    if isinstance(judge, FunctionJudge):
+        return _function_scores(judge.function, **(scored or {"completions": texts, "rows": rows}))
+    judge = dataclasses.replace(judge, format=format)
+    return list(score(judge, texts, list(rows)).values[judge.__name__])
+
+
+def are_correct_anywhere(
+    judge: Judge,
+    texts: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    format: AnswerFormat,
+    is_right: Sequence[bool],
+) -> list[bool] | None:
+    """Return for each completion if its last answer is correct, in the format or not.
+
+    The last candidate of `grpo_nb.scoring.candidates` is given to the same judge. A completion that
+    is correct in the format counts as correct here too. Returns None for a judge that does not
+    compare with gold answers.
+
+    Args:
+        judge, texts, rows, format: As in `are_correct`.
+        is_right: Result of `are_correct` for the same completions.
+    """
+    if not isinstance(judge, SlotReward):
+        return None
+    labels = labels_of([str(row.get("answer", "")) for row in rows], format)
+    places: list[int] = []
+    readings: list[str] = []
+    for place, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if is_right[place]:
+            continue
+        for gold in _golds(judge, row):
+            kind = _candidate_kind(judge, gold, row, labels)
+            candidates = last_candidate(
+                text, gold, row=row, format=format, labels=labels, kind=kind
+            )
+            places += [place] * len(candidates)
+            readings += candidates
+    flags = list(is_right)
+    verdicts = are_correct(judge, readings, [rows[place] for place in places], bare())
+    for place, verdict in zip(places, verdicts, strict=True):
+        flags[place] = flags[place] or verdict
+    return flags
+
+
+def anywhere_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]], format: AnswerFormat) -> str:
+    """Return a phrase for how `are_correct_anywhere` finds an answer, or why it finds none.
+
+    >>> rows = [{"question": "1 + 1?", "answer": "2"}]
+    >>> anywhere_in_words(correctness(), rows, xml()).partition(";")[0]
+    'the last number in the text, compared in the same way'
+    """
+    if not isinstance(judge, SlotReward):
+        name = judge.name if isinstance(judge, FunctionJudge) else judge.__name__
+        return f"not measured, because {name}() does not say where it reads the answer"
+    labels = labels_of([str(row.get("answer", "")) for row in rows], format)
+    kinds_in_rows: set[CandidateKind] = set()
+    for row in rows:
+        for gold in _golds(judge, row):
+            kinds_in_rows.add(_candidate_kind(judge, gold, row, labels))
+    searched = " or ".join(words for kind, words in IN_WORDS.items() if kind in kinds_in_rows)
+    return (
+        f"{searched or 'the last words'} in the text, compared in the same way; "
+        "a question repeated word for word is not searched"
+    )
+
+
+def _golds(judge: SlotReward, row: Mapping[str, Any]) -> list[str]:
+    """Return the gold answers that decide on this row."""
+    golds = judge.golds(dict(row)) or correctness().golds(_row_to_compare(row))
+    return [str(gold) for gold in golds]
+
+
+def _candidate_kind(
+    judge: SlotReward, gold: str, row: Mapping[str, Any], labels: Sequence[str]
+) -> CandidateKind:
+    return "json" if isinstance(judge, json_answer) else kind_of(gold, row, labels)
+
+
+def _function_scores(
+    function: RewardFunction,
+    completions: Sequence[Any],
+    rows: Sequence[Mapping[str, Any]],
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    tokenizer: Any = None,
+) -> list[float]:
+    """Return a function's scores, and restore its `state_dict`: judging is no training step."""
+    has_memory = hasattr(function, "state_dict") and hasattr(function, "load_state_dict")
+    memory = copy.deepcopy(function.state_dict()) if has_memory else None
+    state = None
+    if not isinstance(function, Reward):
+        # As in the trial before a training, so that a reward that learns from calls learns nothing.
+        state = first_step_state()
+        state.is_trial = True
+    try:
+        scores = score(
+            function,
+            completions,
+            list(rows),
+            completion_ids=completion_ids,
+            tokenizer=tokenizer,
+            trainer_state=state,
+        )
+    finally:
+        if has_memory:
+            function.load_state_dict(memory)
+    return list(scores.values[reward_name(function)])
