@@ -81,8 +81,8 @@ class EffectiveSettings(Shown):
 
     def _parts(self) -> Iterable[str | Table]:
         yield (
-            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. All "
-            "others run as written."
+            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. "
+            "All others run as written."
         )
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()

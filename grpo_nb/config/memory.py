@@ -175,8 +175,8 @@ def _on_cpu(
     if bytes_per_number == _BYTES_OF_FLOAT32 and (
         settings.shared_prompts or settings.holdout_every
     ):
-        # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the copy
-        # stays; otherwise only held-out sampling makes one, and frees it afterwards.
+        # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the
+        # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
         folded = "the adapter added to a copy of the linear layers"
         yield _part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)

@@ -11,10 +11,10 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
 
-# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points: learning
-# rates are from published guides, lengths and batches fit by `gn.plan`, and gpu_memory_utilization
-# is Unsloth's own for standby (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md
-# shows them side by side.
+# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
+# learning rates are from published guides, lengths and batches fit by `gn.plan`, and
+# gpu_memory_utilization is Unsloth's own for standby (unsloth_zoo/vllm_utils.py, load_vllm).
+# docs/reference/settings.md shows them side by side.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,

@@ -63,9 +63,9 @@ class Settings(Shown):
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
     gpu_memory_utilization: float = _number(0.6, above=0, most=1)
-    """Share of GPU memory that vLLM takes. It holds the weights, which training also uses, and vLLM's
-    cache. vLLM gives the cache back while gradients are computed (standby, which the kit switches
-    on), so the presets of GPUs take more. Unused on a CPU."""
+    """Share of GPU memory that vLLM takes. It holds the weights, which training also uses, and
+    vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
+    switches on), so the presets of GPUs take more. Unused on a CPU."""
     max_prompt_length: int = _number(256, least=1, most=2**20)
     """Tokens. Longer prompts are dropped from the data and counted; TRL no longer limits them."""
     max_completion_length: int = _number(48, least=1, most=2**20)
@@ -124,7 +124,8 @@ class Settings(Shown):
     """0 is off. The default of transformers keeps only the 50 likeliest tokens."""
     loss_type: str = _choice("bnpo", *arguments.LOSS_TYPES)
     """Mean over the tokens of a micro-batch. Equals TRL's default `dapo` for one process and
-    `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other settings."""
+    `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other
+    settings."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
 
@@ -199,8 +200,8 @@ class Settings(Shown):
             unit = math.lcm(micro, group)
             instead = f'extra={{"generation_batch_size": {math.ceil(total / unit) * unit}}}'
         raise ValueError(
-            f"{total} completions are generated at a time, which is not a multiple of num_generations "
-            f"= {group}. A group must be whole, or its advantages mean nothing. Write {instead}."
+            f"{total} completions are generated at a time, which is not a multiple of "
+            f"num_generations = {group}. A group must be whole, or its advantages mean nothing. Write {instead}."
         )
 
     @property

@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
 The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same
-numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does not fit, `batch_obstacle` gives the
-reason, and the caller takes TRL's path.
+numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does
+not fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class CpuEngine:
             input_ids: (B, P + C) token ids.
             attention_mask: (B, P + C).
             length: C.
-            is_scored: (B) booleans, the rows to compute. The others return `old`, so that their ratio
-                is 1, and entropy 0.
+            is_scored: (B) booleans, the rows to compute. The others return `old`, so that their
+                ratio is 1, and entropy 0.
             old: (B, C) log-probabilities under the sampling policy, or None for zeros.
             pad_id: Any token id.
             autocast: The trainer's autocast block.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 #: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
 #: tokens, attention costs about as much as everything else. Used to price wide lanes.
 ATTENTION_EQUALS_REST_AT = 2000
-#: If the prefix and the rests of all prompts together have at most this many tokens, they run as one
-#: row, and the mask keeps the prompts apart.
+#: If the prefix and the rests of all prompts together have at most this many tokens, they run as
+#: one row, and the mask keeps the prompts apart.
 MAX_TOKENS_IN_ONE_ROW = 384
 #: Label of a token whose log-probability is not computed, as in torch's cross entropy.
 NO_LABEL = -100
@@ -140,8 +140,8 @@ def prompt_cache(
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     is_tail = tail_mask.bool()
     tail_ids = ids[is_tail]
-    # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in rows
-    # of their own.
+    # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in
+    # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
     fits_one_row = common + len(tail_ids) <= MAX_TOKENS_IN_ONE_ROW
     if common and is_exact and fits_one_row:

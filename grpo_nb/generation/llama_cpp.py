@@ -1,8 +1,8 @@
-"""Text from a GGUF file through llama.cpp, with the chat template inside the file, as whoever downloads the file runs it.
+"""Text from a GGUF file through llama.cpp, with the chat template inside the file.
 
 llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor
-unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because it has ready
-wheels; llama-cpp-python must be compiled.
+unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because it has
+ready wheels; llama-cpp-python must be compiled.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def start_server(request: dict[str, Any]) -> Post:
 
 
 def longest_chat(chats: list[list[dict[str, Any]]]) -> int:
-    """Return the bytes of the longest chat: an upper bound of its tokens, because a token has at least one byte."""
+    """Return the bytes of the longest chat, which has at most one token for each byte."""
     sizes = []
     for chat in chats:
         values = [value for message in chat for value in message.values()]

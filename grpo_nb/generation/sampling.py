@@ -64,8 +64,8 @@ def generate(
         tokenizer: Tokenizer of the model.
         prompts: Chat messages. The chat template and the generation prompt are applied here.
             Ignored with `tools`, which build the prompts from `rows`.
-        max_completion_length: Most tokens of a completion; with tools, of all turns and tool results
-            together.
+        max_completion_length: Most tokens of a completion; with tools, of all turns and tool
+            results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
             unless `sampling` limits it.
         sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
@@ -212,8 +212,8 @@ def _count_for_vllm(
     if count < len(lengths):
         _LOG.warning(
             "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
-            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM for all, "
-            "load the model with a max_prompt_length and max_completion_length of %d together.",
+            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM for "
+            "all, load the model with a max_prompt_length and max_completion_length of %d together.",
             len(lengths) - count,
             len(lengths),
             lengths[-1],

@@ -56,8 +56,8 @@ def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     config = PeftConfig.from_pretrained(str(folder))
     if config.peft_type != PeftType.LORA:
         raise ValueError(
-            f"the adapter in {str(folder)!r} is of the kind {config.peft_type.value}, and only a LoRA "
-            "can be trained further. Train a LoRA, or start without adapter."
+            f"the adapter in {str(folder)!r} is of the kind {config.peft_type.value}, and only a "
+            "LoRA can be trained further. Train a LoRA, or start without adapter."
         )
     unlike = [option for option in _NOT_PLAIN if getattr(config, option)]
     if not unlike and config.init_lora_weights not in _PLAIN_INITIALISATIONS:

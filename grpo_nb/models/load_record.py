@@ -21,8 +21,8 @@ _FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
 class LoadRecord:
     """Record of one call of `load_model`.
 
-    A record is dropped with its model. The key is transformers' model inside of the PEFT wrapper, so
-    a record is found with or without the wrapper, but not for a copy of the model.
+    A record is dropped with its model. The key is transformers' model inside of the PEFT wrapper,
+    so a record is found with or without the wrapper, but not for a copy of the model.
     """
 
     settings: Settings
