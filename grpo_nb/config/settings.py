@@ -201,7 +201,8 @@ class Settings(Shown):
             instead = f'extra={{"generation_batch_size": {math.ceil(total / unit) * unit}}}'
         raise ValueError(
             f"{total} completions are generated at a time, which is not a multiple of "
-            f"num_generations = {group}. A group must be whole, or its advantages mean nothing. Write {instead}."
+            f"num_generations = {group}. A group must be whole, or its advantages "
+            f"mean nothing. Write {instead}."
         )
 
     @property

@@ -212,8 +212,9 @@ def _count_for_vllm(
     if count < len(lengths):
         _LOG.warning(
             "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
-            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM for "
-            "all, load the model with a max_prompt_length and max_completion_length of %d together.",
+            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM "
+            "for all, load the model with a max_prompt_length and max_completion_length of %d "
+            "together.",
             len(lengths) - count,
             len(lengths),
             lengths[-1],

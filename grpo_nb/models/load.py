@@ -66,8 +66,8 @@ def load_model(
 
     Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless
     `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM
-    is loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and one
-    warning gives the reason and what to do. Only one model per kernel can have vLLM at a time.
+    is loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and
+    one warning gives the reason and what to do. Only one model per kernel can have vLLM at a time.
 
     Args:
         settings: The model and how to load it.
