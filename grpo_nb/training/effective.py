@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.dtype import compute_dtype, dtype_of_model
-from grpo_nb.config.effective_table import Effect, EffectiveSettings, compared, requested_arguments
+from grpo_nb.config.effective_table import (
+    Effect,
+    EffectiveSettings,
+    compare_configurations,
+    requested_arguments,
+)
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
@@ -66,7 +71,7 @@ def effective_settings(
             built = GRPOConfig(**grpo_arguments(settings, {}, Path(folder), model))
     if stock is None:
         stock = stock_configuration(settings, model)
-    result = compared(settings, requested, built, stock)
+    result = compare_configurations(settings, requested, built, stock)
     changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
     loaded = as_loaded(model, settings) if has_model else settings
     for name in SHAPE:
