@@ -193,8 +193,8 @@ def uses_a_file(completions, **columns):
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        (lambda completions, **columns: [0.0], "is no function with a name of its own.*def NAME"),
-        (functools.partial(varied, weight=3), "'varied' is no function with a name of its own"),
+        (lambda completions, **columns: [0.0], "is not a function with a name of its own.*def NAME"),
+        (functools.partial(varied, weight=3), "'varied' is not a function with a name of its own"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (
             uses_a_file,
