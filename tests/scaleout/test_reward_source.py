@@ -193,7 +193,10 @@ def uses_a_file(completions, **columns):
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        (lambda completions, **columns: [0.0], "is not a function with a name of its own.*def NAME"),
+        (
+            lambda completions, **columns: [0.0],
+            "is not a function with a name of its own.*def NAME",
+        ),
         (functools.partial(varied, weight=3), "'varied' is not a function with a name of its own"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (

@@ -285,7 +285,11 @@ def test_bad_input_is_refused_and_leaves_nothing(
     )
     refused = [
         (lambda: write(reading, away), NotPortable, "process of its own: FileNotFound.*beside.txt"),
-        (lambda: write(lucky, away), NotPortable, "other scores in a fresh process.*draws random numbers"),
+        (
+            lambda: write(lucky, away),
+            NotPortable,
+            "other scores in a fresh process.*draws random numbers",
+        ),
         (
             lambda: write(gn.open_run(run.path), away),
             NotPortable,
