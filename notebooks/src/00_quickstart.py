@@ -29,9 +29,9 @@
 #
 # ![One GRPO step: the model writes four completions to one question. Their rewards 1.5, 1.0, 1.0 and 0.5 become the advantages +1.22, 0, 0 and -1.22. The first becomes more likely, the last less likely.](../docs/grpo.png)
 #
-# A small change of the weights makes the completions with a positive advantage more likely, and the others less likely. Then the
-# model samples again. It can only do more often what it already does sometimes. [GRPO by hand](01_grpo_by_hand.ipynb) shows
-# every line of it.
+# A small change of the weights makes completions with a positive advantage more likely and those with a negative advantage less
+# likely. Then the model samples again. It can only do more often what it already does sometimes.
+# [GRPO by hand](01_grpo_by_hand.ipynb) shows every line of it; the method is from [arXiv:2402.03300](https://arxiv.org/abs/2402.03300).
 #
 # @BADGE@
 
@@ -79,8 +79,8 @@ task
 # %% [markdown]
 # ## The rewards
 #
-# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point. The last
-# one helps with the second: a model that forgets one tag still gets a part of the score, so it can find its way to the format.
+# Three rewards are added up. A correct answer is worth 2, the complete format 1, and the four tags together half a point. The reward
+# for the tags leads to the reward for the format: a completion with three of the four tags still earns something.
 #
 # You should see that a correct answer in the format gets everything, and that a bare "The answer is 7." gets nothing: an
 # answer counts as correct only in the format, because a program must know where to read it.
@@ -147,13 +147,13 @@ display(first_group, last_group)
 # %% [markdown]
 # ## Before and after
 #
-# The training reward is what the model was trained to raise, so it proves nothing. The proof is on the held-out questions: the same
-# questions, answered greedily with the LoRA switched off and on.
+# The training reward is the number that the model was trained to raise, so a rise alone does not prove a better model. The held-out
+# questions can: the same questions, answered greedily with the LoRA switched off and on.
 #
 # Read the three rows. **Correct** means the right sum *in the format*. **In the format** is the format alone. **Correct answer
 # anywhere** looks for the right sum in the whole completion, so it does not depend on the format. If the format rises from 17 % to
-# 100 % and the sums themselves from 55 % to 70 %, then most of the gain in *correct* is the format. The last column shows how
-# sure each change is.
+# 100 % and the sums themselves from 55 % to 70 %, then most of the gain in *correct* is the format. The column *how sure* has the
+# p-value of each change: the probability of such a change if the model had not improved.
 
 # %%
 comparison = gn.compare(run, task)
@@ -191,7 +191,6 @@ print(outcome.sentence)
 # | What you see | Reason | What to do |
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
-# | *operator torchvision::nms does not exist* | torchvision was built for another torch | `pip uninstall -y torchvision`, then restart |
 # | after a disconnect: *was another training* | this time a different difficulty level was chosen | set `TASK` to the level of the first run: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions got the same total | read `run.step(1)`; use an easier task, an example in the prompt, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
@@ -204,9 +203,9 @@ print(outcome.sentence)
 #
 # <details><summary>Answer</summary>
 #
-# The completions in the format, whether right or wrong: a right answer would add only 0.1 to a total of 1.5. Where all completions
-# of a group are in the format, that tenth is the only difference left, and the division by the standard deviation makes it as
-# strong as any other. So the model would learn the format first, and sums only from such groups.
+# Those in the format. A right answer in the format still has the highest total, but only by 0.1 of 1.6, so the advantage of a wrong
+# answer in the format is nearly as high. The model would learn the format first. Once all completions of a group are in the
+# format, that tenth is the only difference left, and the division by the standard deviation makes it count fully.
 # </details>
 #
 # **2. A group by hand.** A group of four has the totals 3.5, 0.5, 0.5 and 0.5. What are its advantages?

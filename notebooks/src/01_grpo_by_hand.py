@@ -194,7 +194,12 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # Read it from the right. Average the log-probabilities over the $T_i$ tokens of completion $i$, so that long completions do
 # not count more than short ones. Multiply by the advantage: positive means "push up", negative means "push down". Average over
 # the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
-# All that the later versions add is safety.
+#
+# Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. A small
+# step changes only the probabilities, and the gradient of $p$ is $p \cdot \nabla \log p$. So the gradient of the expected reward is the
+# *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
+# mean of the group makes the estimate less noisy. PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
+# reads it from the group, which saves that model.
 #
 # The mask removes the padding. The value of this loss means nothing by itself. What we need is its **gradient**: for each of the
 # LoRA weights a number that says in which direction the loss grows, and how fast.
@@ -220,16 +225,17 @@ print(
 # ## The loss, complete
 #
 # Sampling is the slow part, so one would like to use a batch of completions for more than one step. After the first step,
-# however, they come from a model that no longer exists. GRPO adds three safety devices, one line each:
+# however, they come from a model that no longer exists. Three additions handle this, one line each. The first two are from PPO:
 #
-# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. It
-#    replaces the log-probability, and corrects for the fact that the old model chose the tokens.
+# 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
+#    loss now uses $\rho$ instead of the log-probability, because the tokens were chosen by the old model.
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
-#    gain from it: its gradient becomes zero. The minimum makes this brake one-sided. A token that moved the *wrong* way is not
-#    clipped and can always come back.
+#    gain from it: its gradient becomes zero. `torch.minimum` brakes only movement in the wanted direction. A token that moved the
+#    *wrong* way is not clipped and can always come back.
 # 3. **KL term.** A penalty for moving away from the model we started with, the *reference*. Here that is the same model with
 #    its LoRA switched off. $e^d - d - 1$ with $d = \log p_{\text{ref}} - \log p$ is 0 where both agree and positive elsewhere.
-#    It is weighted by $\rho$ for the same reason as in 1. Without it, a model can forget how to speak while it chases reward.
+#    TRL multiplies it by $\rho$, which gives the term the right gradient ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556));
+#    the first GRPO did not. Without a KL term, a model can forget how to speak while it chases reward.
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
 # is the mean of the advantages, which is zero by construction. But a loss of zero is not a gradient of zero! Compare the
@@ -239,7 +245,7 @@ print(
 
 # %%
 def grpo_loss(log_probs, old, reference, advantages, mask, epsilon=0.2, beta=0.04):
-    """Return the GRPO loss (arXiv:2402.03300). The first three arguments have shape (completions, tokens)."""
+    """Return the GRPO loss, as TRL computes it. The first three arguments: (completions, tokens)."""
     ratio = torch.exp(log_probs - old)
     clipped = ratio.clamp(1 - epsilon, 1 + epsilon)
     gain = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
@@ -373,7 +379,8 @@ for (loss, gradient), trl_loss, trl_gradient in zip(ours, losses, KeepGradients.
 # ## Eight steps
 #
 # A training is the same thing in a loop, with fresh completions in every step. All the pieces are there, so this cell is the
-# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do.
+# whole of GRPO on one screen. We start again from the original model, and use AdamW, as real runs do. Each batch is used for one
+# step only, so the ratio is 1 and clipping does nothing here.
 #
 # **You should see** the mean reward rise from about 0.8 to about 1.5, the most that a completion can earn. Then read the last
 # group: the rambling is gone, and nearly all eight completions are the same. Their rewards are equal, so the advantages are 0,
@@ -447,8 +454,8 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # | seven are 1.00, one is 1.01 | 2.41 | 0.01 |
 #
 # Division makes rare successes count more, which can be welcome. But it also turns a difference of a hundredth into a push as strong as
-# that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves the division out. In TRL and here:
-# `scale_rewards="none"`.
+# that of a real success. *Dr. GRPO* ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) leaves this division out, and the division by the
+# length of the completion too. In TRL and here: `scale_rewards="none"`, `loss_type="dr_grpo"`.
 # </details>
 #
 # **2. Without the baseline.** Use the rewards themselves as advantages. Which of the eight completions are pushed down now? What is the
@@ -457,9 +464,10 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 # <details><summary>Answer</summary>
 #
 # None: no reward is below zero, so *Sydney.* is pushed **up** for being short. The loss starts at −0.81, minus the mean reward. And a group of
-# eight equally good answers still pushes all of them, for nothing. Averaged over very many groups the direction would be the same with and
-# without a baseline, so this would also work, in the end: the baseline adds no bias, it removes noise. How much noise is measured in
-# [the algorithms notebook](a1_algorithms.ipynb).
+# eight equally good answers still pushes all of them, for nothing. For the plain policy gradient, with log-probabilities summed over
+# the tokens, a baseline that does not depend on the sample changes nothing on average: it only removes noise. So this would also
+# work, in the end. (Our loss divides by the length of each completion, so a constant reward also pushes towards shorter ones.) How much noise
+# a baseline removes is measured in [the algorithms notebook](a1_algorithms.ipynb).
 # </details>
 #
 # ## Next

@@ -11,10 +11,10 @@
 # ---
 
 # %% [markdown]
-# # Rewards that cannot be cheated
+# # Rewards that are hard to cheat
 #
 # A model is trained to raise a number, and it will raise that number in any way it can. In this notebook you write a reward with a
-# loophole, let the kit find the loophole, watch a model exploit it, and train again with the loophole closed.
+# loophole, let the kit find it, watch a model exploit it, and train again with sound rewards.
 #
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
 #
@@ -26,7 +26,7 @@
 # %% [markdown]
 # ## Settings
 #
-# You can leave everything as it is. `PROMPTS` is the number of questions with which the learning signal is measured, `STEPS` the
+# You can leave everything as it is. `PROMPTS` is how many questions are sampled to see whether a training can learn, `STEPS` is the
 # length of the two trainings. To use your own data instead of the sums, see [Your own data](03_your_data.ipynb).
 
 # %% tags=["parameters"] cellView="form"
@@ -121,8 +121,8 @@ lab
 #
 # **Predict before you run:** how would *you* get a high score from them without solving the sum?
 #
-# You should see a *critical* finding for the first: the shortest completion that cheats lists numbers, or hides the right answer
-# in a longer number. And a warning for the second: repeating the same words raises the score without end.
+# You should see *critical* findings for the first reward: a completion that lists all numbers from 0 on always contains the gold answer,
+# and 17 contains 7. And a warning for the second: repeating the same words raises the score without end.
 
 
 # %%
@@ -169,8 +169,9 @@ gn.compare(hacked, task, correct=gn.rewards.correctness())
 # %% [markdown]
 # ## Close the loopholes
 #
-# Each fix in the table above says the same in its own words: read the answer from its place, compare all of it, and give every bonus
-# a maximum. `task.format.extract_last` returns the content of the answer tags. You should see that nothing is found any more.
+# The fixes in the table of the check say: read the answer from its place, compare all of it, and give every bonus a maximum. Here the
+# bonus for length is dropped, because length is not what you want. `task.format.extract_last` returns the content of the answer
+# tags. You should see that nothing is found any more.
 
 
 # %%
@@ -202,6 +203,8 @@ fixed
 # groups. A larger model may know the format without an example.
 
 # %%
+# `gn.train` has changed the LoRA of the model above, so load the model again.
+model, tokenizer = gn.load_model(settings, report=print)
 without_example = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
 solved = ("What is 3 + 4?", "3 + 4 = 7", "7")
 task_with_example = gn.load_task(**data, example=solved, settings=settings, tokenizer=tokenizer)
@@ -211,8 +214,8 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The same number of steps, the same model, the rewards without loopholes and a prompt that gives a signal. You should see
-# the reward rise again. This time the held-out measures rise with it.
+# The same number of steps, the original model, sound rewards and a prompt that gives a signal. You should see the reward rise again. This
+# time the held-out measures rise with it.
 
 # %%
 sound = gn.train(model, tokenizer, task_with_example, rewards, short)

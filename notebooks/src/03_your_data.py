@@ -44,9 +44,10 @@ model, tokenizer = gn.load_model(settings, report=print)
 # %% [markdown]
 # ## A file as it comes
 #
-# This cell writes a CSV with the remarks of hotel guests, sorted by hand into three moods. The columns are separated by semicolons, the
-# text is not in UTF-8, and the file has the usual faults: a remark without a mood, a mood without a remark, a repeated row, and one
-# remark with two different moods.
+# This cell writes a CSV as a hotel might have it: remarks of guests, each with one of three moods. The columns are separated by
+# semicolons, the text is not in UTF-8, and the file has the usual faults: a remark without a mood, a mood without a remark, a repeated
+# row, and one remark with two different moods. (The remarks are generated from ten things and fourteen phrases, so the held-out ones
+# combine known words in a new way. Your own data will be harder.)
 
 # %%
 import pathlib
@@ -106,7 +107,7 @@ task
 #
 # A reward is a function: it gets the completions and the columns of your data, and returns one number for each completion. The
 # attribute `weight` says how much it counts in the sum. Here are two. The first gives a point if the right label occurs anywhere in the
-# text, as many people write it first. The second gives a point for a short reason of three to fifteen words.
+# text, the way many people first write it. The second gives a point for a short reason of three to fifteen words.
 #
 # **Predict before you run:** which completion would get a point from the first reward on *every* remark?
 
@@ -187,9 +188,9 @@ display(comparison, sampled)
 # %% [markdown]
 # ## Did it work?
 #
-# *It worked* needs three measurements that agree on the greedy answers: they are better by a test, they are clearly above the
-# majority-class baseline, and the reward rose. If one is missing, the sentence says which one. The last line says the same of the
-# sampled answers.
+# *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
+# and the reward rose. If one is missing, the sentence says which one. The first verdict is about greedy answers. Those were often right
+# before the training, so a gain may not be shown there. The second verdict repeats the test on sampled answers.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
