@@ -33,12 +33,13 @@
 # %% tags=["parameters"] cellView="form"
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
-STEPS = 12  # @param {"type": "integer"}
+STEPS = 10  # @param {"type": "integer"}
 HELD_OUT = 40  # @param {"type": "integer"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-changes = {"max_steps": STEPS, "max_completion_length": 48}
+changes = {"max_steps": STEPS, "max_completion_length": 48, "learning_rate": 2e-4}
+changes |= {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}
 changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
 settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
