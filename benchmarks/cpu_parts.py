@@ -158,7 +158,7 @@ def sampling_parts() -> list[Part]:
         ),
         Part("sampler", "s", replaced(engine, sample=stock_sample)),
         Part("- memory reserved in the cache", "s", replaced(sampler, _GrowingLayer=CopyingLayer)),
-        Part("- rows leave the batch", "s", replaced(sampler, SHARE_STILL_RUNNING=0.0)),
+        Part("- rows leave the batch", "s", replaced(sampler, REMOVE_BELOW_SHARE=0.0)),
     ]
 
 
@@ -184,7 +184,7 @@ def shared_parts() -> list[Part]:
 
     def narrowest_lanes(lengths: Any, owner: Any) -> Any:
         # With so short an optimum, the first width that is tried, the longest row, is the cheapest.
-        with mock.patch.object(shared_prompts, "ATTENTION_TOKENS", 1e-9):
+        with mock.patch.object(shared_prompts, "ATTENTION_EQUALS_REST_AT", 1e-9):
             return pack(lengths, owner)
 
     # The blocks then replace an entry of a table that nobody reads.

@@ -172,9 +172,9 @@ def merge_it(folder: Path) -> str:
 
 def verify(folder: Path) -> str:
     """As an export does it, with as many prompts and tokens."""
-    from grpo_nb.export.children.verify import verify_merged
     from grpo_nb.export.export_folder import VERIFIED_PROMPTS, VERIFIED_TOKENS
     from grpo_nb.export.merged import LIMITS
+    from grpo_nb.export.verify_child import verify_merged
 
     asked: dict = {name: str(folder / name) for name in ("base", "adapter", "merged")}
     asked["prompts"] = [

@@ -75,8 +75,8 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     target.mkdir(exist_ok=way == "verify")
     start = time.perf_counter()
     if way == "verify":
-        from grpo_nb.export.children.verify import verify_merged
         from grpo_nb.export.merged import LIMITS
+        from grpo_nb.export.verify_child import verify_merged
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]

@@ -270,7 +270,7 @@ def training(request: Request) -> Found:
         return "compared"
 
     with (
-        mock.patch.object(choice, "vllm_rollout_obstacle", compared),
+        mock.patch.object(choice, "vllm_sampling_obstacle", compared),
         mock.patch.object(sampling.CpuEngine, "obstacle", compared),
     ):
         other = here.evaluate(run=run)

@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.health.monitor import check_health
+from grpo_nb.runs.alert import worst_first
 from tests.support.health_logs import Rows, real_logs, with_zero_std
 
 Found = list[tuple[str, str]]
@@ -45,7 +46,7 @@ _NAMES = {
 
 
 def ask_kit(rows: Rows) -> Found:
-    return [(alert.kind, alert.rule) for alert in check_health(rows).latest]
+    return [(alert.kind, alert.rule) for alert in worst_first(check_health(rows).alerts)]
 
 
 def ask_rldoctor(rows: Rows) -> Found:

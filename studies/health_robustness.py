@@ -101,7 +101,7 @@ def main() -> None:
                     continue
                 count += 1
                 report = check_health(copy)
-                severities = Counter(alert.severity for alert in report.latest)
+                severities = Counter(alert.severity for alert in report.alerts)
                 critical += severities["critical"] > 0
                 crowded += severities["warning"] > 1
                 lost += bool(deserved(copy) - {alert.rule for alert in report.alerts})

@@ -1,4 +1,4 @@
-"""Files that somebody sends name paths: none leads out of its folder. A scale-out's are in scaleout/test_opened.py."""
+"""Files that somebody sends name paths: none leads out of its folder. A scale-out's are in scaleout/test_project.py."""
 
 from __future__ import annotations
 

@@ -163,14 +163,18 @@ def _advise_sampling(sample: SampledGroups) -> Iterable[Advice]:
     mean_distinct = sum(distinct) / groups
     is_alike = mean_distinct <= MOSTLY_EQUAL * size
     is_rare = differing < OFTEN_DIFFERENT * groups
-    if not is_rare or not (is_alike or differing > 0):
+    if not is_rare:
         return
+    if not is_alike and differing == 0:
+        return  # the completions differ and score the same: a larger group would not help
     temperature = sample.settings.temperature
     if is_alike:
+        kind = "warmer"
         why = "Equal completions score the same."
         warmer = 1.0 if temperature < 1 else round(temperature + TEMPERATURE_STEP, 2)
         change = f"temperature={warmer}"
     else:
+        kind = "larger group"
         why = "A larger group is likelier to contain two different scores."
         change = f"num_generations={2 * size}"
         batch_size = sample.settings.batch_size
@@ -178,7 +182,7 @@ def _advise_sampling(sample: SampledGroups) -> Iterable[Advice]:
         if whole_groups != batch_size:
             change += f", per_device_train_batch_size={whole_groups}, gradient_accumulation_steps=1"
     yield Advice(
-        "larger group or warmer",
+        kind,
         f"{differing} of {groups} groups differ, and a group of {size} contains "
         f"{mean_distinct:.1f} different completions at temperature {temperature:g}. {why}",
         _replace_settings(change),

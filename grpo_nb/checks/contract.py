@@ -7,12 +7,11 @@ and return scores for any text, in time, without executing it.
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from grpo_nb.checks.calling import Caller, ProbeRunner
 from grpo_nb.checks.findings import Finding, make_finding
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.rewards.base import completion_text, is_relative
 from grpo_nb.scoring.calls import Batch
 
@@ -32,7 +31,7 @@ See `GRPOTrainer._calculate_rewards`.
 HANG_FACTOR = 4
 """A late call is repeated with four times the limit.
 
-A parser with a time limit of its own ends then, a hung one does not.
+A slow parser with its own time limit ends within this time; a hung one does not.
 """
 
 
@@ -51,95 +50,94 @@ def check_signature(caller: Caller, row: Mapping[str, Any]) -> list[Finding]:
     return []
 
 
-@dataclass(frozen=True)
-class Steadiness:
-    """Result of calling a reward again with the same completions."""
+class Unsteadiness(NamedTuple):
+    """Completions that got other scores in another call."""
 
-    finding: Finding | None = None
-    probes: Sequence[Probe] = ()
-    """Completions that were called again."""
-    is_sound_alone: bool = True
-    """False if not even a completion in a call of its own always gets the same score."""
-
-    @property
-    def is_group_dependent(self) -> bool:
-        """True if the scores depend on the other completions of the call, and on nothing else."""
-        return self.finding is not None and self.finding.kind == "depends on its group"
-
-
-def check_steadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> Steadiness:
-    """Compare the first scores of some completions with those of later calls.
-
-    They are called one by one twice, together twice, and together in reverse order. If the reward
-    is marked with `gn.rewards.relative`, only equal calls are compared.
-    """
-    if not probes:
-        return Steadiness()
-    caller = runner.caller
-    ranks_group = is_relative(caller.reward)
-    batch = runner.make_batch(probes)
-    indexes = list(range(len(probes)))
-    first = [runner.scores[probe] for probe in probes]
-    alone = _score_one_by_one(caller, batch)
-    if alone is None:
-        return Steadiness(probes=probes)  # a failure or a slow reward, which is reported elsewhere
-
-    together: list[list[float]] = []
-    for order in (indexes, indexes, indexes[::-1]):
-        result = caller.call(batch.select(order))
-        if result.is_late or caller.is_given_up:
-            return Steadiness(probes=probes)
-        if result.scores is None:
-            what = f"alone, each completion gets a score; together: {result.error!r:.200}"
-            finding = make_finding("unsteady", caller.name, what, [probes[0].text])
-            return Steadiness(finding, probes)
-        by_place = dict(zip(order, result.scores, strict=True))
-        together.append([by_place[i] for i in indexes])
-    alone_again = _score_one_by_one(caller, batch) or alone
-
-    same_call, again, in_reverse = together
-    comparisons = [
-        Comparison("the same call", same_call, again, is_sound_alone=not ranks_group),
-        Comparison("the same call in reverse order", same_call, in_reverse),
-    ]
-    if not ranks_group:
-        # In a call of its own, a reward that ranks completions has nothing to rank.
-        comparisons = [
-            Comparison("a call of its own", alone, alone_again, is_sound_alone=False),
-            *comparisons,
-            Comparison("a call with others", alone, same_call, kind="depends on its group"),
-            Comparison("a later call", first, alone_again),
-        ]
-    for comparison in comparisons:
-        place = _first_difference(comparison.before, comparison.after)
-        if place is not None:
-            what = (
-                f"the same completion gets {comparison.before[place]:.4g} at first, and "
-                f"{comparison.after[place]:.4g} in {comparison.name}"
-            )
-            finding = make_finding(comparison.kind, caller.name, what, [probes[place].text])
-            return Steadiness(finding, probes, comparison.is_sound_alone)
-    return Steadiness(probes=probes)
+    finding: Finding
+    can_ask_alone: bool
+    """True if the scores are sound as long as each call has one completion."""
 
 
 class Comparison(NamedTuple):
     """Scores of the same completions in two calls."""
 
-    name: str
-    """The second call, as findings name it."""
+    later_call: str
+    """Name of the second call in the finding."""
     before: Sequence[float]
     after: Sequence[float]
-    is_sound_alone: bool = True
-    """False if a difference shows that not even scores of single completions mean anything."""
-    kind: str = "unsteady"
+    kind: str
     """Finding to report if the scores differ."""
+    can_ask_alone: bool
 
 
-def check_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
+def find_unsteadiness(runner: ProbeRunner, probes: Sequence[Probe]) -> Unsteadiness | None:
+    """Compare the first scores of some completions with those of later calls.
+
+    They are called one by one twice, together, and together in reverse order. If the reward is
+    marked with `gn.rewards.relative`, only the calls with the same completions are compared.
+    """
+    if not probes:
+        return None
+    caller = runner.caller
+    batch = runner.make_batch(probes)
+    alone = _score_one_by_one(caller, batch)
+    if alone is None:
+        return None  # a failure or a slow reward, which is reported elsewhere
+
+    together = caller.call(batch)
+    in_reverse = caller.call(batch.select(range(len(probes))[::-1]))
+    if together.is_late or in_reverse.is_late:
+        return None
+    for result in (together, in_reverse):
+        if result.scores is None:
+            what = f"alone, each completion gets a score; together: {result.error!r:.200}"
+            finding = make_finding("unsteady", caller.name, what, [probes[0].text])
+            return Unsteadiness(finding, can_ask_alone=True)
+
+    ranks_group = is_relative(caller.reward)
+    reversed_back = in_reverse.scores[::-1]
+    comparisons = [
+        Comparison(
+            "the same call in reverse order",
+            together.scores,
+            reversed_back,
+            kind="unsteady",
+            can_ask_alone=not ranks_group,
+        )
+    ]
+    if not ranks_group:
+        # In a call of its own, a reward that ranks completions has nothing to rank.
+        again = _score_one_by_one(caller, batch) or alone
+        first = [runner.scores[probe] for probe in probes]
+        comparisons = [
+            Comparison("a call of its own", alone, again, kind="unsteady", can_ask_alone=False),
+            *comparisons,
+            Comparison(
+                "a call with others",
+                alone,
+                together.scores,
+                kind="depends on its group",
+                can_ask_alone=False,
+            ),
+            Comparison("a later call", first, alone, kind="unsteady", can_ask_alone=True),
+        ]
+    for comparison in comparisons:
+        for probe, score, other in zip(probes, comparison.before, comparison.after, strict=True):
+            if not _is_same_score(score, other):
+                what = (
+                    f"the same completion gets {score:.4g} at first, and {other:.4g} in "
+                    f"{comparison.later_call}"
+                )
+                finding = make_finding(comparison.kind, caller.name, what, [probe.text])
+                return Unsteadiness(finding, comparison.can_ask_alone)
+    return None
+
+
+def find_state(runner: ProbeRunner, probes: Sequence[Probe]) -> list[Finding]:
     """Compare the first scores of some completions with those after all other calls."""
     caller = runner.caller
     for probe in probes:
-        result = caller.call(runner.make_batch([probe, *runner.context.get(probe.row, [])]))
+        result = runner.call_alone(probe)
         if result.scores is None or _is_same_score(result.scores[0], runner.scores[probe]):
             continue
         what = (
@@ -163,51 +161,42 @@ def _score_one_by_one(caller: Caller, batch: Batch) -> list[float] | None:
     return scores
 
 
-def _first_difference(scores: Sequence[float], others: Sequence[float]) -> int | None:
-    """Return the first place at which two lists of scores differ."""
-    for place, (score, other) in enumerate(zip(scores, others, strict=True)):
-        if not _is_same_score(score, other):
-            return place
-    return None
-
-
-def check_execution(runner: ProbeRunner, probes: Iterable[Probe]) -> list[Finding]:
-    """Try hostile probes, and report a reward that executes an answer as code."""
-    executed = runner.run_one_by_one(probes)
-    if executed is None:
+def find_execution(runner: ProbeRunner, probes: Iterable[Probe]) -> list[Finding]:
+    """Try hostile probes one by one, and report a reward that executes an answer as code."""
+    count_before = EvalTrap.count
+    executed: list[str] = []
+    for probe in probes:
+        runner.run([probe])
+        if not executed and EvalTrap.count > count_before:
+            executed = [probe.text]
+    if not executed:
         return []
     what = "the reward executed the answer as Python code"
-    return [make_finding("runs the answer as code", runner.caller.name, what, [executed.text])]
+    return [make_finding("runs the answer as code", runner.caller.name, what, executed)]
 
 
 def find_failures(runner: ProbeRunner) -> list[Finding]:
     """Report a reward that changed its inputs, hung, raised, or did not return scores."""
-    findings = [*_find_changed_inputs(runner.caller), *_find_hang(runner.caller)]
+    name = runner.caller.name
+    findings = _find_hang(runner.caller)
+    changed = runner.caller.changed_input
+    if changed is not None:
+        what = "the completions or columns are different after a call"
+        findings.append(make_finding("changes its inputs", name, what, [changed]))
+
     tried = len(runner.scores) + len(runner.failures)
-    unreadable = []
-    raised = []
-    for probe, result in runner.failures.items():
-        if result.is_late:
-            continue
-        if result.is_unreadable:
-            unreadable.append(probe)
-        else:
-            raised.append(probe)
-    for kind, probes in (("breaks the contract", unreadable), ("raises", raised)):
+    failures = [probe for probe, result in runner.failures.items() if not result.is_late]
+    for kind, is_unreadable in (("breaks the contract", True), ("raises", False)):
+        probes = [p for p in failures if runner.failures[p].is_unreadable == is_unreadable]
         if probes:
             shortest = min(probes, key=lambda probe: len(probe.text))
             error = runner.failures[shortest].error
-            error_text = f"{type(error).__name__}: {error!s:.200}"
-            what = f"{len(probes)} of {tried} completions failed with {error_text}"
-            findings.append(make_finding(kind, runner.caller.name, what, [shortest.text]))
+            what = (
+                f"{len(probes)} of {tried} completions failed with "
+                f"{type(error).__name__}: {error!s:.200}"
+            )
+            findings.append(make_finding(kind, name, what, [shortest.text]))
     return findings
-
-
-def _find_changed_inputs(caller: Caller) -> list[Finding]:
-    if caller.changed_input is None:
-        return []
-    what = "the completions or columns are different after a call"
-    return [make_finding("changes its inputs", caller.name, what, [caller.changed_input])]
 
 
 def _find_hang(caller: Caller) -> list[Finding]:

@@ -28,7 +28,7 @@ class Kind(NamedTuple):
 _LEARNS_LOOPHOLE = "the model learns this instead of the task"
 _READ_SLOT = "read the answer from its slot only, and refuse a completion with more than one slot"
 
-# Causes come first, and reports keep this order: a finding may follow from one above it.
+# Causes come first, and reports keep this order: an earlier kind can be the cause of a later one.
 KINDS: dict[str, Kind] = {
     # The call
     "breaks the contract": Kind(

@@ -31,7 +31,7 @@ TRL divides by the standard deviation plus 1e-4, so nothing is left of a smaller
 GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
 """`differs`: the totals of the group differ, so it has a learning signal.
 
-`all right`, `all wrong`: all totals are that of a right answer, or that of an empty completion.
+`all right`: every total equals that of a right answer. `all wrong`: that of an empty completion.
 `all equal`: all totals are equal, and neither of these.
 """
 
@@ -50,9 +50,7 @@ class Estimate:
         return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
 
-def estimate(
-    groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None
-) -> Estimate:
+def estimate(groups: Sequence[Sequence[float]]) -> Estimate:
     """Return the mean over groups and its 95 % t interval. NaN scores are left out.
 
     With eight groups, a percentile bootstrap contains the true mean less often than it promises, so
@@ -60,7 +58,6 @@ def estimate(
 
     Args:
         groups: Scores of each group. The groups may have different sizes.
-        bounds: Lowest and highest possible score. Default: see `likely_range`.
 
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
@@ -74,7 +71,7 @@ def estimate(
     # An infinite score has no interval, and equal groups do not show how much others would differ.
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
         return Estimate(mean, None)
-    low, high = numpy.clip(t_interval(means), *(bounds or likely_range(itertools.chain(*groups))))
+    low, high = numpy.clip(t_interval(means), *likely_range(itertools.chain(*groups)))
     return Estimate(mean, (float(low), float(high)))
 
 

@@ -46,9 +46,9 @@ MAX_RISE = 0.1
 """Part of the scale by which a change that adds nothing may raise the mean score."""
 
 ROWS_SHOWN = 6
-REPLACED = ("empty", "off topic")
+REPLACING_PROBES = ("empty", "off topic")
 """Probes with another answer in place of the person's: they must stay below the middle."""
-PROBE_COLUMNS = ("probe", "before", "after", "change", "fools")
+PROBE_COLUMNS = ("probe", "before", "after", "change", "unscored", "fools")
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,10 @@ class Agreement(Shown):
     Columns: person, judge (NaN: no number), difference, question, completion, words of the judge.
     """
     probes: pandas.DataFrame
-    """One row per kind of probe: mean score before and after, change, and `fools`."""
+    """One row per kind of probe.
+
+    Columns: mean score before and after, change, share of answers without a number, and `fools`.
+    """
 
     def side_by_side(self, count: int | None = None) -> Table:
         """Return the first `count` rows of `table` for display. Default: all."""
@@ -82,9 +85,9 @@ class Agreement(Shown):
         yield bold(self.sentence)
         if len(self.probes):
             rows = []
-            for probe, before, after, change, fools in self.probes.to_numpy():
-                scores = map(as_score, (before, after, change))
-                rows.append((probe, *scores, "yes" if fools else "no"))
+            for row in self.probes.itertuples():
+                scores = map(as_score, (row.before, row.after, row.change))
+                rows.append((row.probe, *scores, "yes" if row.fools else "no"))
             head = ("the same answer", "before", "after", "change", "fools the judge")
             yield Table(rows, head, right=(1, 2, 3))
         yield "The largest differences (all: .table):"
@@ -128,7 +131,7 @@ def agreement(
 
     rows = _labelled_rows(labelled)
     replies = judge.judged([str(row["completion"]) for row in rows], rows)
-    table = pandas.DataFrame({"person": [float(row["score"]) for row in rows]}, dtype=float)
+    table = pandas.DataFrame({"person": [score_by_hand(row) for row in rows]}, dtype=float)
     table["judge"] = pandas.Series([reply.score for reply in replies], dtype=float)
     table["difference"] = table["judge"] - table["person"]
     table["question"] = [str(row.get("question") or row["prompt"]) for row in rows]
@@ -155,16 +158,20 @@ def agreement(
 
 def _labelled_rows(labelled: Source) -> list[dict[str, Any]]:
     """Return the rows with a score by hand, after a check of their columns."""
-    rows = []
-    for row in read_rows(labelled).rows:
-        if str(row.get("score", "")).strip() not in ("", "None", "nan"):
-            rows.append(row)
-    if not rows or "completion" not in rows[0] or not {"question", "prompt"} & rows[0].keys():
+    rows = [row for row in read_rows(labelled).rows if score_by_hand(row) is not None]
+    has_columns = ["completion" in row and (row.get("question") or "prompt" in row) for row in rows]
+    if not rows or not all(has_columns):
         raise ValueError(
             "the labels must be rows with a question, a completion and your score: "
             '[{"question": "...", "completion": "...", "score": 4}, ...].'
         )
     return rows
+
+
+def score_by_hand(row: Mapping[str, Any]) -> float | None:
+    """Return the score of a row of labels; None if nobody has scored it."""
+    text = str(row.get("score", "")).strip()
+    return None if text in ("", "None", "nan") else float(text)
 
 
 def _reword(text: str, best: float) -> dict[str, str]:
@@ -216,9 +223,10 @@ def _try_probes(
     )
     scores["change"] = scores["after"] - scores["before"]
     means = scores.groupby("probe", sort=False).mean().reset_index()
+    means["unscored"] = scores["after"].isna().groupby(scores["probe"], sort=False).mean().array
     is_raised = means["change"] > MAX_RISE * (high - low)
     is_high = means["after"] > (low + high) / 2
-    means["fools"] = is_raised.where(~means["probe"].isin(REPLACED), is_high)
+    means["fools"] = is_raised.where(~means["probe"].isin(REPLACING_PROBES), is_high)
     return means
 
 
@@ -233,7 +241,7 @@ def _decide(
     unscored = int(table["judge"].isna().sum())
     low, high = correlation.interval
     if labels < MIN_LABELS or table["person"].nunique() < 2:
-        return "too few labels to tell", f"it takes at least {MIN_LABELS} labels that differ"
+        return "too few labels to tell", f"it takes at least {MIN_LABELS} labels, not all the same"
     if unscored > MAX_UNSCORED * labels:
         return "may not pay", f"{unscored} of {labels} answers got no number"
     if high < enough or table["judge"].nunique() < 2:
@@ -241,6 +249,9 @@ def _decide(
     fooling = [f"{row.probe} ({row.change:+.2g})" for row in probes.itertuples() if row.fools]
     if fooling:
         return "may not pay", f"it is fooled by what a training would find: {', '.join(fooling)}"
+    silent = list(probes["probe"][probes["unscored"] > MAX_UNSCORED])
+    if silent:
+        return "may not pay", f"without a number for too many of these answers: {', '.join(silent)}"
     if low < enough:
         needed = correlation.pairs_needed(enough)
         return "too few labels to tell", f"with this correlation it takes about {needed:.0f} labels"

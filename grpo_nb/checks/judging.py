@@ -35,7 +35,7 @@ REWARDED_SHARE_OF_NEAR_MISS = 0.9
 """A near miss may earn partial credit, but not nearly the whole score."""
 
 PART_CREDIT_MARGIN = 0.1
-"""Naming the answer may earn this share more than an empty or near answer."""
+"""Share that naming the answer outside the slot may earn above an empty or almost right answer."""
 
 NOT_NAMING_ANSWER = (
     "missing answer is rewarded",
@@ -50,7 +50,7 @@ MAX_GOLDS_NAMED = 5
 STILL_RISING = 0.2
 """A score rises without end if its last step is more than this part of its whole rise.
 
-With four steps, a bounded score has flattened by then.
+With repetitions 1, 4, 16 and 64, a score with a maximum gains less than that in the last step.
 """
 
 
@@ -208,6 +208,7 @@ def _find_other_layout(reward: TriedReward, layouts: Sequence[Layout]) -> Findin
         if layout.is_own and layout.name in scored_layouts - rewarded_layouts:
             refused.append(layout.name)
     as_the_prompt_shows = layouts[0]
+    # If the prompt asks for no reasoning tags, a reward that reads the text after </think> fits it.
     may_think_first = reward.layout.name == THINK_FIRST and not as_the_prompt_shows.has_reasoning
     is_refused = as_the_prompt_shows.name in refused and not may_think_first
     if not is_refused or reward.behaviour.role == OTHER:
@@ -229,7 +230,7 @@ def _find_unexpected_scores(reward: TriedReward) -> list[Finding]:
     for kind, probes in probes_by_kind.items():
         unexpected = [probe for probe in probes if not reward.is_as_expected(probe)]
         if is_length_rewarded and kind != "length is rewarded":
-            # If length is rewarded, a long text of another kind shows the same fault again.
+            # Report a long text once, as `length is rewarded`.
             unexpected = [p for p in unexpected if p.expected == "pay" or not _is_long(reward, p)]
         if unexpected:
             seen = "rewarded like a right answer"
@@ -260,16 +261,17 @@ def _is_long(reward: TriedReward, probe: Probe) -> bool:
 def _find_part_credit(reward: TriedReward) -> Finding | None:
     """Report a share for naming the answer that empty, long and near answers do not earn."""
     naming = []
-    level = 0.0
+    share_without_naming = 0.0
     for kind, probes in _comparable_probes(reward).items():
         for probe in probes:
             if probe.expected != "refuse" or not reward.is_as_expected(probe):
                 continue
             if kind in NOT_NAMING_ANSWER:
-                level = max(level, reward.share(probe))
+                share_without_naming = max(share_without_naming, reward.share(probe))
             else:
                 naming.append(probe)
-    parts = [probe for probe in naming if reward.share(probe) > level + PART_CREDIT_MARGIN]
+    largest_allowed = share_without_naming + PART_CREDIT_MARGIN
+    parts = [probe for probe in naming if reward.share(probe) > largest_allowed]
     length_probes = reward.of_kind("length is rewarded")
     if not parts or any(map(reward.is_rewarded, length_probes)):
         return None

@@ -42,7 +42,7 @@ COMPLETIONS_AT_ONCE = 64
 """Completions sampled together, rounded down to whole groups: a prompt is then computed once."""
 
 MIN_ROWS_PER_LABEL = 3
-"""Mean number of rows with the same answer from which on answers are labels."""
+"""Answers are labels if each occurs on average in at least this many rows."""
 
 REWARD_COLUMNS = {
     "lowest": "lowest",

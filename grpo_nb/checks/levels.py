@@ -39,8 +39,8 @@ class LevelChoice(Shown):
     def chosen(self) -> int:
         """Number of the level to train on.
 
-        It is the last level measured. If that one gives no signal, it is the hardest easier level
-        that does.
+        It is the last level measured. If that one gives no signal, it is the hardest of the easier
+        levels that gives one.
         """
         last = len(self.baselines) - 1
         if self._is_mastered(last):
@@ -113,8 +113,8 @@ def choose_level(
     """Measure levels of a task, the easiest first, and choose the first that is not mastered.
 
     A level is mastered if two thirds of the sampled answers are correct. Harder levels are not
-    measured, so a small model pays for one. If the level found gives no signal, the hardest easier
-    level that does is chosen. If all levels are mastered, the hardest is chosen, and `has_room` is
+    measured, so a small model pays for one. If the level found gives no signal, the hardest of the
+    easier levels that gives one is chosen. If all levels are mastered, the hardest is chosen, and `has_room` is
     false. Model and random state do not change.
 
     Args:
@@ -127,6 +127,7 @@ def choose_level(
         seconds: Time after which no further level is started.
 
     Raises:
+        ValueError: No levels.
         ValueError, TypeError, RewardError: As for `baseline`.
 
     Takes 10 to 12 seconds of processor time per level with the embedded model:
@@ -138,6 +139,8 @@ def choose_level(
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
     levels = tuple(levels)
+    if not levels:
+        raise ValueError("levels has no tasks. Pass a list of tasks, the easiest first.")
     baselines: list[Baseline] = []
     start = time.monotonic()
     for task in levels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
@@ -39,7 +39,10 @@ class RewardReport(Shown):
 
     @property
     def ok(self) -> bool:
-        """True if no finding is critical or a warning. Notes are allowed."""
+        """True if no finding is critical or a warning. Notes are allowed.
+
+        `limits` names the parts that were not checked, for example because a reward is slow.
+        """
         return all(finding.severity == "note" for finding in self.findings)
 
     def of(self, reward: str) -> tuple[Finding, ...]:
@@ -92,13 +95,14 @@ class RewardReport(Shown):
         return Table(rows, head=_TABLE_HEAD, wide=_TEXT_COLUMNS)
 
 
-def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings: single rewards, then all together, then notes; causes before effects."""
+def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Sort findings: each reward, then all together, then notes; causes before effects."""
     kinds = list(KINDS)
+    rewards = list(dict.fromkeys(finding.reward for finding in findings))
 
     def sort_key(finding: Finding) -> tuple[bool, bool, int, int]:
-        severity = SEVERITIES.index(finding.severity)
         is_note = finding.severity == "note"
-        return is_note, finding.reward == WHOLE_SET, severity, kinds.index(finding.kind)
+        is_total = finding.reward == WHOLE_SET
+        return is_note, is_total, rewards.index(finding.reward), kinds.index(finding.kind)
 
     return tuple(sorted(findings, key=sort_key))

@@ -27,22 +27,23 @@ from grpo_nb.checks.layouts import Layout, list_layouts
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.references import judges_in, phrases_in, texts_in
 from grpo_nb.checks.report import RewardReport, sort_findings
-from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows, texts_of
+from grpo_nb.checks.rows import CheckRow, CheckRows, choose_rows
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import require_number
 from grpo_nb.rewards import base
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import is_relative
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-ROWS_IN_DETAIL = 4
-"""Rows for cheats, harmless changes and layouts of other prompts.
+DETAIL_ROWS = 4
+"""Number of rows on which cheats, harmless changes and layouts of other prompts are tried.
 
 A slow reward is tried on these rows only.
 """
 
-FAST_COMPLETIONS = 500
-"""A reward is tried on all rows if one call could score this many completions in time."""
+MIN_COMPLETIONS_PER_LIMIT = 500
+"""All rows are tried only if so many completions fit into the time limit of one call."""
 
 
 @dataclass(frozen=True)
@@ -60,42 +61,40 @@ class RewardResult:
     """True if some probes were not tried, because the reward is slow."""
 
     @property
-    def is_known(self) -> bool:
+    def can_count_in_total(self) -> bool:
         """True if the scores show what the reward follows, or that it follows nothing."""
         follows_nothing = self.reward.behaviour.role == classifying.OTHER
         return self.is_judged and not (self.is_stopped and follows_nothing)
 
     @property
     def role(self) -> str:
-        """The role of the reward, as the report shows it."""
+        """Role of the reward in the report."""
         return self.reward.behaviour.role if self.is_judged else "not judged"
 
     @property
-    def limits(self) -> list[str]:
-        """Parts of the check that were not possible, with the reason."""
-        name = self.reward.name
-        limits = []
+    def limit(self) -> str:
+        """Part of the check that was not possible, with the reason; empty if all was."""
         if self.is_episode_reward:
-            limits.append("it scores played episodes. Play one with gn.lab.ByHand(task, row)")
-        elif not self.is_judged:
-            limits.append("its scores, because it breaks the contract, fails or is unsteady")
-        elif self.is_stopped:
+            return "it scores played episodes. Play one with gn.lab.ByHand(task, row)"
+        if not self.is_judged:
+            return "its scores, because it breaks the contract, fails or is unsteady"
+        if self.is_stopped:
             completions = self.caller.completions
-            limits.append(f"some probes, because it is slow; tried with {completions} completions")
-        return [f"{name}: {limit}" for limit in limits]
+            return f"some probes, because it is slow; tried with {completions} completions"
+        return ""
 
     @property
     def remarks(self) -> list[str]:
         """Cost of the calls, and their effect on a reward that keeps state."""
         remarks = []
         if self.caller.cost:
-            remarks.append(self.caller.cost)
+            remarks.append(f"{self.reward.name}: {self.caller.cost}")
         if any(finding.kind == "unsteady" for finding in self.findings):
             remarks.append(
-                f"it was called {self.caller.calls} times. If it keeps state, that state is "
-                "different now: make the reward anew before training"
+                f"{self.reward.name}: it was called {self.caller.calls} times. If it keeps state, "
+                "that state is different now: make the reward anew before training"
             )
-        return [f"{self.reward.name}: {remark}" for remark in remarks]
+        return remarks
 
 
 def check_rewards(
@@ -111,9 +110,9 @@ def check_rewards(
     """Report what is wrong with reward functions, what it does to training, and the fix.
 
     Each reward is called with about a thousand completions. A judge, and a reward that calls one,
-    is not called, because each call may cost money. A reward whose call takes longer than 0.2 s is
-    called at most 100 times, and with at most 60 completions if a single one takes that long; the
-    report says what that cost. On the main thread, a call is stopped after
+    is not called, because each call may cost money. A slow reward (most calls take over 0.2 s) is
+    called about 60 times at most, with one completion per call if a single one is that slow, and
+    the report shows what that cost. On the main thread, a call is stopped after
     `seconds_per_call`, unless it is inside one long call of C code. In another thread nothing can
     stop it.
 
@@ -145,49 +144,50 @@ def check_rewards(
     layouts = list_layouts(format or (task.format if isinstance(task, Task) else xml()))
 
     # 1. Set aside rewards that call a judge: a thousand calls of it would cost time and money.
-    judges = {base.reward_name(reward): judges_in(reward) for reward in rewards}
-    judge_rewards = [name for name in judges if judges[name]]
-    tried_rewards = [reward for reward in rewards if not judges[base.reward_name(reward)]]
     findings: list[Finding] = []
-    for name in judge_rewards:
-        for judge in judges[name]:
+    judge_rewards: list[str] = []
+    tried_rewards: list[base.RewardFunction] = []
+    for reward in rewards:
+        judges = judges_in(reward)
+        if not judges:
+            tried_rewards.append(reward)
+            continue
+        name = base.reward_name(reward)
+        judge_rewards.append(name)
+        for judge in judges:
             findings += find_unmeasured(judge, name)
 
     # 2. Try each of the other rewards.
     rows: CheckRows | None = None
     results: list[RewardResult] = []
+    checked = []
     if tried_rewards:
         rows = choose_rows(task, answer, tokenizer)
         results = [_try_reward(reward, rows, layouts, seconds_per_call) for reward in tried_rewards]
+        completions = sum(result.caller.completions for result in results)
+        counts = f"{len(rows.rows)} rows, {completions:,} completions"
+        checked.append(f"Checked {len(results)} reward(s) on {counts}.")
+    if judge_rewards:
+        checked.append(f"{len(judge_rewards)} reward(s) that call a judge were not called.")
     for result in results:
         findings += result.findings
-    limits = [limit for result in results for limit in result.limits]
+    limits = [f"{result.reward.name}: {result.limit}" for result in results if result.limit]
 
-    # 3. Judge the weighted total, if the scores of all rewards are known. Rewards for episodes do
-    # not count: a probe is no episode, so they add nothing to its total.
-    scored = [result for result in results if not result.is_episode_reward]
-    if judge_rewards:
-        limits.append(
-            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
-            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
-        )
-    elif not all(result.is_known for result in scored):
-        limits.append("the weighted total: a reward has to be fixed first, or is too slow to judge")
-    elif scored:
-        findings += total.judge_total([result.reward for result in scored], weights, rows)
+    # 3. Judge the weighted total, which is what the model learns from.
+    total_findings, limit = _judge_total(results, judge_rewards, weights, rows)
+    findings += total_findings
+    limits += [limit] if limit else []
 
     # 4. Report.
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in tried_rewards):
         limits.append(
             "token counts: without tokenizer=, rewards that read completion_ids saw words and marks"
         )
+    roles = {result.reward.name: result.role for result in results}
     return RewardReport(
         findings=sort_findings(findings),
-        roles={
-            **{result.reward.name: result.role for result in results},
-            **dict.fromkeys(judge_rewards, "calls a judge"),
-        },
-        checked=_describe(results, rows, len(judge_rewards)),
+        roles={**roles, **dict.fromkeys(judge_rewards, "calls a judge")},
+        checked=" ".join(checked),
         limits=tuple(limits),
         remarks=tuple(remark for result in results for remark in result.remarks),
         weights=weights,
@@ -195,53 +195,60 @@ def check_rewards(
     )
 
 
+def _judge_total(
+    results: Sequence[RewardResult],
+    judge_rewards: Sequence[str],
+    weights: total.Weights,
+    rows: CheckRows | None,
+) -> tuple[list[Finding], str]:
+    """Return findings about the weighted total, or the reason why it could not be judged."""
+    if judge_rewards:
+        return [], (
+            f"the scores of {', '.join(judge_rewards)}, and with them the weighted total: a judge "
+            "would be asked about a thousand times. Measure the judge with gn.checks.agreement"
+        )
+    # A probe is no episode, so rewards for episodes add nothing to its total.
+    scored = [result for result in results if not result.is_episode_reward]
+    if not all(result.can_count_in_total for result in scored):
+        return [], "the weighted total: a reward has to be fixed first, or is too slow to judge"
+    if not scored:
+        return [], ""
+    return total.judge_total([result.reward for result in scored], weights, rows), ""
+
+
 def _try_reward(
     reward: base.RewardFunction, rows: CheckRows, layouts: Sequence[Layout], seconds_per_call: float
 ) -> RewardResult:
     """Try one reward with all probes and judge its scores."""
-    name = base.reward_name(reward)
-    caller = Caller(reward, name, seconds_per_call)
+    caller = Caller(reward, base.reward_name(reward), seconds_per_call)
     runner = ProbeRunner(caller, rows)
     is_episode_reward = "environments" in texts_in(reward)
-    behaviour = Behaviour(classifying.OTHER, layouts[0], {})
-    steadiness = contract.Steadiness(is_sound_alone=False)
 
     # 1. Does the call work, and what does the reward follow?
+    behaviour = None
     findings = contract.check_signature(caller, rows.rows[0].columns)
     if not findings:
-        if is_relative(reward):
-            runner.set_context(layouts[0])
-        behaviour = _try_controls(runner, layouts)
-        steadiness = _check_steadiness(runner, behaviour)
-    if steadiness.finding is not None:
-        findings.append(steadiness.finding)
-        # Look behind unsteady scores: ask in groups, or one completion per call.
-        if steadiness.is_sound_alone:
-            if steadiness.is_group_dependent:
-                runner.set_context(layouts[0])
-            else:
-                caller.calls_alone_only = True
-                runner.forget()
-            behaviour = _try_controls(runner, layouts)
-
-    # 2. All other probes, in the layout that the reward reads, unless the scores mean nothing.
+        behaviour = _find_behaviour(runner, layouts, findings)
     has_scores = {"right", "wrong"} <= {probe.kind for probe in runner.scores}
-    is_judged = steadiness.is_sound_alone and has_scores and not is_episode_reward
+    is_judged = behaviour is not None and has_scores and not is_episode_reward
     tried = TriedReward(
-        name=name,
+        name=caller.name,
         scores=runner.scores,
-        behaviour=behaviour,
+        behaviour=behaviour or Behaviour(classifying.OTHER, layouts[0], {}),
         columns=_columns_read(reward, rows),
         reads_gold=_reads_gold(reward, rows.rows[0]),
         ranks_group=is_relative(reward),
     )
+
+    # 2. If the scores mean something, try all other probes in the layout that the reward reads.
     if is_judged:
-        detail_rows = _detail_rows(runner, behaviour)
-        runner.run(_write_probes(reward, rows, behaviour, detail_rows))
-        hostile = probes.write_hostile(detail_rows[0], behaviour.layout)
-        findings += contract.check_execution(runner, hostile)
-        if steadiness.finding is None:
-            findings += contract.check_state(runner, steadiness.probes[:2])
+        is_steady = not findings
+        detail_rows = _detail_rows(runner, tried.behaviour)
+        runner.run(_write_probes(reward, rows, tried.layout, detail_rows))
+        hostile = probes.write_hostile(detail_rows[0], tried.layout)
+        findings += contract.find_execution(runner, hostile)
+        if is_steady:
+            findings += contract.find_state(runner, [*runner.scores][:2])
         findings += judging.judge_reward(tried, layouts)
     findings += contract.find_failures(runner)
     is_late = any(failure.is_late for failure in runner.failures.values())
@@ -255,6 +262,29 @@ def _try_reward(
     )
 
 
+def _find_behaviour(
+    runner: ProbeRunner, layouts: Sequence[Layout], findings: list[Finding]
+) -> Behaviour | None:
+    """Return what a reward follows, or None if its scores mean nothing.
+
+    Args:
+        findings: A finding is added if the same completion gets different scores.
+    """
+    if is_relative(runner.caller.reward):
+        runner.set_context(layouts[0])
+    behaviour = _try_controls(runner, layouts)
+    unsteadiness = contract.find_unsteadiness(runner, _probes_to_repeat(runner, behaviour))
+    if unsteadiness is None:
+        return behaviour
+    findings.append(unsteadiness.finding)
+    if not unsteadiness.can_ask_alone:
+        return None
+    # The scores depend on the place in the call or on earlier calls: ask one completion per call.
+    runner.caller.one_per_call = True
+    runner.forget()
+    return _try_controls(runner, layouts)
+
+
 def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ...]:
     """Return the data columns that a reward names, besides the question and the gold answer."""
     names = {*texts_in(reward)}
@@ -266,7 +296,9 @@ def _columns_read(reward: base.RewardFunction, rows: CheckRows) -> tuple[str, ..
 def _reads_gold(reward: base.RewardFunction, row: CheckRow) -> bool:
     """Return whether a reward names a data column with the gold answer, alone or in a list."""
     names = {*texts_in(reward)}
-    return any(name in names and row.gold in texts_of(cell) for name, cell in row.columns.items())
+    return any(
+        name in names and row.gold in gold_answers(cell) for name, cell in row.columns.items()
+    )
 
 
 def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
@@ -275,61 +307,59 @@ def _try_controls(runner: ProbeRunner, layouts: Sequence[Layout]) -> Behaviour:
     Layouts of other prompts are tried on a few rows only. A slow reward is tried in the layout of
     the prompt first, and in others only if it does not follow the answers there.
     """
-    first_rows = runner.rows.rows[:ROWS_IN_DETAIL]
-    more_rows = runner.rows.rows[ROWS_IN_DETAIL:]
+    first_rows = runner.rows.rows[:DETAIL_ROWS]
     own = [layout for layout in layouts if layout.is_own]
     others = [layout for layout in layouts if not layout.is_own]
-    runner.run(_write_controls(first_rows, own[:1]))
-    if runner.caller.is_slow_alone:
+    _run_controls(runner, first_rows, own[:1])
+    if runner.caller.is_slow:
         behaviour = classifying.classify_reward(runner.scores, layouts)
         if behaviour.role != classifying.OTHER:
             return behaviour
-    runner.run(_write_controls(first_rows, own[1:]))
-    if FAST_COMPLETIONS * runner.caller.seconds_per_completion < runner.caller.seconds:
-        runner.run(_write_controls(more_rows, own))
+    _run_controls(runner, first_rows, own[1:])
+    caller = runner.caller
+    if MIN_COMPLETIONS_PER_LIMIT * caller.seconds_per_completion < caller.seconds:
+        _run_controls(runner, runner.rows.rows[DETAIL_ROWS:], own)
     scored = {probe.row for probe, score in runner.scores.items() if not math.isnan(score)}
-    scored_rows = [row for row in runner.rows.rows if row.index in scored][:ROWS_IN_DETAIL]
-    runner.run(_write_controls(scored_rows or first_rows, others))
+    scored_rows = [row for row in runner.rows.rows if row.index in scored][:DETAIL_ROWS]
+    _run_controls(runner, scored_rows or first_rows, others)
     return classifying.classify_reward(runner.scores, layouts)
 
 
-def _write_controls(rows: Iterable[CheckRow], layouts: Iterable[Layout]) -> list[Probe]:
+def _run_controls(runner: ProbeRunner, rows: Iterable[CheckRow], layouts: Sequence[Layout]) -> None:
+    """Try right and wrong answers of some rows in some layouts."""
     controls = []
     for row in rows:
         for layout in layouts:
             controls += probes.write_controls(row, layout)
-    return controls
+    runner.run(controls)
 
 
 def _detail_rows(runner: ProbeRunner, behaviour: Behaviour) -> list[CheckRow]:
-    """Return a few rows, those with a margin first: only there a probe can be compared."""
-    rows = runner.rows.rows
-    with_margin = [row for row in rows if row.index in behaviour.margins]
-    without_margin = [row for row in rows if row.index not in behaviour.margins]
-    return [*with_margin, *without_margin][:ROWS_IN_DETAIL]
+    """Return a few rows, those on which a right answer beats a wrong one first.
+
+    On other rows a probe has nothing to be compared with.
+    """
+    rows = sorted(runner.rows.rows, key=lambda row: row.index not in behaviour.margins)
+    return rows[:DETAIL_ROWS]
 
 
-def _check_steadiness(runner: ProbeRunner, behaviour: Behaviour) -> contract.Steadiness:
-    """Call the reward again with a right and a wrong answer of a few rows that got a score."""
+def _probes_to_repeat(runner: ProbeRunner, behaviour: Behaviour) -> list[Probe]:
+    """Return a right and a wrong answer of a few rows that got a score."""
     indexes = [row.index for row in _detail_rows(runner, behaviour)]
     chosen: dict[tuple[int, str], Probe] = {}
     for probe in runner.scores:
         if probe.layout == behaviour.layout.name and probe.row in indexes:
             chosen.setdefault((probe.row, probe.kind), probe)
-    # Each costs seven calls more.
+    # Each is called alone twice, and takes part in two more calls.
     count = 2 if runner.caller.is_slow else len(chosen)
-    return contract.check_steadiness(runner, list(chosen.values())[:count])
+    return list(chosen.values())[:count]
 
 
 def _write_probes(
-    reward: base.RewardFunction,
-    rows: CheckRows,
-    behaviour: Behaviour,
-    detail_rows: Sequence[CheckRow],
+    reward: base.RewardFunction, rows: CheckRows, layout: Layout, detail_rows: Sequence[CheckRow]
 ) -> list[Probe]:
     """Write harmless changes and cheats for a few rows, and growing texts for the first of them."""
     written = []
-    layout = behaviour.layout
     for row in detail_rows:
         written += probes.write_harmless(row, layout)
         written += probes.write_cheats(
@@ -337,15 +367,3 @@ def _write_probes(
         )
     written += probes.write_growing(detail_rows[0], layout, phrases_in(reward))
     return written
-
-
-def _describe(results: Sequence[RewardResult], rows: CheckRows | None, judge_rewards: int) -> str:
-    """Return what was checked, in one or two sentences with counts."""
-    sentences = []
-    if rows is not None:
-        completions = sum(result.caller.completions for result in results)
-        counts = f"{len(rows.rows)} rows, {completions:,} completions"
-        sentences.append(f"Checked {len(results)} reward(s) on {counts}.")
-    if judge_rewards:
-        sentences.append(f"{judge_rewards} reward(s) that call a judge were not called.")
-    return " ".join(sentences)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from grpo_nb.checks import classifying
-from grpo_nb.checks.classifying import ANSWER, FORM, OTHER, best_score, mean_gain, scores_on_row
+from grpo_nb.checks.classifying import ANSWER, FORMAT, OTHER, best_score, mean_gain, scores_on_row
 from grpo_nb.checks.findings import WHOLE_SET, Finding, make_finding
 from grpo_nb.checks.judging import REWARDED_SHARE, TriedReward
 from grpo_nb.checks.layouts import SLOT_ONLY
@@ -56,7 +56,7 @@ def _explain_total(rewards: Sequence[TriedReward], rows: CheckRows) -> Finding:
                 "the same format"
             )
             return make_finding("ignores the gold answer", lone.name, what)
-        if lone.behaviour.role == FORM or classifying.is_length_dependent(lone.scores):
+        if lone.behaviour.role == FORMAT or classifying.is_length_dependent(lone.scores):
             what = "the only reward follows the format, length or wording, whatever the answer"
             return make_finding("no reward for answers", WHOLE_SET, what)
         if not lone.reads_gold:
@@ -127,7 +127,10 @@ def _find_heavy_format(
     *,
     row: int,
 ) -> list[Finding]:
-    """Report a total to which perfect format adds as much as the right answer, on one row."""
+    """Report a total to which perfect format adds as much as the right answer.
+
+    The format is compared on one row, the answer on all rows on average.
+    """
     layout = answer_rewards[0].layout.name
     format_gain = 0.0
     answer_gain = 0.0
@@ -139,7 +142,7 @@ def _find_heavy_format(
             wrong = scores_on_row(reward.scores, "wrong", row, layout)
             with_format = min(wrong, default=math.nan)
             without_format = best_score(reward.scores, "prose", row)
-            answer_gain += abs(weight) * mean_gain(reward.behaviour.margins)
+            answer_gain += weight * mean_gain(reward.behaviour.margins)
         else:
             with_format = best_score(reward.scores, "right", row, layout)
             without_format = best_score(reward.scores, "right", row, SLOT_ONLY)

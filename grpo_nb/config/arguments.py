@@ -41,7 +41,7 @@ class _Refusal(NamedTuple):
     names: str
     """Names with one reason, separated by spaces."""
     reason: str
-    """Reason and what to write instead, after a colon."""
+    """Reason and, where possible, what to write instead."""
     setting: str = ""
     """Setting that takes the same value; empty if there is none."""
 
@@ -110,7 +110,7 @@ _TABLE = (
     # Names that people know from elsewhere, which GRPOConfig does not have.
     _Refusal(
         "warmup_ratio",
-        "gone since transformers 5: set warmup_steps, or warmup_steps=None for a tenth of the run",
+        "removed in transformers 5: set warmup_steps, or warmup_steps=None for a tenth of the run",
     ),
     _Refusal("max_length", "set max_prompt_length and max_completion_length"),
     _Refusal("max_seq_length", "set max_prompt_length and max_completion_length, whose sum it is"),
@@ -137,10 +137,14 @@ _TABLE = (
         "extra={'gradient_checkpointing': ...}",
     ),
     _Refusal(
-        "load_in_8bit load_in_fp8 full_finetuning attn_implementation",
+        "load_in_8bit load_in_fp8 attn_implementation",
         "it belongs to the loader of the model: gn.load_model(settings, loader={...})",
     ),
-    _Refusal("logging_dir", "gone since transformers 5, and a run records its steps in its folder"),
+    _Refusal(
+        "full_finetuning",
+        "the kit trains a LoRA and never all weights: set lora_rank for a larger LoRA",
+    ),
+    _Refusal("logging_dir", "removed in transformers 5, and a run records its steps in its folder"),
     _Refusal(
         "vllm_sampling_params",
         "sampling is set by temperature, top_p, top_k (0 is off) and extra={'min_p': ...}, for "
@@ -211,8 +215,8 @@ def check_value(name: str, value: Any, kind: Any, why: str = "", **bounds: float
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     passes_as_float = is_number and isinstance(0.0, kind)
-    is_true_or_false = isinstance(value, bool) and kind is not bool
-    if is_true_or_false or not (isinstance(value, kind) or passes_as_float):
+    is_bool_by_mistake = isinstance(value, bool) and kind is not bool
+    if is_bool_by_mistake or not (isinstance(value, kind) or passes_as_float):
         words = kind.__name__ if isinstance(kind, type) else kind
         raise ValueError(
             f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {words}."
@@ -281,13 +285,15 @@ def correct_names(values: Mapping[str, Any], fields: Collection[str]) -> Correct
     service = values.get("report_to") or extra.get("report_to")
     has_service = service not in (None, "none", [])
     written = [
-        _Written(name, value, is_in_extra=False)
+        _SuspectName(name, value, is_in_extra=False)
         for name, value in values.items()
         if name not in fields
     ]
-    written += [_Written(name, value, is_in_extra=True) for name, value in extra.items()]
+    written += [_SuspectName(name, value, is_in_extra=True) for name, value in extra.items()]
     problems = _problems(written, fields, has_service=has_service)
-    replacement, corrected_extra = _sorted_by_place(written, fields, has_service=has_service)
+    replacement, corrected_extra = _split_settings_and_extra(
+        written, fields, has_service=has_service
+    )
     # Settings that were written as such take precedence over corrected ones.
     replacement = {name: value for name, value in replacement.items() if name not in values}
     if corrected_extra and corrected_extra != extra:
@@ -295,8 +301,8 @@ def correct_names(values: Mapping[str, Any], fields: Collection[str]) -> Correct
     return Correction(problems, replacement)
 
 
-class _Written(NamedTuple):
-    """A name that is not a setting, or that is written in `extra`."""
+class _SuspectName(NamedTuple):
+    """A suspect name: not a setting, or written in `extra`."""
 
     name: str
     value: Any
@@ -311,7 +317,9 @@ class _Written(NamedTuple):
         return f"{label} ({self.value!r:.40})" if is_shown else label
 
 
-def _problems(written: list[_Written], fields: Collection[str], *, has_service: bool) -> list[str]:
+def _problems(
+    written: list[_SuspectName], fields: Collection[str], *, has_service: bool
+) -> list[str]:
     """Return one sentence for each unknown name, and one for all names with the same reason."""
     unknown = []
     labels_by_reason: dict[str, list[str]] = {}
@@ -335,8 +343,8 @@ def _problems(written: list[_Written], fields: Collection[str], *, has_service: 
     return unknown + explained
 
 
-def _sorted_by_place(
-    written: list[_Written], fields: Collection[str], *, has_service: bool
+def _split_settings_and_extra(
+    written: list[_SuspectName], fields: Collection[str], *, has_service: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values that belong to a setting, and those that belong in `extra`."""
     settings: dict[str, Any] = {}
@@ -368,7 +376,7 @@ def is_known(name: str) -> bool:
 
 
 def _refusal_of(name: str, *, has_service: bool) -> _Refusal | None:
-    """Return why settings cannot have a name; None if nothing is known against it."""
+    """Return why settings cannot have a name; None if it may be set."""
     if is_publishing(name):
         return _NO_PUBLISHING
     if name == "run_name" and not has_service:

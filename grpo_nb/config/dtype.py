@@ -27,7 +27,7 @@ class ComputeDtype:
     why: str
 
     @property
-    def bytes(self) -> int:
+    def bytes_per_number(self) -> int:
         """Bytes of one number."""
         return 4 if self.name == "float32" else 2
 
@@ -65,9 +65,9 @@ def dtype_of_model(model: Any, settings: Settings, gpu: Gpu | None) -> ComputeDt
     """
     if gpu is not None:
         return compute_dtype(settings, gpu)
-    name = model.dtype
+    dtype = model.dtype
     for parameter in model.parameters():
         if parameter.is_floating_point() and not parameter.requires_grad:
-            name = parameter.dtype
+            dtype = parameter.dtype
             break
-    return ComputeDtype(str(name).removeprefix("torch."), "As the model was loaded.")
+    return ComputeDtype(str(dtype).removeprefix("torch."), "As the model was loaded.")

@@ -1,7 +1,7 @@
-"""The settings that will not run as written, as a diff of the configuration that was built.
+"""Compare the settings with the configuration that will train, and show the differences.
 
-Nothing is predicted. `training.effective_settings` builds the configuration, and this compares it
-with the settings and with the configuration that TRL alone would build.
+Nothing is predicted. `training.effective_settings` builds the configuration that will train, and
+the one that TRL alone would build.
 """
 
 import dataclasses
@@ -81,8 +81,8 @@ class EffectiveSettings(Shown):
 
     def _parts(self) -> Iterable[str | Table]:
         yield (
-            f"{len(self.changed)} settings run otherwise than asked, or were not asked for. All "
-            "others run as asked."
+            f"{len(self.changed)} settings differ from the ones you wrote, or were set for you. "
+            "All others run as written."
         )
         rows = [
             (code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()
@@ -117,8 +117,8 @@ def requested_arguments(
     }
 
 
-def compared(
-    settings: Settings, requested: Mapping[str, Any], built: Any, alone: Any
+def compare_configurations(
+    settings: Settings, requested: Mapping[str, Any], built: Any, trl_only: Any
 ) -> EffectiveSettings:
     """Compare the settings with the configuration that was built.
 
@@ -126,16 +126,16 @@ def compared(
         settings: Settings of the run.
         requested: The arguments that the kit passed (`requested_arguments`).
         built: The configuration, or a trainer's `args`.
-        alone: The configuration that TRL alone builds of the same arguments.
+        trl_only: The configuration that TRL alone builds of the same arguments.
     """
     wishes = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}
     changed = {}
     arguments = {}
-    for field in dataclasses.fields(alone):
+    for field in dataclasses.fields(trl_only):
         name = field.name
         value = _plain(getattr(built, name))
-        is_as_usual = name not in requested and value == _plain(getattr(alone, name))
-        if name in _NOT_SHOWN or is_as_usual:
+        is_untouched = name not in requested and value == _plain(getattr(trl_only, name))
+        if name in _NOT_SHOWN or is_untouched:
             continue
         arguments[name] = value
         if name not in _SHOWN_ELSEWHERE and value != _plain(wishes.get(name, field.default)):

@@ -1,8 +1,8 @@
 """Estimate the memory of a run by part, from the settings and the sizes of the model.
 
 Bytes per weight: 2 in 16 bit, 4 in float32, 0.516 in 4 bit (4 bits, and 0.127 bits of scales:
-QLoRA, arXiv:2305.14314, section 3). On a CPU estimated and measured peaks are compared
-(benchmarks/results/plan_memory.md); on a GPU nothing was measured.
+QLoRA, arXiv:2305.14314, section 3). On a CPU the estimate is checked against measurements
+(benchmarks/results/plan_memory.md). On a GPU it is not.
 """
 
 import functools
@@ -159,11 +159,14 @@ def _on_cpu(
     length = settings.max_completion_length
     yield _part("Python and libraries", CPU_BASE, "measured with the pinned versions")
     yield _cache(settings, sizes, bytes_per_number, prompt_tokens)
-    prompts = math.ceil(micro / settings.num_generations) if settings.shared_prompts else micro
-    computed = micro * length + prompts * prompt_tokens
-    attended = micro * (prompt_tokens + length)
-    activations = sizes.layers * _activations(sizes, computed, attended, bytes_per_number)
-    tokens = f"{computed:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
+    prompt_copies = micro
+    if settings.shared_prompts:
+        prompt_copies = math.ceil(micro / settings.num_generations)
+    computed_tokens = micro * length + prompt_copies * prompt_tokens
+    attended_tokens = micro * (prompt_tokens + length)
+    per_layer = _activations(sizes, computed_tokens, attended_tokens, bytes_per_number)
+    activations = sizes.layers * per_layer
+    tokens = f"{computed_tokens:,} tokens in {sizes.layers} layers, micro-batch of {micro}"
     yield _part("activations", activations, tokens, "training")
     chunk = min(micro * length * sizes.vocabulary, _LOGIT_CHUNK)
     block = f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million"
@@ -172,8 +175,8 @@ def _on_cpu(
     if bytes_per_number == _BYTES_OF_FLOAT32 and (
         settings.shared_prompts or settings.holdout_every
     ):
-        # grpo_nb.cpu keeps one more copy of the adapted weights for sampling. Held-out answers are
-        # sampled with it even without shared prompts, and the copy is freed afterwards.
+        # grpo_nb.cpu samples with a second copy of the adapted weights. With shared prompts the
+        # copy stays; otherwise only held-out sampling makes one, and frees it afterwards.
         phase = "always" if settings.shared_prompts else "generation"
         folded = "the adapter added to a copy of the linear layers"
         yield _part("folded weights", sizes.linear * _BYTES_OF_FLOAT32, folded, phase)
@@ -195,7 +198,7 @@ def _on_gpu(
     layer += 2 * tokens * sizes.hidden * bytes_per_number  # its input and its output
     recomputed = f"{tokens:,} tokens in one layer at a time (checkpointing)"
     yield _part("activations", layer, recomputed, "training")
-    # The smallest block is one row. Unsloth's formula divides its logits by the number of rows too.
+    # Unsloth computes at least one row at a time, and divides the vocabulary into 4 x micro chunks.
     logits_at_once = sizes.vocabulary / (_UNSLOTH_LEAST_CHUNKS * micro)
     logits = length * (logits_at_once + sizes.hidden) * _UNSLOTH_BYTES_PER_NUMBER
     smallest = "the smallest block; Unsloth takes more where memory is free"

@@ -71,12 +71,13 @@ class _Saver:
     """Phases in which it does not help: `loading`, `generation`, `training`."""
 
 
-# The cheapest first: smaller passes train the same.
+# The cheapest first: smaller passes change the training least. The loss `bnpo` divides by the
+# tokens of each pass, so the weights of short and long completions shift a little.
 _SAVERS = (
     _Saver(
         _smaller_passes,
-        "Activations grow with the completions of one pass. The same step in smaller passes gives "
-        "the same result.",
+        "Activations grow with the completions of one pass. The step keeps its completions; only "
+        'loss_type="bnpo" weighs their tokens a little differently.',
         useless_in=("loading", "generation"),
     ),
     _Saver(
@@ -129,10 +130,10 @@ def fitting_changes(
         if is_gpu or not saver.is_for_gpu:
             before = smaller
             smaller = _smaller_until_fits(smaller, saver, fits)
-            used.append((saver, _differences(smaller, before)))
+            used.append((saver, _changes(smaller, before)))
     for saver, values_before in reversed(used):
         smaller = _smaller_until_fits(smaller.replace(**values_before), saver, fits)
-    return _differences(settings, smaller) if fits(smaller) else {}
+    return _changes(settings, smaller) if fits(smaller) else {}
 
 
 def _smaller_until_fits(
@@ -155,9 +156,9 @@ def _smaller(settings: Settings, saver: _Saver) -> Settings | None:
         return None
 
 
-def _differences(settings: Settings, others: Settings) -> Change:
-    """Return the values of `others` that differ from `settings`."""
-    return {name: value for name, value in vars(others).items() if value != vars(settings)[name]}
+def _changes(old: Settings, new: Settings) -> Change:
+    """Return the values of `new` that differ from `old`."""
+    return {name: value for name, value in vars(new).items() if value != vars(old)[name]}
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def memory_advice(
         phase: `loading` or `generation`; by default the latter if the error's traceback shows it.
 
     Returns:
-        None for any other error, and where vLLM's share is too small, which vLLM explains itself.
+        None for any other error, and for vLLM's own "too few cache blocks", whose message already
+        gives the fix.
 
     >>> memory_advice(RuntimeError("CUDA out of memory"), Settings()).change
     {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2}
@@ -202,12 +204,14 @@ def memory_advice(
     for saver in _SAVERS:
         smaller = _smaller(settings, saver) if is_gpu or not saver.is_for_gpu else None
         if smaller is not None and not _is_useless(saver, phase):
-            change = _differences(settings, smaller)
+            change = _changes(settings, smaller)
             why = saver.why
             instead = replacing(change)
             break
     advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
-    when = {None: "", "loading": " while loading"}.get(phase, f" in {phase}")
+    when = f" in {phase}" if phase else ""
+    if phase == "loading":
+        when = " while loading"
     return MemoryAdvice(f"Out of memory{when}.", why, advice, change, phase)
 
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.config.arguments import check_value
 from grpo_nb.config.counting import count_sizes
 from grpo_nb.config.dtype import ComputeDtype, compute_dtype, dtype_of_model
 from grpo_nb.config.memory import CPU_BASE, Part, Sizes, memory_parts, peak_gb, sizes_of
 from grpo_nb.config.memory_savers import fitting_changes, replacing
 from grpo_nb.config.presets import find_machine
-from grpo_nb.config.settings import Settings, refuse_keywords
+from grpo_nb.config.settings import ALL_LINEAR, Settings, refuse_keywords
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.tables import Shown, Table, bold
@@ -29,7 +28,7 @@ from grpo_nb.machine.host import free_memory_bytes, total_memory_gib
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Shown):
-    """Needs of a run beside what the machine has. `require_fit` acts if the run cannot fit."""
+    """The memory that a run needs, and the memory there is."""
 
     settings: Settings
     """Settings that will run: without vLLM where it cannot generate."""
@@ -58,7 +57,7 @@ class Plan(Shown):
             self.settings,
             self.sizes,
             self.gpu,
-            bytes_per_number=self.dtype.bytes,
+            bytes_per_number=self.dtype.bytes_per_number,
             prompt_tokens=self.prompt_tokens,
         )
         return tuple(parts)
@@ -139,7 +138,6 @@ class Plan(Shown):
         yield "completions a step", f"{settings.batch_size}", groups
         tokens = f"{settings.batch_size} times {length}, every completion at its longest"
         yield "tokens a step", f"up to {settings.batch_size * length:,}", tokens
-        yield "time a step", "not measured yet", "run.rows has it after the first steps"
         yield "dtype", self.dtype.name, f"asked: {settings.dtype}. {self.dtype.why}"
         yield "sampling", engine, why_engine
 
@@ -165,7 +163,6 @@ def plan(
     model: Any = None,
     tokenizer: Any = None,
     machine: str | Gpu | None = None,
-    gpu_memory_gb: float | None = None,
     **unknown: Any,
 ) -> Plan:
     """Estimate the memory, tokens and disk that a run needs, beside what the machine has.
@@ -177,8 +174,8 @@ def plan(
             built from the configuration, which takes some seconds the first time.
         tokenizer: With `task`, to measure the longest prompt. Without it, the longest prompt has
             `max_prompt_length` tokens.
-        machine: `cpu`, `t4`, `l4`, `a100`, `h100` or a `Gpu`; by default this machine.
-        gpu_memory_gb: Memory of a GPU with bfloat16, in GB (10⁹ bytes), in place of `machine`.
+        machine: `cpu` (of this computer), `t4`, `l4`, `a100`, `h100` or a `Gpu` such as
+            `Gpu("mine", 24.0, (8, 9))`; by default this machine.
 
     Raises:
         ValueError: The machine is unknown.
@@ -188,11 +185,8 @@ def plan(
     """
     refuse_keywords(plan, unknown)
     require("gn.plan(settings, task)", optional=("task",), settings=settings, task=task)
-    if gpu_memory_gb is not None:
-        check_value("gpu_memory_gb", gpu_memory_gb, float, above=0)
-        machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     gpu = find_machine(machine)
-    is_elsewhere = gpu != find_gpu()
+    is_another_machine = gpu is not None and gpu != find_gpu()
     questions = None
     prompt_tokens = settings.max_prompt_length
     if task is not None:
@@ -209,11 +203,13 @@ def plan(
     else:
         dtype = dtype_of_model(model, settings, gpu)
         sizes = Sizes(**count_sizes(model))
-    why_not_vllm = _why_not_vllm(settings, gpu, model, is_elsewhere=is_elsewhere)
+    if sizes is not None:
+        _require_adapted_layers(settings, sizes)
+    why_not_vllm = _why_not_vllm(settings, gpu, model, is_another_machine=is_another_machine)
     return Plan(
         settings=settings.replace(fast_inference=False) if why_not_vllm else settings,
         gpu=gpu,
-        available_gb=_available(gpu, model, is_elsewhere) / 1e9,
+        available_gb=_available(gpu, model, is_another_machine) / 1e9,
         dtype=dtype,
         prompt_tokens=prompt_tokens,
         questions=questions,
@@ -222,23 +218,38 @@ def plan(
     )
 
 
-def _why_not_vllm(settings: Settings, gpu: Gpu | None, model: Any, *, is_elsewhere: bool) -> str:
+def _require_adapted_layers(settings: Settings, sizes: Sizes) -> None:
+    """Refuse names of layers that the model does not have: PEFT leaves them out silently."""
+    targets = settings.lora_target_modules
+    # Models whose layers are not `nn.Linear` (GPT-2) are not counted by layer.
+    if not sizes.projections or targets == ALL_LINEAR:
+        return
+    if not sizes.projections.keys() & set(targets):
+        raise ValueError(
+            f"lora_target_modules = {targets} has no layer of {settings.model!r}, so there would "
+            f"be nothing to train. Choose from {', '.join(sorted(sizes.projections))}."
+        )
+
+
+def _why_not_vllm(
+    settings: Settings, gpu: Gpu | None, model: Any, *, is_another_machine: bool
+) -> str:
     """Return why vLLM does not generate although it was asked for; empty otherwise."""
     if not settings.fast_inference or has_engine(model):
         return ""
     if model is not None:
-        return "The model was loaded without it."
-    if is_elsewhere and gpu is not None:
+        return "the model was loaded without vLLM"
+    if is_another_machine:
         # What is installed on another machine is not known.
         return ""
     return str(vllm_obstacle(settings, gpu, try_import=False) or "")
 
 
-def _available(gpu: Gpu | None, model: Any, is_elsewhere: bool) -> float:
+def _available(gpu: Gpu | None, model: Any, is_another_machine: bool) -> float:
     """Return the bytes that a run can have: free memory, and what its model holds already."""
     whole = (gpu.memory_gib if gpu else total_memory_gib()) * 2**30
     # An engine does not report how much of its memory it could give back.
-    if is_elsewhere or has_engine(model):
+    if is_another_machine or has_engine(model):
         return whole
     held_by_model = 0
     if model is not None:

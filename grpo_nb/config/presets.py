@@ -11,10 +11,10 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import described
 from grpo_nb.machine.gpu import Gpu, find_gpu
 
-# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points that
-# were not measured: the settings of published guides for such cards, lengths and batches that fit
-# by `gn.plan`, and the share of memory that Unsloth's own table gives vLLM in standby
-# (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md shows them side by side.
+# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points:
+# learning rates are from published guides, lengths and batches fit by `gn.plan`, and
+# gpu_memory_utilization is Unsloth's own for standby (unsloth_zoo/vllm_utils.py, load_vllm).
+# docs/reference/settings.md shows them side by side.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,
@@ -47,8 +47,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         **_GPU,
         "gpu_memory_utilization": 0.76,
         # Without vLLM, if the driver is too old for it, these tokens and steps take up to 53
-        # minutes (computed, not measured: docs/reference/settings.md). The learning rate is twice
-        # that of the other small card, because there are fewer steps.
+        # minutes (computed, not measured: docs/reference/settings.md). There are fewer
+        # steps than on an L4, so the learning rate stays at 1e-5, twice that of the L4.
         "max_completion_length": 256,
         "max_steps": 100,
         "lora_rank": 16,
@@ -117,7 +117,9 @@ def _preset_for_this_machine() -> str:
         return "t4"
     if gpu.memory_gib < 36:
         return "l4"
-    return "h100" if gpu.compute_capability >= (9, 0) else "a100"
+    # A part of an H100 (MIG) may have no more memory than an A100 of 40 GB.
+    is_whole_h100 = gpu.compute_capability >= (9, 0) and gpu.memory_gib >= 70
+    return "h100" if is_whole_h100 else "a100"
 
 
 def find_machine(machine: str | Gpu | None) -> Gpu | None:

@@ -1,8 +1,8 @@
-"""`Settings`: everything a run can be told, in one frozen object that is checked when it is made.
+"""`Settings`: all settings of a run in one frozen object.
 
-The names are those of TRL and Unsloth, so that their documentation applies. Their further arguments
-go into `extra`: the names are checked here, the values by TRL, most of them when the trainer is
-built, before a run has a folder.
+The names are those of TRL and Unsloth, so that their documentation applies. Numbers, choices and
+names are checked when the object is made. TRL checks the optimizer, the scheduler and the values in
+`extra` when the trainer is built, before a run has a folder.
 """
 
 import dataclasses
@@ -22,10 +22,11 @@ from grpo_nb.core.words import did_you_mean
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
-#: PEFT's word for every linear layer except the output layer (peft/tuners/tuners_utils.py).
+#: Value of `lora_target_modules` if every linear layer except the output layer is adapted
+#: (peft/tuners/tuners_utils.py).
 ALL_LINEAR = ("all-linear",)
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-# Names of settings in files that an earlier version wrote, and their names now.
+# Old names of settings in saved files -> their names now.
 _OLD_NAMES = {"keep": "keep_adapter"}
 
 
@@ -62,9 +63,9 @@ class Settings(Shown):
     fast_inference: bool = False
     """Sample with vLLM, which needs a GPU."""
     gpu_memory_utilization: float = _number(0.6, above=0, most=1)
-    """Share of GPU memory for vLLM: the weights, which training uses too, and its cache. vLLM gives
-    the cache back while gradients are computed (standby, which the kit switches on), so the presets
-    of GPUs take more. Unused on a CPU."""
+    """Share of GPU memory that vLLM takes. It holds the weights, which training also uses, and
+    vLLM's cache. vLLM gives the cache back while gradients are computed (standby, which the kit
+    switches on), so the presets of GPUs take more. Unused on a CPU."""
     max_prompt_length: int = _number(256, least=1, most=2**20)
     """Tokens. Longer prompts are dropped from the data and counted; TRL no longer limits them."""
     max_completion_length: int = _number(48, least=1, most=2**20)
@@ -77,7 +78,7 @@ class Settings(Shown):
     lora_dropout: float = _number(0.0, least=0, below=1)
     """A short run does not overfit its adapter, and Unsloth's fast layers need 0."""
     lora_target_modules: tuple[str, ...] = _PROJECTIONS
-    """All linear projections, which is better than attention alone at the same size
+    """All linear projections: better than adapting attention alone with as many LoRA weights
     (arXiv:2305.14314). `"all-linear"` adapts all linear layers of any model."""
 
     num_generations: int = _number(
@@ -86,26 +87,27 @@ class Settings(Shown):
     """Completions per prompt, the group. A prompt teaches only if the rewards in its group differ,
     and among 8 completions they usually do."""
     per_device_train_batch_size: int = _number(16, least=1, most=2**16)
-    """Completions per forward pass. Times accumulation, it must be a multiple of the group size."""
+    """Completions per forward pass. Multiplied by `gradient_accumulation_steps`, it must be a
+    multiple of `num_generations`."""
     gradient_accumulation_steps: int = _number(1, least=1, most=2**16)
     """Forward passes per step. Take more passes and a smaller batch when memory is short."""
     max_steps: int = _number(
         14, " (for whole passes over the data write num_train_epochs)", least=1, most=10**9
     )
-    """The arithmetic task has converged by then on every seed measured
-    (docs/evidence/quickstart_seeds.md). With `num_train_epochs` it is computed when training
-    starts."""
+    """14 steps are enough for the arithmetic task on every seed measured
+    (docs/evidence/quickstart_seeds.md). With `num_train_epochs` the steps are computed when
+    training starts."""
     num_train_epochs: float | None = _number(None, above=0, most=10**6)
     """Passes over the training questions, in place of `max_steps`; `gn.plan(settings, task)` shows
-    the steps. Giving both is an error, and the one that `replace` sets later takes precedence."""
+    the steps. Giving both is an error, but a `replace` with one of them drops the other."""
     learning_rate: float = _number(1e-4, above=0, most=1)
     """High, for a LoRA on a small model and a short run. Larger models need 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: int | None = _number(4, least=0)
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient, so they
-    start small. Four for any length, so that a trial of two steps equals the start of the run.
-    `None`, in the presets of GPUs, is a tenth of `max_steps`."""
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient, so the
+    warm-up keeps them small. Four for any `max_steps`, so that a trial of two steps equals the
+    start of the real run. `None`, in the presets of GPUs, is a tenth of `max_steps`."""
     max_grad_norm: float = _number(0.2, above=0)
     """RL gradients are noisy, and small groups make them noisier."""
     weight_decay: float = _number(0.0, least=0, most=10)
@@ -121,14 +123,15 @@ class Settings(Shown):
     top_k: int = _number(0, least=0)
     """0 is off. The default of transformers keeps only the 50 likeliest tokens."""
     loss_type: str = _choice("bnpo", *arguments.LOSS_TYPES)
-    """Mean over the tokens of the batch: for one process the same as TRL's default `dapo`, and
-    Unsloth changes no other setting for it."""
+    """Mean over the tokens of a micro-batch. Equals TRL's default `dapo` for one process and
+    `gradient_accumulation_steps=1`. For `dapo` and `dr_grpo` Unsloth also changes other
+    settings."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
 
     save_steps: int = _number(0, least=0)
-    """Steps between two checkpoints. 0 saves every three minutes, or less often if saving is
-    slow."""
+    """Steps between two checkpoints. With 0 the kit saves by time: every three minutes, or less
+    often if saving is slow."""
     holdout_every: int = _number(0, least=0)
     """Steps between two scores on held-out questions. 0 is off, because answering takes time."""
     holdout_questions: int = _number(32, least=1)
@@ -168,10 +171,9 @@ class Settings(Shown):
             self._check_warmup()
 
     def _check_warmup(self) -> None:
-        """Refuse a warm-up longer than the run, except the default one.
+        """Refuse a warm-up longer than the run, unless it is at most the default of four steps.
 
-        With the default of four warm-up steps, a trial of two steps equals the start of a longer
-        run.
+        So a trial of two steps keeps the default, and equals the start of a longer run.
         """
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
@@ -185,7 +187,7 @@ class Settings(Shown):
 
         TRL refuses it too, but Unsloth on a GPU changes the batch size by itself.
         """
-        for name in ("steps_per_generation", "generation_batch_size"):
+        for name in ("steps_per_generation", "generation_batch_size", "num_iterations"):
             value = self.extra.get(name)
             arguments.check_value(f"extra[{name!r}]", value, int | None, least=1)
         total = self.generation_batch_size
@@ -193,14 +195,14 @@ class Settings(Shown):
         if total % group == 0:
             return
         micro = self.per_device_train_batch_size
-        instead = f"per_device_train_batch_size={-(-micro // group) * group}"
+        instead = f"per_device_train_batch_size={math.ceil(micro / group) * group}"
         if self.extra.get("generation_batch_size"):
             unit = math.lcm(micro, group)
-            instead = f'extra={{"generation_batch_size": {-(-total // unit) * unit}}}'
+            instead = f'extra={{"generation_batch_size": {math.ceil(total / unit) * unit}}}'
         raise ValueError(
-            f"{total} completions are generated at a time (per_device_train_batch_size {micro} x "
-            f"{total / micro:g}), which cannot be divided into groups of num_generations = "
-            f"{group}: a group must be whole, or its advantages mean nothing. Write {instead}."
+            f"{total} completions are generated at a time, which is not a multiple of "
+            f"num_generations = {group}. A group must be whole, or its advantages "
+            f"mean nothing. Write {instead}."
         )
 
     @property
@@ -264,7 +266,7 @@ class Settings(Shown):
             )
         # trl 1.15, `GRPOTrainer._get_train_sampler`: each generation is used for several passes.
         passes_per_generation = self.generation_batch_size // self.per_device_train_batch_size
-        passes = generations * passes_per_generation * self.extra.get("num_iterations", 1)
+        passes = generations * passes_per_generation * (self.extra.get("num_iterations") or 1)
         steps_per_epoch = max(math.ceil(passes / self.gradient_accumulation_steps), 1)
         steps = math.ceil(self.num_train_epochs * steps_per_epoch)
         settings = self.from_dict({**vars(self), "max_steps": steps})

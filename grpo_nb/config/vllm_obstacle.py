@@ -20,7 +20,7 @@ _INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restar
 _AGAIN = (
     "run this cell again: the next try starts with the files in memory; or fast_inference=False"
 )
-_WITHOUT = "set fast_inference=False to silence this"
+_WITHOUT = "set fast_inference=False"
 _LEAST_CAPABILITY_FOR_VLLM = (7, 0)
 
 
@@ -30,7 +30,7 @@ class VllmObstacle:
 
     reason: str
     fix: str
-    said: str = field(default="", compare=False)
+    last_output: str = field(default="", compare=False)
     """Last lines that vLLM and Unsloth printed. They differ each time, so they are not compared."""
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ They use only core ipywidgets that versions 7.7 and 8 share.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -101,6 +102,7 @@ class Panel(widgets.VBox):
 def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
     """Decorate a panel's method as a callback: events are ignored, errors shown in the panel."""
 
+    @functools.wraps(callback)
     def run(self: Any, *_: Any) -> None:
         with self.showing_errors():
             callback(self)

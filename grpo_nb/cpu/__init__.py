@@ -1,4 +1,4 @@
-"""A GRPO step on a CPU at about a quarter of its cost, with the same numbers.
+"""A GRPO step on a CPU in about a quarter of TRL's time, with the same numbers up to rounding.
 
 `grpo_nb.cpu.engine` has the two names for other subpackages. `CpuEngine` samples completions and
 computes their log-probabilities. It computes every distinct prompt once, with the LoRA folded into

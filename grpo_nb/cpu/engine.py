@@ -1,8 +1,8 @@
 """`CpuEngine`: sample and score the completions of a model on a CPU, each distinct prompt once.
 
 The trainer (grpo_nb.training.trainer) and `generation.generate` use it. It computes the same
-numbers as TRL's own path up to rounding. Where a batch does not fit, `batch_obstacle` gives the
-reason, and the caller takes TRL's path.
+numbers as TRL's own path up to rounding, if there is no LoRA dropout. Where a batch does
+not fit, `batch_obstacle` gives the reason, and the caller takes TRL's path.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Batch = dict[str, Any]
 
 
 class CpuEngine:
-    """Fast path of one model on a CPU. Only for models for which `obstacle` returns None.
+    """Fast path of one model on a CPU; `obstacle(model)` must be None.
 
     Args:
-        model: Causal language model, plain or wrapped by PEFT. One more copy of its adapted weights
-            is kept, and while decoding a copy of all linear layers, until `release`.
+        model: Causal language model, plain or wrapped by PEFT. A copy of its adapted weights is
+            kept, and from the first sampling a packed copy of all linear layers, until `release`.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -105,7 +105,7 @@ class CpuEngine:
         """Return log-probabilities and entropies of completions, differentiable.
 
         Args:
-            model: The engine's model, as the trainer calls it.
+            model: The wrapper of the engine's model that the trainer passes.
             input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
             attention_mask: (B, P + C).
             length: C.
@@ -137,11 +137,12 @@ class CpuEngine:
         """Return log-probabilities and entropies, computed only for some of the completions.
 
         Args:
-            model: The engine's model, as the trainer calls it.
+            model: The wrapper of the engine's model that the trainer passes.
             input_ids: (B, P + C) token ids.
             attention_mask: (B, P + C).
             length: C.
-            is_scored: (B) booleans. The others get `old`, so that their ratio is 1, and entropy 0.
+            is_scored: (B) booleans, the rows to compute. The others return `old`, so that their
+                ratio is 1, and entropy 0.
             old: (B, C) log-probabilities under the sampling policy, or None for zeros.
             pad_id: Any token id.
             autocast: The trainer's autocast block.
@@ -171,7 +172,7 @@ def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]
 
     All losses of TRL are sums over rows with weights that do not depend on the micro-batch, except
     `bnpo`, which divides by the tokens of the micro-batch. `gradient_scale` keeps the weight that
-    each row had before.
+    each row had before, so the step equals TRL's.
 
     Args:
         micro_batches: Of equal size, as TRL buffers them.
@@ -188,6 +189,7 @@ def regroup_by_prompt(micro_batches: list[Batch], loss_type: str) -> list[Batch]
     first_place: dict[tuple[int, ...], int] = {}
     for place, prompt in enumerate(prompts):
         first_place.setdefault(prompt, place)
+    # Stable: the rows of a prompt keep their order.
     order = torch.tensor(sorted(range(len(prompts)), key=lambda row: first_place[prompts[row]]))
     size = len(prompts) // len(micro_batches)
     rows = {key: value[order] for key, value in rows.items()}

@@ -6,9 +6,9 @@ weights, into memory kept from the last time) and computes with the copy. The tr
 the base weights are read, never written. In the loss PEFT computes as usual: folding would save
 1.6 % of a step there (benchmarks/results/cpu_parts.md).
 
-PEFT also computes what is not covered: 16-bit weights, where rounding the sum would lose small
-changes (bfloat16 kept 15 % of a three-step training) and the samples would not come from the policy
-that is trained; DoRA, LoRA biases and several adapters at once.
+PEFT also computes DoRA, LoRA biases, several adapters at once, and 16-bit weights. There, rounding
+the sum would lose small changes (bfloat16 kept 15 % of a three-step training), and the samples
+would not come from the policy that is trained.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FoldedLora:
             for decoding a copy of all linear layers in oneDNN's own order.
     """
 
-    # By id of the model. No id can belong to another model, because each value holds its model.
+    # By id of the model. A value keeps its model alive, so an id is not reused.
     _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
 
     def __init__(self, model: torch.nn.Module) -> None:

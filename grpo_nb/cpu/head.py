@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of the output layer on a CPU, in tiles that stay in the cache.
 
-TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function that Unsloth replaces. On
-a CPU that function makes a dozen passes over all logits, each into fresh memory, which cost more
+TRL's fused head (`add_fused_lm_head`) calls `_ChunkedLogProbFunction`, which Unsloth replaces. On a
+CPU Unsloth's version makes a dozen passes over all logits, each into fresh memory, which cost more
 than the matrix product (docs/evidence/cpu_step.md). Here the vocabulary is processed in tiles, with
 a running sum as in FlashAttention's softmax (arXiv:1805.02867). The same sweep computes the
 gradient of the hidden states, for a head that is frozen.

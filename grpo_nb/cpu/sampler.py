@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Finished rows are removed when at most this share of the batch still runs, because each removal
 #: copies the key/value cache of the running rows.
-SHARE_STILL_RUNNING = 0.875
+REMOVE_BELOW_SHARE = 0.875
 
 
 @torch.no_grad()
@@ -58,7 +58,8 @@ def sample(
     Returns:
         N completions of at most `max_new_tokens` tokens, with the end token.
     """
-    start_spin_watcher()  # here, because every training step and every evaluation on a CPU samples
+    # Every training step and every evaluation on a CPU samples, so the watcher starts here.
+    start_spin_watcher()
     pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
     padded, _ = left_padded(prompts, pad_id)
     width = padded.shape[1]
@@ -103,7 +104,7 @@ def sample(
             continues = lengths[running] > step + 1
             if not continues.any():
                 break
-            if continues.sum() <= SHARE_STILL_RUNNING * len(continues):
+            if continues.sum() <= REMOVE_BELOW_SHARE * len(continues):
                 kept = continues.nonzero()[:, 0]
                 running = running[kept]
                 last_position = last_position[kept]

@@ -1,4 +1,4 @@
-"""Compute once what all completions of a group share: exact and differentiable.
+"""Compute once, differentiably, the prompt that all completions of a group share.
 
 A GRPO step as TRL runs it repeats the prompt for each completion, in sampling and again in the
 loss. With a prompt of 110 tokens and 8 completions of 30, three quarters of all computed tokens are
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 #: A lane is a row of the batch that holds several completions of one prompt. In a lane of this many
-#: tokens, attention costs about as much as everything else, so lanes are not longer than needed.
-ATTENTION_TOKENS = 2000
-#: Up to this many tokens, all prompts run in one row after their shared prefix, none of them seeing
-#: another.
+#: tokens, attention costs about as much as everything else. Used to price wide lanes.
+ATTENTION_EQUALS_REST_AT = 2000
+#: If the prefix and the rests of all prompts together have at most this many tokens, they run as
+#: one row, and the mask keeps the prompts apart.
 MAX_TOKENS_IN_ONE_ROW = 384
+#: Label of a token whose log-probability is not computed, as in torch's cross entropy.
+NO_LABEL = -100
 #: A pass of its own for a shared prefix shorter than this costs more than it saves.
 MIN_PREFIX_TOKENS = 16
 
@@ -138,7 +140,7 @@ def prompt_cache(
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     is_tail = tail_mask.bool()
     tail_ids = ids[is_tail]
-    # In 16 bits another order of computation changes more than rounding should, so prompts stay in
+    # In 16 bits a changed order of summation gives visibly different numbers, so prompts stay in
     # rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
     fits_one_row = common + len(tail_ids) <= MAX_TOKENS_IN_ONE_ROW
@@ -254,7 +256,7 @@ def pack_into_lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[i
     for quarters in range(4, 17):
         width = longest * quarters // 4
         lanes = fill(width)
-        cost = len(lanes) * width * (1 + width / ATTENTION_TOKENS)
+        cost = len(lanes) * width * (1 + width / ATTENTION_EQUALS_REST_AT)
         if cost < best_cost:
             best = lanes
             best_cost = cost
@@ -281,9 +283,9 @@ def shared_prompt_logps(
     """Compute per-token log-probabilities and entropies of completions, each prompt run once.
 
     They equal a plain pass over `input_ids` up to the order of summation: within 1e-4 in float32,
-    for values and LoRA gradients. With LoRA dropout, the mask of a prompt is drawn once and not for
-    each of its completions: each completion has the same distribution as in a plain pass, but those
-    of a group share the noise of their prompt, and no seed gives equal numbers.
+    for values and LoRA gradients. With LoRA dropout, the completions of a group share the dropout
+    mask of their prompt. Each has the same distribution as in a plain pass, but no seed reproduces
+    TRL's numbers.
 
     Args:
         model: A model patched by TRL's `add_fused_lm_head`, which also applies the temperature.
@@ -303,10 +305,10 @@ def shared_prompt_logps(
         _unpadded_prompts(input_ids, attention_mask, completion_length)
     )
     dtype = next(model.parameters()).dtype
-    unscored = torch.full((1, 1), -100)
+    no_label = torch.full((1, 1), NO_LABEL)
 
     def run(**inputs: Any) -> Any:
-        labels = unscored.expand_as(inputs["input_ids"])
+        labels = no_label.expand_as(inputs["input_ids"])
         return model(**inputs, shift_labels=labels, fused_lm_head=True)
 
     cache, mask = prompt_cache(run, prompts, pad_id, dtype)
@@ -314,11 +316,11 @@ def shared_prompt_logps(
     span = max(max(sum(lengths[row] for row in lane) for lane in lanes), 1)
     ids = torch.zeros(len(lanes), span, dtype=torch.long)
     positions = torch.zeros(len(lanes), span, dtype=torch.long)
-    labels = torch.full((len(lanes), span), -100)
+    labels = torch.full((len(lanes), span), NO_LABEL)
     segment = torch.full((len(lanes), span), -1)
     # Where each token of a completion is computed, and where its result belongs.
-    computed_at = []
-    belongs_to = []
+    source_indices = []
+    target_indices = []
     for number, lane in enumerate(lanes):
         start = 0
         for row in lane:
@@ -333,8 +335,8 @@ def shared_prompt_logps(
             positions[number, place] = len(prompt) - 1 + torch.arange(length)
             labels[number, place] = completion
             segment[number, place] = row
-            computed_at.append(torch.arange(place.start, place.stop) + number * span)
-            belongs_to.append(torch.arange(length) + row * completion_length)
+            source_indices.append(torch.arange(place.start, place.stop) + number * span)
+            target_indices.append(torch.arange(length) + row * completion_length)
             start = place.stop
     owner = torch.tensor([prompt_of_row[lane[0]] for lane in lanes])
     sees_completion = (segment[:, :, None] == segment[:, None, :]).tril()
@@ -350,8 +352,8 @@ def shared_prompt_logps(
 
     def by_row(values: Tensor) -> Tensor:
         empty = values.new_zeros(len(input_ids) * completion_length)
-        taken = values.flatten()[torch.cat(computed_at)]
-        filled = empty.index_copy(0, torch.cat(belongs_to), taken)
+        taken = values.flatten()[torch.cat(source_indices)]
+        filled = empty.index_copy(0, torch.cat(target_indices), taken)
         return filled.view(len(input_ids), completion_length)
 
     entropies = None if output.entropy is None else by_row(output.entropy)

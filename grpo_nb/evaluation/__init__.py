@@ -4,7 +4,7 @@
 - `subjects` finds and opens the models that are asked.
 - `heldout` loads questions, and judges the answers.
 - `judging` chooses who decides which answers are correct.
-- `results` and `comparison` have the numbers, `comparison_card` and `figure` show them.
+- `results` and `comparison` have the numbers and show them, `figure` draws them.
 """
 
 from grpo_nb.core.statistics import smallest_difference

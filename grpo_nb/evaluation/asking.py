@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from grpo_nb.evaluation.results import REWARD, Evaluation
 from grpo_nb.evaluation.subjects import (
     RUN_PARTS,
     Decoding,
+    OpenSubject,
     RunModel,
     Subject,
     locate_subjects,
@@ -41,6 +42,8 @@ from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
 
+HOW_TO = "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
+
 
 def evaluate(
     subject: Any,
@@ -61,6 +64,15 @@ def evaluate(
 ) -> Evaluation:
     """Ask a model held-out questions and judge the answers.
 
+    The first of these decides which answers are correct, and the result names it:
+
+    1. `correct`, if you pass it.
+    2. The kit's reward for the answer among `rewards`.
+    3. With a run, the kit's reward for the answer among the rewards of the run.
+    4. Your own function with the highest weight: a reward of the run, or without a run one of
+       `rewards`.
+    5. `correctness()`.
+
     Args:
         subject: Model to ask: a run or its folder (its adapter), `"base"` or `"start"` (with `run`:
             its base model, and the model that it started from), the folder of a model such as a
@@ -70,14 +82,6 @@ def evaluate(
         run: Run that the model belongs to. It is needed for `"base"` and `"start"`, and gives the
             folder of a model its tokenizer, settings and training questions.
         rewards: Rewards whose means are reported. They may also decide which answers are correct.
-            The first of these decides, and the result names it:
-
-            1. `correct`, if you pass it.
-            2. The kit's reward for the answer among `rewards`.
-            3. With a run, the kit's reward for the answer among the rewards of the run.
-            4. Your own function with the highest weight: a reward of the run, or without a run
-               one of `rewards`.
-            5. `correctness()`.
         limit: Number of questions, always the same ones. By default all.
         samples: Answers per question: 1 is the greedy answer, several are sampled for pass@k.
         temperature: Sampling temperature. By default 0 for one answer, else that of the settings.
@@ -87,9 +91,9 @@ def evaluate(
         label: Name of the model in the result.
         allow_contaminated: If True, go on although held-out questions were trained on. The result
             reports their number.
-        correct: Reward function that decides which answers are correct, in place of all the
-            others: those to which it gives its full score. That is the upper end of its attribute
-            `range`, or else its best score for a gold answer in the format.
+        correct: Reward function that decides which answers are correct. An answer is correct if
+            it gets the full score: the upper end of the function's attribute `range`, or without
+            one the best score that it gives to a gold answer in the format.
 
     Raises:
         ValueError: A held-out question was trained on, there are no questions, or an argument has
@@ -182,10 +186,13 @@ def compare(
             "Write gn.compare(subject, against=other, task=task): the other model is before."
         )
     refuse_keywords(compare, unknown)
-    if _is_model(task) or isinstance(against, (Task, HeldOut)):
+    if _is_model(task):
         raise TypeError(
-            f"gn.compare takes the questions second, but got {described(task)} there. "
-            "Write gn.compare(run, task), or gn.compare(subject, against=other, task=task)."
+            f"gn.compare takes the questions second, but got {described(task)} there. {HOW_TO}"
+        )
+    if isinstance(against, (Task, HeldOut)):
+        raise TypeError(
+            f"gn.compare takes a model as against, but got {described(against)}. {HOW_TO}"
         )
     require(
         "gn.compare(subject, against=other, task=task)",
@@ -200,8 +207,7 @@ def compare(
     )
     # Without `against`, the model that the run started from takes its place.
     is_run_with_start = against is None
-    sides = ["before", "after"]
-    labels = sides
+    labels = {"before": "before", "after": "after"}
     if is_run_with_start:
         located, run = locate_subjects([subject], run)
         if not isinstance(located[0], RunModel) or located[0].part != "adapter":
@@ -209,17 +215,23 @@ def compare(
                 f"{described(subject)} is not a run, so there is no earlier model to compare it "
                 "with. Name the other model: gn.compare(subject, against=other, task=task)."
             )
+        if run.path.absolute() != located[0].run.path.absolute():
+            raise ValueError(
+                f"gn.compare(run) compares the run {located[0].run.name!r} with its own start, so "
+                f"run={run.name!r} has no effect. Leave run out, or name the other model: "
+                "gn.compare(subject, against=other, task=task)."
+            )
         run = located[0].run
         located.insert(0, RunModel(run, "base"))
     else:
         located, run = locate_subjects([against, subject], run)
-        names = [name_of(each) for each in located]
-        labels = names if names[0] != names[1] else sides
+        before, after = (name_of(each) for each in located)
+        if before != after:
+            labels = {"before": before, "after": after}
     # After an earlier stage, a comparison with the base model would credit this run with both.
     if is_run_with_start and started_from_trained_adapter(run):
         located.insert(1, RunModel(run, "start"))
-        sides = ["base", "before", "after"]
-        labels = ["base", "start of the run", "after"]
+        labels = {"base": "base", "before": "start of the run", "after": "after"}
     exam = Exam(
         task,
         run,
@@ -233,8 +245,8 @@ def compare(
         seed=seed,
         correct=correct,
     )
-    evaluations = exam.ask_all(labels, allow_contaminated)
-    comparison = Comparison(**dict(zip(sides, evaluations, strict=True)))
+    evaluations = exam.ask_all(list(labels.values()), allow_contaminated)
+    comparison = Comparison(**dict(zip(labels, evaluations, strict=True)))
     if is_run_with_start and exam.is_complete:
         comparison = comparison.save(run.path / "comparison")
         write_model_card(run)
@@ -294,14 +306,14 @@ class Exam:
             tokenizer=in_memory[0][1] if in_memory else None,
         )
 
-        # An argument of the call takes precedence over the settings, and these over the run's.
-        settings = settings or (run.settings if run else Settings())
-        changes = {"max_completion_length": max_completion_length, "seed": seed}
-        settings = settings.replace(
-            **{name: value for name, value in changes.items() if value is not None}
-        )
+        # Order of precedence: argument, `settings`, settings of the run, defaults.
+        resolved = settings or (run.settings if run else Settings())
+        if max_completion_length is not None:
+            resolved = resolved.replace(max_completion_length=max_completion_length)
+        if seed is not None:
+            resolved = resolved.replace(seed=seed)
         if temperature is None:
-            temperature = 0.0 if samples == 1 else settings.temperature
+            temperature = 0.0 if samples == 1 else resolved.temperature
         if samples < 1 or (samples > 1 and temperature == 0):
             raise ValueError(
                 f"samples = {samples!r} must be 1, or several at a temperature above 0: at "
@@ -310,11 +322,11 @@ class Exam:
         # Prompts that differ from those of the training would measure another task.
         own_kwargs = getattr(self.task, "chat_template_kwargs", {})
         self.decoding = Decoding(
-            max_completion_length=settings.max_completion_length,
+            max_completion_length=resolved.max_completion_length,
             samples=samples,
             temperature=temperature,
-            sampling=settings.sampling if temperature else {},
-            seed=settings.seed,
+            sampling=resolved.sampling if temperature else {},
+            seed=resolved.seed,
             chat_template_kwargs=own_kwargs or (run.chat_template_kwargs if run else {}),
             tools=getattr(self.task, "tools", None),
         )
@@ -372,10 +384,11 @@ class Exam:
         for subject, label in zip(self.subjects, labels, strict=True):
             # Only one model is in memory at a time. The first tokenizer is used for all.
             with open_subject(subject, run=self.run, tokenizer=tokenizer) as opened:
-                completions = self._ask(opened.ask, label)
+                completions = self._answers(opened, label)
                 tokenizer = tokenizer or opened.tokenizer
                 description = opened.description
-                format = self._format_for(opened.tokenizer)
+                # A GGUF file has no tokenizer here, but usually the template of the other model.
+                format = self._format_for(opened.tokenizer or tokenizer)
                 # Otherwise this model would stay in memory while the next one is loaded.
                 del opened
             rows = self._judge_answers(completions, format)
@@ -401,13 +414,13 @@ class Exam:
         samples = range(self.decoding.samples)
         return [row for row in self.questions.rows for _ in samples]
 
-    def _ask(self, ask: Any, label: str) -> list[Completion]:
+    def _answers(self, opened: OpenSubject, label: str) -> list[Completion]:
         rows = self._repeated_rows
         with progress_bar(len(rows), desc=f"held-out, {label}", unit="answer") as bar:
-            return ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
+            return opened.ask(rows, self.decoding, lambda done: bar.update(done - bar.n))
 
     def _format_for(self, tokenizer: Any) -> AnswerFormat:
-        # A task was made for a tokenizer, a held-out set for none.
+        # The format of a task already fits its tokenizer. That of a held-out set is adapted here.
         if not isinstance(self.task, HeldOut) or tokenizer is None:
             return self.questions.format
         return self.questions.format.for_template(tokenizer, self.decoding.chat_template_kwargs)
@@ -500,18 +513,23 @@ def ask(
     require("gn.ask(run, questions)", run=run)
     run = open_run(run)
     questions = (questions,) if isinstance(questions, str) else tuple(questions)
+    settings = run.settings
+    if max_completion_length is not None:
+        settings = settings.replace(max_completion_length=max_completion_length)
     _require_no_tools(run)
-    shared_turns = _shared_turns(run)
+    examples = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
+    turns = shared_turns(examples)
     rows = []
     for question in questions:
-        rows.append({"prompt": [*shared_turns, {"role": "user", "content": question}]})
+        rows.append({"prompt": [*turns, {"role": "user", "content": question}]})
     decoding = Decoding(
-        max_completion_length=max_completion_length or run.settings.max_completion_length,
+        max_completion_length=settings.max_completion_length,
         chat_template_kwargs=run.chat_template_kwargs,
     )
     models = {"before": RunModel(run, "base"), "after": RunModel(run)}
     if started_from_trained_adapter(run):
-        models |= {"base": models["before"], "before": RunModel(run, "start")}
+        models["base"] = RunModel(run, "base")
+        models["before"] = RunModel(run, "start")
     answers = {}
     for name, subject in models.items():
         with open_subject(subject) as opened:
@@ -519,11 +537,11 @@ def ask(
     return Answers(questions, **answers)
 
 
-def _shared_turns(run: Run) -> list[Any]:
-    """Return the turns that all prompts of a run have before the question."""
-    rows = run.holdout or with_prompts([{"question": ""}], _format_of(run), None)
+def shared_turns(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the first turns that all prompts share, without the question at the end."""
     shared = []
     for turns in zip(*(row["prompt"][:-1] for row in rows), strict=False):
-        if all(turn == turns[0] for turn in turns):
-            shared.append(turns[0])
+        if any(turn != turns[0] for turn in turns):
+            break
+        shared.append(turns[0])
     return shared

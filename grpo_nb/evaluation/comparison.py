@@ -1,11 +1,12 @@
 """Two models on the same questions: the difference in each measure, tested, shown and kept.
 
 `better` and `worse` need an exact test below 0.05 and ten questions. Everything else is "no
-difference shown".
+difference shown". Everything that a model, a user or a data set wrote is escaped in the card.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 from collections import Counter
@@ -15,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import refuse_links, write_bytes, write_json
-from grpo_nb.core.statistics import PairedResult, paired_result
-from grpo_nb.core.tables import Part, Shown
-from grpo_nb.evaluation import comparison_card as card
+from grpo_nb.core.statistics import FEWEST_QUESTIONS, PairedResult, paired_result
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 from grpo_nb.evaluation.judging import frequent_answer
-from grpo_nb.evaluation.results import MEASURES, STORED_FIELDS, Evaluation
+from grpo_nb.evaluation.results import MEASURES, REWARD, STORED_FIELDS, Evaluation
 from grpo_nb.runs.outcome import MajorityBaseline
 from grpo_nb.runs.rows import parse_json, reading
 from grpo_nb.tasks.contamination import Contamination
@@ -27,6 +27,11 @@ from grpo_nb.tasks.contamination import Contamination
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+NO_DIFFERENCE = "no difference shown"
+
+EXAMPLES = 3
+"""Answers that the card shows."""
 
 CHANGES = ("lost", "gained", "equal", "both wrong", "both right")
 """Changes of a question, in the order of `Comparison.transcripts`."""
@@ -85,7 +90,10 @@ class Comparison(Shown):
 
     @property
     def changed(self) -> dict[str, int]:
-        """Number of questions `gained`, `lost`, `both right`, `both wrong`, or `equal` in part."""
+        """Number of questions `gained`, `lost`, `both right`, or `both wrong`.
+
+        With several samples, a question whose share of correct answers stays between is `equal`.
+        """
         counts = Counter(self._changes())
         return dict.fromkeys(("gained", "lost", "both right", "both wrong"), 0) | counts
 
@@ -100,21 +108,6 @@ class Comparison(Shown):
                 yield {0.0: "both wrong", 1.0: "both right"}.get(before, "equal")
 
     @property
-    def known_before(self) -> int | None:
-        """Gained questions whose correct answer was in the text before, outside of the format.
-
-        None if answers anywhere in the text were not measured.
-        """
-        anywhere = self.before.shares_of("anywhere")
-        if anywhere is None:
-            return None
-        known = 0
-        questions = zip(self._changes(), self.before.shares, anywhere, strict=True)
-        for change, before, share in questions:
-            known += change == "gained" and share > before
-        return known
-
-    @property
     def majority(self) -> MajorityBaseline | None:
         """Majority-class baseline next to the accuracy, None if no gold answer repeats often.
 
@@ -126,19 +119,20 @@ class Comparison(Shown):
         if answer is None:
             return None
         share = self.after.majority_share
+        # Comparisons of earlier versions were stored without this share.
         if share is None and self.after.compares_gold:
             share = golds.count(answer) / len(golds)
         if share is None:
             return None
         low, high = self.after.interval
-        position = "not clearly above"
+        position = "is not clearly above"
         if low > share:
-            position = "above"
+            position = "is above"
         elif high < share:
-            position = "below"
+            position = "is below"
         sentence = (
-            f"Always answering {answer!r:.60} would get {share:.1%} (the majority-class baseline). "
-            f"{self.after.label!r} gets {self.after.accuracy:.1%}: {position} that baseline."
+            f"Always answering {answer!r:.60} would get {share:.1%} right: the accuracy of "
+            f"{self.after.accuracy:.1%} {position} this majority-class baseline."
         )
         return MajorityBaseline(
             answer=answer, share=share, is_cleared=low > share, sentence=sentence
@@ -147,12 +141,55 @@ class Comparison(Shown):
     @property
     def headline(self) -> str:
         """Verdict, and what changed: the format, the answers, or both."""
-        return card.headline(self)
+        verdict = self.verdict
+        if verdict == NO_DIFFERENCE:
+            return "No difference shown in correct answers."
+        in_format = self.results["format"]
+        anywhere = self.results["anywhere"]
+        has_format = in_format is not None and in_format.verdict == verdict
+        if anywhere is None:
+            # Without this measure, nobody knows how much of the change is the format.
+            changed = "correct answers (format and answer were not measured apart)"
+            if self.after.unproven_judge:
+                changed = f"the score of {self.after.unproven_judge}()"
+            elif not has_format:
+                changed = "the answers"
+            return f"{verdict.capitalize()}: {changed}."
+        if {verdict, anywhere.verdict} == {"better", "worse"}:
+            opposite = anywhere.verdict.capitalize()
+            return f"{verdict.capitalize()}: the format. {opposite}: the answers."
+        has_answers = anywhere.verdict == verdict
+        # If both changed, the answers are named only if they make at least half of the change.
+        is_half = anywhere.difference / self.result.difference >= 0.5
+        if has_answers and not has_format:
+            changed = "the answers"
+        elif has_answers and is_half:
+            changed = "the answers and the format"
+        elif has_format:
+            changed = "the format"
+        else:  # neither measure alone shows a difference
+            changed = "right answers in the format"
+        return f"{verdict.capitalize()}: {changed}."
 
     @property
     def sentence(self) -> str:
-        """Result in words: what changed, the three measures, the judge, and what spoils it."""
-        return card.sentence(self)
+        """Result in words: what changed, the three measures, the judge, what spoils it."""
+        result = self.result
+        low, high = result.interval
+        sentences = [
+            self.headline,
+            measures_sentence(self),
+            f"The share of correct answers changed by {100 * result.difference:+.1f} points on "
+            f"{result.questions} questions (95 % interval {100 * low:+.1f} to {100 * high:+.1f}).",
+            _base_sentence(self),
+        ]
+        if self.verdict == NO_DIFFERENCE:
+            sentences.append(power_sentence(self))
+        sentences.append(f"Counted as correct: {self.after.judged_by}.")
+        contamination = self.contamination
+        if contamination and contamination.count:
+            sentences.append(contamination.sentence)
+        return " ".join(sentence for sentence in sentences if sentence)
 
     def transcripts(self) -> pandas.DataFrame:
         """Return every completion of the models side by side, those of changed questions first.
@@ -167,7 +204,8 @@ class Comparison(Shown):
 
         changes = [change for change in self._changes() for _ in range(self.after.samples)]
         columns: dict[str, Any] = {"change": pandas.Categorical(changes, CHANGES, ordered=True)}
-        columns |= self.after.table[["question", "answer"]].items()
+        for name in ("question", "answer"):
+            columns[name] = self.after.table[name]
         for name, side in self.columns.items():
             columns[name] = side.table["completion"]
             columns[f"{name}_is"] = [_judgement(row, side.compares_gold) for row in side.rows]
@@ -198,10 +236,10 @@ class Comparison(Shown):
         if self.base is not None:
             tables.append(self.base.table)
         answers = pandas.concat(tables, ignore_index=True).to_parquet(index=False)
-        picture = card.picture(self)
+        image = _picture(self)
         numbers = self.to_dict()
         write_bytes(folder / "transcripts.parquet", answers)
-        write_bytes(folder / "comparison.png", picture)
+        write_bytes(folder / "comparison.png", image)
         write_json(folder / "comparison.json", numbers)
         return dataclasses.replace(self, path=folder)
 
@@ -210,7 +248,7 @@ class Comparison(Shown):
         numbers: dict[str, Any] = {"before": self.before.to_dict(), "after": self.after.to_dict()}
         numbers["base"] = self.base and self.base.to_dict()
         numbers |= dataclasses.asdict(self.result)
-        for name in ("verdict", "sentence", "changed", "known_before"):
+        for name in ("verdict", "sentence", "changed"):
             numbers[name] = getattr(self, name)
         tests = {}
         for measure, result in self.results.items():
@@ -221,7 +259,32 @@ class Comparison(Shown):
         return numbers
 
     def _parts(self) -> Iterator[Part]:
-        yield from card.parts(self)
+        """Yield the parts of the card, from the verdict to the small print."""
+        yield bold(self.headline)
+        yield measures_sentence(self)
+        yield _table(self)
+        yield f"{self.after.asked} Counted as correct: {self.after.judged_by}."
+        yield _base_sentence(self)
+        yield _questions_sentence(self)
+        majority = self.majority
+        yield "" if majority is None else majority.sentence
+        sides = self.columns.values()
+        unique_notes = dict.fromkeys(note for side in sides for note in side.notes)
+        yield from unique_notes
+        encoded = base64.b64encode(_picture(self)).decode()
+        alt = escaped(f"Held-out comparison. {self.sentence}")
+        yield Html(
+            "",
+            f'<img alt="{alt}" src="data:image/png;base64,{encoded}" '
+            'style="max-width:100%;width:720px">',
+        )
+        examples = self.transcripts().head(EXAMPLES)
+        caption = (
+            f"{len(examples)} of {len(self.after.rows)} answers; comparison.transcripts() has "
+            "all, changed ones first:"
+        )
+        yield Html("", escaped(caption) + _example_table(self, examples).html())
+        yield _small_print(self)
 
 
 def _judgement(row: Mapping[str, Any], compares_gold: bool) -> str:
@@ -229,6 +292,151 @@ def _judgement(row: Mapping[str, Any], compares_gold: bool) -> str:
         return "right"
     # A function may read an answer outside of the answer slot.
     return "no answer" if compares_gold and row["given"] is None else "wrong"
+
+
+def measures_sentence(comparison: Comparison) -> str:
+    """Return the three measures before and after, each with its own verdict."""
+    # A function may call an answer correct that is not in the format.
+    needs_both = ", which needs both" if comparison.after.compares_gold else ""
+    return (
+        f"The answers themselves: {_change(comparison, 'anywhere')}. "
+        f"In the format: {_change(comparison, 'format')}. "
+        f"Correct{needs_both}: {_change(comparison, 'correct')}."
+    )
+
+
+def _base_sentence(comparison: Comparison) -> str:
+    if comparison.base is None:
+        return ""
+    return (
+        f"The base model has {comparison.base.accuracy:.1%}. This run started from a trained "
+        "adapter, and the verdict is about this run alone."
+    )
+
+
+def _change(comparison: Comparison, measure: str) -> str:
+    """Return a measure before and after, with its own verdict."""
+    result = comparison.results[measure]
+    if result is None:
+        return "not measured"
+    before = _whole_percent(comparison.before.share_of(measure))
+    after = _whole_percent(comparison.after.share_of(measure))
+    verdict = result.verdict
+    if verdict != NO_DIFFERENCE:
+        verdict = f"{verdict}, {_p_value(result)}"
+    return f"{before} to {after} ({verdict})"
+
+
+def _whole_percent(share: float) -> str:
+    """Return a share in whole percent, with one decimal where rounding would give 0 % or 100 %."""
+    is_near_an_end = 0 < share < 0.005 or 0.995 <= share < 1
+    return f"{100 * share:.1f} %" if is_near_an_end else f"{100 * share:.0f} %"
+
+
+def _p_value(result: PairedResult) -> str:
+    return "p < 0.001" if result.p_value < 0.001 else f"p = {result.p_value:.3f}"
+
+
+def power_sentence(comparison: Comparison) -> str:
+    """Return a sentence on the differences that this comparison can detect."""
+    result = comparison.result
+    if result.smallest is None:
+        return (
+            f"With fewer than {FEWEST_QUESTIONS} questions no difference is claimed, however large "
+            "it is. Ask more questions."
+        )
+    smaller = ""
+    if comparison.verdict == NO_DIFFERENCE:
+        smaller = " A smaller one may exist without being seen."
+    return (
+        f"With {result.questions} questions, this test detects a true difference of "
+        f"{100 * result.smallest:.0f} points 80 % of the time.{smaller}"
+    )
+
+
+def certainty(result: PairedResult | None) -> str:
+    """Return whether a difference is shown, with its p-value.
+
+    >>> from grpo_nb.core.statistics import paired_result
+    >>> certainty(paired_result([0.0] * 40, [1.0] * 10 + [0.0] * 30))
+    'shown (p = 0.002)'
+    """
+    if result is None:
+        return ""
+    if result.verdict != NO_DIFFERENCE:
+        return f"shown ({_p_value(result)})"
+    if result.difference == 0:
+        return "no change"
+    if result.questions < FEWEST_QUESTIONS:
+        return "too few questions to tell"
+    return f"not shown ({_p_value(result)})"
+
+
+def _picture(comparison: Comparison) -> bytes:
+    """Return the figure as a PNG file."""
+    # Imported here, so that the numbers of a comparison load no matplotlib.
+    from grpo_nb.runs.figure import png
+
+    return png(comparison.plot(), dpi=120)
+
+
+def _table(comparison: Comparison) -> Table:
+    """Return the measures of each model, and for the first three the change and how sure it is."""
+    sides = list(comparison.columns.values())
+    results = {MEASURES[name].label: result for name, result in comparison.results.items()}
+    rows = []
+    for numbers in zip(*(side.numbers for side in sides), strict=True):
+        name = numbers[0][0]
+        result = results.get(name)
+        change = "" if result is None else f"{100 * result.difference:+.1f} points"
+        values = [value for _, value in numbers]
+        rows.append([name, *values, change, certainty(result)])
+    head = ["", *(side.label for side in sides), "change", "how sure"]
+    number_columns = range(1, len(sides) + 2)
+    return Table(rows, head=head, right=number_columns, narrow=number_columns)
+
+
+def _questions_sentence(comparison: Comparison) -> str:
+    """Return what became of the questions."""
+    counts = ", ".join(f"{count} {name}" for name, count in comparison.changed.items())
+    return f"Questions: {counts}."
+
+
+def _example_table(comparison: Comparison, examples: pandas.DataFrame) -> Table:
+    """Return some transcripts, with the three judgements of a completion in one cell."""
+    rows = []
+    for example in examples.to_dict("records"):
+        cells = [example["change"], example["question"], example["answer"]]
+        for name in comparison.columns:
+            judgement = example[f"{name}_is"]
+            judgement += (
+                ", in the format" if example[f"{name}_in_format"] else ", not in the format"
+            )
+            if example[f"{name}_is"] != "right" and example[f"{name}_anywhere"]:
+                judgement += ", correct answer anywhere"
+            cells += [example[name], judgement]
+        rows.append([as_written(str(cell)) for cell in cells])
+    head = ["change", "question", "answer"]
+    for name in comparison.columns:
+        head += [name, f"{name}_is"]
+    return Table(rows, head=head)
+
+
+def _small_print(comparison: Comparison) -> Html:
+    """Return how the numbers were made, with the ids of the models."""
+    lines = [
+        "In brackets: 95 % interval, the range in which the true share probably lies.",
+        "p: how often two equally good models show such a change, or a larger one, by chance. "
+        "0.05 is once in 20 comparisons.",
+        power_sentence(comparison),
+        comparison.after.anywhere_sentence,
+    ]
+    for side in comparison.columns.values():
+        model_id = f" Model {side.model_id}." if side.model_id else ""
+        lines.append(f"{side.label}: {side.subject}{model_id}")
+    words = "\n".join(line for line in lines if line)
+    markup = "<br>".join(escaped(line) for line in lines if line)
+    return Html(words, f"<small>{markup}</small>")
 
 
 def open_comparison(folder: str | Path) -> Comparison:
@@ -252,11 +460,17 @@ def open_comparison(folder: str | Path) -> Comparison:
     with reading(folder / "comparison.json"):
         saved = parse_json((folder / "comparison.json").read_text("utf-8"))
         answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
-        rows = answers.where(answers.notna(), None).to_dict("records")
+        for column in answers:
+            # A reward without a score is NaN. In other columns, an empty cell is None.
+            if not column.startswith(REWARD):
+                answers[column] = answers[column].where(answers[column].notna(), None)
+        rows = answers.to_dict("records")
         names = ["before", "after"]
         if saved.get("base"):
             names.append("base")
-        rows_per_model = len(rows) // len(names)
+        rows_per_model, rest = divmod(len(rows), len(names))
+        if rest:
+            raise ValueError(f"{len(rows)} answers cannot belong to {len(names)} models")
         sides = {}
         for place, name in enumerate(names):
             start = place * rows_per_model

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from grpo_nb.core.palette import BLUE, GREY, INK, VERMILION
-from grpo_nb.evaluation.results import MEASURE_NAMES
+from grpo_nb.evaluation.results import MEASURES
 
 GRID = "#80808040"
 
@@ -51,7 +51,7 @@ def comparison_figure(comparison: Any) -> Figure:
                     [share], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False
                 )
                 _write_share(axes, share, high, place)
-            ticks[place] = f"{MEASURE_NAMES[measure]}: {side.label}"
+            ticks[place] = f"{MEASURES[measure].label}: {side.label}"
             place -= 1.0
         place -= GAP
     axes.set_yticks(list(ticks), list(ticks.values()))

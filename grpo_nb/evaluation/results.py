@@ -11,6 +11,7 @@ from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.statistics import pass_at_k, share_interval
 from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.core.words import displayable
+from grpo_nb.runs.rows import HELDOUT_MEASURES
 from grpo_nb.tasks.contamination import Contamination
 
 if TYPE_CHECKING:
@@ -18,22 +19,11 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 
-MEASURES = {"correct": "is_correct", "format": "is_formatted", "anywhere": "is_anywhere"}
-"""Column of `Evaluation.rows` for each of the three measures."""
+MEASURES = {measure.name: measure for measure in HELDOUT_MEASURES}
+"""The three measures by name: `correct`, `format` and `anywhere`."""
 
-MEASURE_NAMES = {
-    "correct": "correct",
-    "format": "in the format",
-    "anywhere": "correct answer anywhere in the completion",
-}
-"""Names of the three measures in tables."""
-
-STORED_MEASURES = {
-    "correct": ("accuracy", "interval"),
-    "format": ("format_share", "format_interval"),
-    "anywhere": ("anywhere_share", "anywhere_interval"),
-}
-"""Names of the share and the interval of each measure in comparison.json."""
+COLUMNS = {"correct": "is_correct", "format": "is_formatted", "anywhere": "is_anywhere"}
+"""Column of `Evaluation.rows` for each measure."""
 
 STORED_FIELDS = (
     "label",
@@ -88,7 +78,8 @@ class Evaluation(Shown):
     unproven_judge: str = ""
     """Name of the judge if it is a function that did not score a gold answer above a wrong one."""
     majority_share: float | None = None
-    """Share of questions for which the most frequent gold answer is correct, if one repeats."""
+    """Share of questions for which the most frequent gold answer is correct, None if no gold answer
+    is frequent."""
 
     @property
     def groups(self) -> list[Sequence[Mapping[str, Any]]]:
@@ -106,7 +97,7 @@ class Evaluation(Shown):
         Args:
             measure: `correct`, `format` or `anywhere`.
         """
-        column = MEASURES[measure]
+        column = COLUMNS[measure]
         if any(row.get(column) is None for row in self.rows):
             return None
         return [sum(row[column] for row in group) / self.samples for group in self.groups]
@@ -198,8 +189,9 @@ class Evaluation(Shown):
     def numbers(self) -> list[tuple[str, str]]:
         """Name and value of each measure, as tables show them."""
         rows = []
-        for measure, name in MEASURE_NAMES.items():
-            rows.append((name, in_percent(self.share_of(measure), self.interval_of(measure))))
+        for name, measure in MEASURES.items():
+            value = in_percent(self.share_of(name), self.interval_of(name))
+            rows.append((measure.label, value))
         for k, (share, interval) in self.pass_at.items():
             if k > 1:
                 rows.append((f"pass@{k}", in_percent(share, interval)))
@@ -214,8 +206,9 @@ class Evaluation(Shown):
         """Number of questions, and how they were answered, in a sentence."""
         if not self.decoding["temperature"]:
             return f"{self.questions} questions, one greedy answer to each."
+        answers = "one answer" if self.samples == 1 else f"{self.samples} answers"
         return (
-            f"{self.questions} questions, {self.samples} answers to each, sampled at temperature "
+            f"{self.questions} questions, {answers} to each, sampled at temperature "
             f"{self.decoding['temperature']:g}."
         )
 
@@ -238,16 +231,16 @@ class Evaluation(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers without the rows, fit for JSON."""
         numbers = {name: getattr(self, name) for name in STORED_FIELDS}
-        for measure, (share, interval) in STORED_MEASURES.items():
-            numbers[share] = self.share_of(measure)
-            numbers[interval] = self.interval_of(measure)
-        for name in ("accuracy", "mean_length", "cut_share", "questions"):
+        for name, measure in MEASURES.items():
+            numbers[measure.share_field] = self.share_of(name)
+            numbers[measure.interval_field] = self.interval_of(name)
+        for name in ("mean_length", "cut_share", "questions"):
             numbers[name] = getattr(self, name)
         numbers["contamination"] = self.contamination and self.contamination.to_dict()
         return numbers
 
     def _parts(self) -> Iterator[Part]:
-        yield Table(self.numbers, head=("in brackets: 95 % interval", self.label), right=(1,))
+        yield Table(self.numbers, head=("(95 % interval)", self.label), right=(1,))
         yield f"{self.asked} Counted as correct: {self.judged_by}. {self.subject}"
         yield self.anywhere_sentence
         yield from self.notes

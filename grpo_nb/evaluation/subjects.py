@@ -47,7 +47,7 @@ LOADER_ARGUMENTS = ("text_only", "load_in_fp8", "offload_embedding")
 others, such as those that run code of the model's repository, are ignored."""
 
 BATCH_SIZE = 48
-"""Completions that are sampled at once."""
+"""Most completions that are sampled at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +144,9 @@ def _locate(subject: Any) -> Subject:
     if isinstance(subject, tuple) or subject in RUN_PARTS:
         return subject
     path = Path(subject).expanduser()
-    is_adapter = (path / "adapter_config.json").is_file()
-    # A run can be given by its name, and by the adapter folder inside of it.
-    run_folders = [path, Path(Settings().run_root) / path]
-    if is_adapter:
-        run_folders.append(path.parent)
-    for folder in run_folders:
-        if (folder / "run.json").is_file():
-            return RunModel(open_run(folder))
+    run_model = _run_model_at(path)
+    if run_model is not None:
+        return run_model
     # A folder of an export has one GGUF file next to its card and verification.
     gguf_files = list(path.glob("*.gguf"))
     if len(gguf_files) == 1 and not (path / "config.json").is_file():
@@ -159,10 +154,26 @@ def _locate(subject: Any) -> Subject:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {str(subject)!r} (looked in {Path.cwd()}).")
-    elif not is_adapter:
+    elif not (path / "adapter_config.json").is_file():
         # A wrong name is reported now, and not after the first model has answered.
         resolve_model(str(subject))
     return path if path.exists() else subject
+
+
+def _run_model_at(path: Path) -> RunModel | None:
+    """Return the model of a run's folder or adapter folder, None for any other place."""
+    for folder in (path, Path(Settings().run_root) / path):
+        if (folder / "run.json").is_file():
+            return RunModel(open_run(folder))
+    if not (path / "adapter_config.json").is_file() or not (path.parent / "run.json").is_file():
+        return None
+    run = open_run(path.parent)
+    if path.samefile(run.adapter_path):
+        return RunModel(run)
+    if path == start_adapter_path(run):
+        return RunModel(run, "start")
+    # Other folders of a run, such as checkpoints, have an adapter of their own.
+    return None
 
 
 def name_of(subject: Subject) -> str:
@@ -416,13 +427,17 @@ def answers_of_model(
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling=decoding.sampling,
-            # All samples of a question are in one batch, so that its prompt is computed once.
-            batch_size=decoding.samples * max(1, BATCH_SIZE // decoding.samples),
+            batch_size=batch_size(decoding.samples),
             chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
             tools=decoding.tools,
             rows=rows,
         )
+
+
+def batch_size(samples: int) -> int:
+    """Return a multiple of `samples`, if that fits, so that a prompt is computed only once."""
+    return BATCH_SIZE // samples * samples or BATCH_SIZE
 
 
 def _open_model(model: Any, tokenizer: Any, description: str) -> OpenSubject:

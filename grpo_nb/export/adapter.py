@@ -7,7 +7,12 @@ from typing import Any
 
 from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import sha256_of, write_json
-from grpo_nb.export.export_folder import make_export, same_base, weights_folder
+from grpo_nb.export.export_folder import (
+    BASE_CHECK,
+    make_export,
+    require_same_base,
+    weights_folder,
+)
 from grpo_nb.export.result import ADAPTER, Export, require_passed
 from grpo_nb.models.identity import weights_identity
 from grpo_nb.models.templates import keep_template, tokenizer_for
@@ -19,8 +24,8 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
     """Copy the run's LoRA and its tokenizer, for vLLM, PEFT or another training.
 
     The adapter names its base model, and `verification.json` has the hash of the base's weights.
-    The weights of the embedded model are in no repository, so an adapter that was trained on them
-    names the kit's own model, and PEFT refuses to load it on others.
+    An adapter for the embedded model can only be used with this kit, because the weights of that
+    model are in no repository.
 
     Args:
         run: A run with an adapter, or its folder.
@@ -29,6 +34,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
+        FileNotFoundError: The run has no adapter.
         ExportError: The copy is not the run's adapter, or has values that are not finite.
 
     >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/lora")  # doctest: +SKIP
@@ -40,6 +46,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         from safetensors.torch import load_file
 
         base = weights_folder(run)
+        require_same_base(run, base)
         copied = Path(shutil.copy(run.adapter_path / ADAPTER, staged))
         tensors = load_file(copied)
         config = json.loads((run.adapter_path / "adapter_config.json").read_text())
@@ -50,20 +57,22 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         tokenizer.save_pretrained(staged)
         keep_template(staged, tokenizer)
         lora_b = [tensor for name, tensor in tensors.items() if ".lora_B" in name]
-        checks = same_base(run, base)
-        checks["every byte is the run's"] = sha256_of(copied) == sha256_of(
-            run.adapter_path / ADAPTER
-        )
-        checks["tensors finite"] = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
-        checks["the adapter changes the model"] = any(bool(tensor.any()) for tensor in lora_b)
+        is_equal = sha256_of(copied) == sha256_of(run.adapter_path / ADAPTER)
+        checks = {
+            "every byte is the run's": is_equal,
+            "tensors finite": all(bool(tensor.isfinite().all()) for tensor in tensors.values()),
+            "the adapter changes the model": any(bool(tensor.any()) for tensor in lora_b),
+        }
         base_name = without_private_parts(config["base_model_name_or_path"])
+        if run.info.get("base") is not None:
+            checks = {BASE_CHECK: True, **checks}
         verification = {
             "passed": True,
             "checks": checks,
             "measured": {},
             "base": base_name,
             "base_weights": weights_identity(base),
-            "rank": max(config["r"], *config.get("rank_pattern", {}).values(), 0),
+            "rank": max([config["r"], *config.get("rank_pattern", {}).values()]),
             "sentence": f"{len(tensors)} tensors for {base_name}, every byte equal to the run's",
         }
         require_passed(verification, "the copied adapter")

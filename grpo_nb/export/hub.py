@@ -1,6 +1,6 @@
-"""To the Hub, last and only when asked: a verified export, private by default, compared by hash afterwards.
+"""Push a verified export to the Hub, and compare the checksums of its files afterwards.
 
-The requests, their retries and their errors are huggingface_hub's, with the token that it finds itself.
+Requests, retries, the token and error messages of the Hub come from huggingface_hub.
 """
 
 import re
@@ -12,70 +12,73 @@ from grpo_nb.export.result import (
     Export,
     ExportError,
     changes_since_verified,
-    export_folder,
+    existing_folder,
     files_of,
     read_verification,
-)  # fmt: skip
+)
 from grpo_nb.runs.card import published_name
 
-_TEXTS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
-# Keys in the form that the Hub and other services give them, with enough after the prefix to be no placeholder.
-_SECRET = re.compile(
-    rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}"
-    rb"|AIza[A-Za-z0-9_-]{35}|xox[abp]-[A-Za-z0-9-]{20,})"
+TEXT_SUFFIXES = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
+#: Keys of the Hub and of other services, with enough characters to be no placeholder.
+SECRET = re.compile(
+    rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|gh[opsu]_[A-Za-z0-9]{30,}"
+    rb"|github_pat_[A-Za-z0-9_]{30,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
+    rb"|xox[abp]-[A-Za-z0-9-]{20,})"
 )
+#: Files of another content that an error names.
+MAX_SHOWN_FILES = 5
 
 
 class NotPushable(ValueError):
-    """The export, or the repository, is not what may be pushed or pushed to; nothing was sent."""
+    """Raised before anything is sent: the export or the repository must not be used for a push."""
 
 
 def push_problems(export: Export | str | Path) -> list[str]:
-    """Say what speaks against a push of an export: empty if nothing does. Every file is hashed; the Hub is not asked.
+    """Return the reasons not to push an export; empty if there are none.
+
+    Every file is hashed. No request is made.
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
 
     Raises:
-        FileNotFoundError: No such folder.
+        FileNotFoundError: There is no such folder.
     """
     from huggingface_hub import get_token
 
-    folder = export_folder(export)
+    folder = existing_folder(export)
     try:
-        verification, files = read_verification(folder), files_of(folder)
+        verification = read_verification(folder)
+        files = files_of(folder)
         changes = changes_since_verified(folder, verification)
     except (ExportError, ValueError) as error:
         return [str(error)]
-    problems = (
-        []
-        if verification.get("passed") is True
-        else ["its verification did not pass. Export it again."]
-    )
-    problems += [f"{change}. Export it again, or take it out." for change in changes]
+    problems = []
+    if verification.get("passed") is not True:
+        problems.append("its verification did not pass. Export it again.")
+    problems += [f"{change}. Export it again, or remove the file." for change in changes]
     base = verification.get("base")
     if base is not None and published_name(base) is None:
         problems.append(
             f"the weights of its base model {base!r} are in no repository. Push the merged model."
         )
-    secrets = holds_secret(files, get_token())
-    problems += [
-        f"{name} holds what looks like an access token or key. Take it out and revoke it."
-        for name in secrets
-    ]
+    for name in files_with_secrets(files, get_token()):
+        problems.append(
+            f"{name} holds what looks like an access token or key. Remove it and revoke it."
+        )
     return problems
 
 
-def holds_secret(files: Mapping[str, Path], token: str | None = None) -> list[str]:
-    """Return the names of text files that hold this token, or something in the form of a key."""
-    texts = {
-        name: file.read_bytes() for name, file in files.items() if file.suffix.lower() in _TEXTS
-    }
-    return [
-        name
-        for name, text in texts.items()
-        if _SECRET.search(text) or (token and token.encode() in text)
-    ]
+def files_with_secrets(files: Mapping[str, Path], token: str | None = None) -> list[str]:
+    """Return the names of text files that hold the token, or text in the form of a key."""
+    names = []
+    for name, file in files.items():
+        if file.suffix.lower() not in TEXT_SUFFIXES:
+            continue
+        text = file.read_bytes()
+        if SECRET.search(text) or (token and token.encode() in text):
+            names.append(name)
+    return names
 
 
 def push_to_hub(
@@ -86,63 +89,76 @@ def push_to_hub(
     overwrite: bool = False,
     message: str = "Upload a verified export",
 ) -> str:
-    """Send an export to the Hub, and compare what is there then with what is here.
+    """Push an export to the Hub, and compare the checksums there with the files here.
 
-    Called again after a failure, it goes on: files that arrived are not sent twice. The token is the one of `hf auth login`, or
-    of the variable HF_TOKEN, with the right to write.
+    After a failure, call it again: files that arrived are not sent twice. The token is that of
+    `hf auth login` or of the variable HF_TOKEN, and needs the right to write.
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
-        repo_id: `user/name`; made if it is not there.
-        private: Whether only you can read it. A repository that is there keeps what it has; one that is public is refused
-            as long as this is true.
-        overwrite: Replace what is in the repository. The commits before stay in its history.
-        message: Of the commit.
+        repo_id: `user/name`; created if it does not exist.
+        private: Make a new repository private. An existing repository keeps its visibility, and a
+            public one is refused unless this is False.
+        overwrite: Replace the content of the repository. Earlier commits stay in its history.
+        message: Commit message.
 
     Returns:
-        Where it is.
+        URL of the repository.
 
     Raises:
-        NotPushable: Something in the folder or the repository speaks against it; nothing was sent.
-        ExportError: What arrived is not what is here.
+        NotPushable: The export or the repository must not be used; nothing was sent.
+        ExportError: The files that arrived are not those of the export.
         huggingface_hub.errors.HfHubHTTPError: The Hub refused, in its own words.
 
     >>> push_to_hub(export, "me/my-model")  # doctest: +SKIP
     """
     from huggingface_hub import HfApi
 
-    if problems := push_problems(export):
+    problems = push_problems(export)
+    if problems:
         raise NotPushable("nothing was sent:\n" + "\n".join(f"- {problem}" for problem in problems))
-    api, folder = HfApi(), export_folder(export)
+    api = HfApi()
+    folder = existing_folder(export)
     names = {*files_of(folder), RECORD}
     api.create_repo(repo_id, private=private, exist_ok=True)
     info = api.model_info(repo_id)
     if private and not info.private:
         raise NotPushable(
-            f"{repo_id} is public: make it private on its page, take another name or say private=False."
+            f"{repo_id} is public. Make it private on its page, choose another name, or pass "
+            "private=False."
         )
-
-    def different(commit: str | None) -> tuple[set[str], set[str]]:
-        """Names of files that are there and not the same here, and of those that are not there."""
-        there = api.verify_repo_checksums(repo_id, revision=commit, local_dir=folder)
-        others = {file["path"] for file in there.mismatches} | set(there.missing_paths) - {
-            ".gitattributes"
-        }
-        return others, names & set(there.extra_paths)
-
-    others, _ = different(info.sha)
+    before = api.verify_repo_checksums(repo_id, revision=info.sha, local_dir=folder)
+    others = _other_files(before)
     if others and not overwrite:
         raise NotPushable(
-            f"{repo_id} holds other content ({', '.join(sorted(others)[:5])}). Choose another name, or say "
-            "overwrite=True: the commits before stay in its history."
+            f"{repo_id} holds other content ({', '.join(sorted(others)[:MAX_SHOWN_FILES])}). "
+            "Choose another name, or pass overwrite=True: earlier commits stay in its history."
         )
-    # The parent makes it fail if somebody else's commit came meanwhile.
-    done = api.upload_folder(
-        repo_id=repo_id, folder_path=folder, allow_patterns=sorted(names), delete_patterns="*" if overwrite else None,
-        commit_message=message, parent_commit=info.sha,
-    )  # fmt: skip
-    if wrong := set().union(*different(done.oid)):
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        folder_path=folder,
+        allow_patterns=sorted(names),
+        delete_patterns="*" if overwrite else None,
+        commit_message=message,
+        # With a parent, the commit fails if somebody else has committed meanwhile.
+        parent_commit=info.sha,
+    )
+    after = api.verify_repo_checksums(repo_id, revision=commit.oid, local_dir=folder)
+    wrong = _other_files(after) | (names & set(after.extra_paths))
+    if wrong:
         raise ExportError(
-            f"{repo_id} is not what is here: {', '.join(sorted(wrong))} differ. Push again."
+            f"{repo_id} differs from the export: {', '.join(sorted(wrong))}. Push again."
         )
     return f"{api.endpoint}/{repo_id}"
+
+
+def _other_files(result: object) -> set[str]:
+    """Return the files on the Hub that differ from the folder's or are not in the folder.
+
+    Args:
+        result: From `HfApi.verify_repo_checksums`.
+    """
+    different = {file["path"] for file in result.mismatches}
+    # The Hub makes this file itself.
+    only_on_hub = set(result.missing_paths) - {".gitattributes"}
+    return different | only_on_hub

@@ -52,7 +52,7 @@ class Lora:
     """The change that a plain LoRA adds to each weight of the base, by the name of the weight.
 
     Attributes:
-        why_not: Why the adapter is not a plain LoRA; empty if it is one.
+        obstacle: Why the adapter is not a plain LoRA; empty if it is one.
     """
 
     def __init__(self, adapter: Path, names: Iterable[str]) -> None:
@@ -72,7 +72,7 @@ class Lora:
                 self._parts.setdefault(weight, {})[match[2]] = tensor.float()
             else:
                 obstacles.append(f"{name}, which belongs to no weight of the base's files")
-        self.why_not = f"the adapter has {obstacles[0]}" if obstacles else ""
+        self.obstacle = f"the adapter has {obstacles[0]}" if obstacles else ""
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
@@ -115,8 +115,8 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
     files = {file: _header(file) for file in weight_files(base, "model")}
     names = {name for header in files.values() for name in header}
     lora = Lora(adapter, names)
-    if lora.why_not:
-        return _merge_in_memory(base, adapter, target, dtype, lora.why_not, report)
+    if lora.obstacle:
+        return _merge_in_memory(base, adapter, target, dtype, lora.obstacle, report)
     report("merging file by file")
     candidates = list(WIDTHS) if dtype == "auto" else [dtype]
     retained = retained_shares(_changes(files, lora), candidates)
@@ -129,8 +129,8 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
             "gn.export.export_adapter."
         )
     chosen = sufficient[0]
-    size = sum(file.stat().st_size for file in files)
-    require_disk(target, size * WIDTHS[chosen] // 2, f"The merged model in {chosen}")
+    needed = _values_in(files) * WIDTHS[chosen]
+    require_disk(target, needed, f"The merged model in {chosen}")
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
     for file, header in progress_bar(iterable=files.items(), desc="merging", unit=" files"):
         _write(target / file.name, file, header, lora, chosen)
@@ -170,7 +170,7 @@ def retained_shares(
         dtypes: Names of the dtypes to round to.
 
     Returns:
-        A share between 0 and 1 for each dtype; 0 if a weight is too large for it.
+        The share for each dtype, at most 1 and at least 0; 0 also if a weight is too large for it.
 
     Raises:
         ExportError: There is no change at all, or base or adapter have values that are not finite.
@@ -197,8 +197,9 @@ def retained_shares(
         )
     shares = {}
     for name, projection in projections.items():
-        is_overflow = math.isinf(projection)
-        shares[name] = 0.0 if is_overflow else 1 - abs(1 - projection / squared_change)
+        # Rounding can also exaggerate the change, which counts as much as losing a part of it.
+        error = abs(1 - projection / squared_change)
+        shares[name] = max(0.0, 1 - error)
     return shares
 
 
@@ -235,12 +236,21 @@ def _header(file: Path) -> dict[str, Any]:
         return json.loads(opened.read(length))
 
 
+def _values_in(files: Mapping[Path, Mapping[str, Any]]) -> int:
+    """Return the number of values in safetensors files, given their headers."""
+    count = 0
+    for header in files.values():
+        count += sum(math.prod(header[name]["shape"]) for name in header if name != "__metadata__")
+    return count
+
+
 def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype: str) -> None:
     """Write a file of the merged model: the header for the new dtype, then each tensor."""
     import torch
 
     names = [name for name in header if name != "__metadata__"]
     end = 0
+    rounded = set()
     for name in names:
         entry = header[name]
         start = end
@@ -248,6 +258,7 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
         size = old_end - old_start
         # Other tensors are not numbers that could be rounded, and stay as they are.
         if entry["dtype"] in SAFETENSORS_NAMES.values():
+            rounded.add(name)
             entry["dtype"] = SAFETENSORS_NAMES[dtype]
             size = math.prod(entry["shape"]) * WIDTHS[dtype]
         end = start + size
@@ -258,8 +269,7 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             weight = _tensor(source, name)
-            is_number = header[name]["dtype"] == SAFETENSORS_NAMES[dtype]
-            target_dtype = getattr(torch, dtype) if is_number else weight.dtype
+            target_dtype = getattr(torch, dtype) if name in rounded else weight.dtype
             if name in lora:
                 weight = lora.change(name).add_(weight)
             for values in weight.reshape(-1).split(VALUES_AT_ONCE):
@@ -274,10 +284,11 @@ def _merge_in_memory(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    weights = sum(file.stat().st_size for file in weight_files(base, "model"))
-    require_memory(2 * weights, f"merging in memory ({reason})")
-    report(f"merging in memory: {reason}")
     chosen = "float32" if dtype == "auto" else dtype
+    values = _values_in({file: _header(file) for file in weight_files(base, "model")})
+    require_memory(values * WIDTHS["float32"], f"merging in memory ({reason})")
+    require_disk(target, values * WIDTHS[chosen], f"The merged model in {chosen}")
+    report(f"merging in memory: {reason}")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     adapted = PeftModel.from_pretrained(model, str(adapter))
     merged = adapted.merge_and_unload().to(getattr(torch, chosen))

@@ -8,10 +8,11 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.asking import evaluate
 from grpo_nb.export.export_folder import (
+    BASE_CHECK,
     make_export,
     report_nothing,
+    require_same_base,
     run_check,
-    same_base,
     verification_request,
     weights_folder,
 )
@@ -24,7 +25,7 @@ from grpo_nb.runs.run_folder import Run, open_run
 
 #: Loss by rounding that a merged model may have: lowest and highest share of the training's effect,
 #: nats from base plus adapter, and share of positions with the same top-1 token (`token_checks` in
-#: children/verify.py). It is also allowed in bfloat16, where no wider dtype fits into memory.
+#: verify_child.py). If a model fits into memory only in 16 bit, the first two become 0.5 and 1.5.
 LIMITS = (0.85, 1.15, 0.05, 0.97)
 
 
@@ -60,8 +61,10 @@ def export_merged(
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is False.
+        FileNotFoundError: The run has no adapter.
+        ValueError: An unknown dtype.
         EnvironmentProblem: Too little disk or memory.
-        ExportError: The merged model is not the trained one. Nothing is left at `path`.
+        ExportError: The merged model is not the trained one. `path` is as it was.
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
@@ -81,8 +84,8 @@ def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") 
             "gn.export.export_adapter."
         )
     base = weights_folder(run)
-    base_check = same_base(run, base)
-    merged = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
+    require_same_base(run, base)
+    merge_report = merge(base, run.adapter_path, staged, dtype=dtype, report=report)
     tokenizer_for(run.path, base).save_pretrained(staged)
     report("verifying the merged model in a process of its own")
     request = {
@@ -91,17 +94,19 @@ def make_merged(run: Run, staged: Path, *, report: Report, dtype: str = "auto") 
         "chat_template": template_of(run.path),
         "adapter": str(run.adapter_path),
         "merged": str(staged),
-        "is_plain": merged["merged"] == BY_FILE,
+        "is_plain": merge_report["merged"] == BY_FILE,
         "limits": LIMITS,
         **verification_request(run),
     }
-    verification = merged | run_check(request, "the merged model")
-    verification["checks"] = base_check | verification["checks"]
+    verification = merge_report | run_check(request, "the merged model")
+    if run.info.get("base") is not None:
+        verification["checks"] = {BASE_CHECK: True, **verification["checks"]}
     retained = ""
-    if merged["retained_change"] is not None:
-        retained = f", holds {merged['retained_change']:.1%} of the training's change"
+    if merge_report["retained_change"] is not None:
+        retained = f", holds {merge_report['retained_change']:.1%} of the training's change"
     verification["sentence"] = (
-        f"{merged['dtype']}{retained}; every weight is base plus adapter; {verification['words']}"
+        f"{merge_report['dtype']}{retained}; every weight is base plus adapter; "
+        f"{verification['tokens']}"
     )
     if run.settings.load_in_4bit:
         report("asking the merged model the held-out questions of the run's comparison")
@@ -113,8 +118,8 @@ def compare_score_with_run(run: Run, folder: Path) -> dict[str, Any]:
     """Ask a merged model the questions of the run's comparison; return both scores in words.
 
     This is for a run that was trained in 4 bit: its adapter learned with weights that are rounded
-        differently from those it is merged into. It never raises, because the export is verified to
-        be base plus adapter, whatever the score is.
+    differently from those it is merged into. It never raises, because the export is verified to be
+    base plus adapter, whatever the score is.
     """
     if not (run.path / "comparison" / "comparison.json").is_file():
         return {

@@ -41,9 +41,9 @@ class Export(Shown):
     """A verified export. Shows itself as a table of its checks.
 
     Attributes:
-        path: The folder. verification: The content of `verification.json`: `checks` (True if
-            passed, None if not made), `measured` (the measurement of each check in words), `files`
-            (size and hash of each).
+        path: The folder.
+        verification: Content of `verification.json`: `checks` (True if passed, None if not made),
+            `measured` (the measurement of each check in words), `files` (size and hash of each).
         run: The run that was exported; None if it is not known.
     """
 
@@ -167,17 +167,20 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     Every file is hashed, which takes a few seconds for each gigabyte. No model is loaded.
 
     Args:
-        path: The folder. run: The run that was exported, or its folder. Default: the run of that
-            name in `runs/`, if it still has the same adapter.
+        path: The folder.
+        run: The run that was exported, or its folder. Default: the run of that name in `runs/`, if
+            it still has the same adapter.
 
     Raises:
-        FileNotFoundError: There is no such folder. ExportError: The folder is not an export, or a
-            file is missing, was added or has changed since it was verified; the message names it.
-        ValueError: The record names a file outside of the folder, or there is a symbolic link.
+        FileNotFoundError: There is no such folder.
+        ExportError: The folder is not an export, or a file is missing, was added or has changed
+            since it was verified; the message names it.
+        ValueError: The record names a file outside of the folder, there is a symbolic link, or the
+            given run has another adapter than the one that was exported.
 
     >>> gn.export.open("exports/first")  # doctest: +SKIP
     """
-    folder = export_folder(path)
+    folder = existing_folder(path)
     verification = read_verification(folder)
     changes = changes_since_verified(folder, verification)
     if changes:
@@ -188,11 +191,19 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             f"the export {str(path)!r} is not what was verified: {'; '.join(shown)}. The checks in "
             "its record do not hold for it. Export it again, or get it again from whoever sent it."
         )
-    exported_run = _run_of(verification) if run is None else open_run(run)
+    if run is None:
+        return Export(folder, verification, _run_of(verification))
+    exported_run = open_run(run)
+    if not _has_exported_adapter(exported_run.path, verification):
+        raise ValueError(
+            f"the run {exported_run.name!r} has another adapter than the one in the export "
+            f"{str(path)!r}, which was made from the run {verification['run']!r}. Pass that run, "
+            "or leave run= out."
+        )
     return Export(folder, verification, exported_run)
 
 
-def export_folder(export: Export | str | Path) -> Path:
+def existing_folder(export: Export | str | Path) -> Path:
     """Return the folder of an export.
 
     Raises:
@@ -282,17 +293,21 @@ _FIELDS = {
 
 def _run_of(verification: Mapping[str, Any]) -> Run | None:
     """Return the run of the recorded name in `runs/`, if it has the adapter that was exported."""
-    folder = inside(Path(Settings().run_root), verification["run"])
-    adapter = folder / "adapter" / ADAPTER
-    if not (folder / "run.json").is_file() or not adapter.is_file():
+    name = verification["run"]
+    root = Path(Settings().run_root)
+    folder = root / name
+    # The name comes from a file. A link that the user put into `runs/` is fine.
+    if not folder.is_symlink() or Path(name).name != name:
+        folder = inside(root, name)
+    if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):
         return None
-    is_same_adapter = sha256_of(adapter) == verification["adapter"]
-    return open_run(folder) if is_same_adapter else None
+    return open_run(folder)
 
 
-def export_of(export: Export | str | Path) -> Export:
-    """Return an export as it is, or open it from its folder."""
-    return export if isinstance(export, Export) else open_export(export)
+def _has_exported_adapter(run_folder: Path, verification: Mapping[str, Any]) -> bool:
+    """Return whether a run has the adapter that was exported."""
+    adapter = run_folder / "adapter" / ADAPTER
+    return adapter.is_file() and sha256_of(adapter) == verification["adapter"]
 
 
 def files_of(folder: Path) -> dict[str, Path]:

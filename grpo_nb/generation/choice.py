@@ -1,7 +1,7 @@
 """`choose_engine`: which engine samples from a model, and why it is not a faster one.
 
 vLLM is the fastest, on a GPU. On a CPU it is the kit's `CpuEngine`, which computes each distinct
-prompt once. All other models are sampled by `model.generate`, of Unsloth or of transformers.
+prompt once. Otherwise `model.generate` samples: Unsloth's on a GPU, transformers' on a CPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_nb.config.vllm_obstacle import has_engine, vllm_obstacle
-from grpo_nb.generation.vllm import vllm_rollout_obstacle
+from grpo_nb.generation.vllm import vllm_sampling_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load_record import record_of_model
 
@@ -26,8 +26,6 @@ class EngineChoice:
 
     name: str
     """Name of the engine, as `run.json` records it."""
-    has_vllm_engine: bool
-    """True if the model has a vLLM engine, whether it can sample now or not."""
     why_not_vllm: str | None
     """Reason why vLLM does not sample, with what to do; None if it does."""
     why_not_cpu_engine: str | None
@@ -55,7 +53,7 @@ def choose_engine(
     *,
     longest_row: int | None = None,
 ) -> EngineChoice:
-    """Return the engine that will sample from a model as it is. `generate` asks nothing else.
+    """Return the engine that will sample from a model as it is.
 
     Args:
         model: Loaded model, or None to ask which engine a model of these settings would get.
@@ -83,13 +81,12 @@ def choose_engine(
     else:
         name = "transformers' own generation"
     record = None if model is None else record_of_model(model)
-    has_missed_vllm = record is not None and record.why_not_vllm != ""
+    loaded_without_asked_vllm = record is not None and record.why_not_vllm != ""
     return EngineChoice(
         name=name,
-        has_vllm_engine=has_engine(model),
         why_not_vllm=why_not_vllm,
         why_not_cpu_engine=why_not_cpu_engine,
-        is_vllm_missed=has_missed_vllm and why_not_vllm is not None,
+        is_vllm_missed=loaded_without_asked_vllm and why_not_vllm is not None,
     )
 
 
@@ -102,12 +99,12 @@ def _vllm_reason(model: PreTrainedModel | None, settings: Settings | None) -> st
         obstacle = vllm_obstacle(settings, find_gpu(), try_import=False)
         return None if obstacle is None else str(obstacle)
     if has_engine(model):
-        return vllm_rollout_obstacle(model)
+        return vllm_sampling_obstacle(model)
     record = record_of_model(model)
     if record is not None and record.why_not_vllm:
         return record.why_not_vllm
     obstacle = None if settings is None else vllm_obstacle(settings, find_gpu())
-    return "The model was loaded without vLLM." if obstacle is None else str(obstacle)
+    return "the model was loaded without vLLM" if obstacle is None else str(obstacle)
 
 
 def _cpu_engine_reason(

@@ -1,6 +1,6 @@
 """Episodes outside of a training: held-out questions and baselines, with TRL's own tool loop.
 
-Following TRL's loop, an episode here has the same tokens as in a training.
+An episode has the same tokens as in a training, because TRL's own loop runs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def tool_template(tokenizer: Any) -> str | None:
         tokenizer: Tokenizer with a chat template.
 
     Returns:
-        The template, or None if the tokenizer's own template serves.
+        The template, or None if the tokenizer's own template can be used.
 
     Raises:
         ValueError: The template has no place for tools, its calls cannot be read, or the pad token
@@ -76,9 +76,9 @@ def run_episodes(
         sample: Return one completion for each list of token ids.
         end_tokens: Tokens that end a turn.
     """
-    tools_of_each = [tools.of(column.get("environments")) for column in columns]
+    tools_per_episode = [tools.of(column.get("environments")) for column in columns]
     with refusing():
-        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_of_each, sample=sample)
+        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_per_episode, sample=sample)
     completions = []
     for turns, ids, mask, column in zip(
         result.turns, result.completion_ids, result.tool_masks, columns, strict=True

@@ -1,8 +1,8 @@
-"""Text from a GGUF file through llama.cpp, with the chat template inside the file, as users get it.
+"""Text from a GGUF file through llama.cpp, with the chat template inside the file.
 
 llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor
-unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because its wheels
-are built; those of llama-cpp-python have to be compiled.
+unsloth and cannot take the kernel down with it. The package is xllamacpp (MIT), because it has
+ready wheels; llama-cpp-python must be compiled.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def answer(
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling or {}),
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
-        "threads": int(os.environ.get("OMP_NUM_THREADS") or usable_cores()),
+        "threads": _threads(),
     }
     if report is not None:
         report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
@@ -128,16 +128,21 @@ def require_llama_cpp() -> Path:
     return Path(spec.origin).parent.parent
 
 
+def _threads() -> int:
+    """Return the threads of llama.cpp. OpenMP allows a list such as "4,2", one per nested level."""
+    return int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0] or usable_cores())
+
+
 def _sampling(temperature: float, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters as llama.cpp's server takes them."""
-    if temperature <= 0:
-        return {"temperature": 0.0}
     unknown = sorted(changes.keys() - set(SAMPLING_NAMES))
     if unknown:
         raise ValueError(
-            f"sampling = {unknown[0]!r} is not a parameter for a GGUF file. "
+            f"sampling has {unknown[0]!r}, which is not a parameter for a GGUF file. "
             f"Use {', '.join(SAMPLING_NAMES)}."
         )
+    if temperature <= 0:
+        return {"temperature": 0.0}
     whole_vocabulary = {
         # transformers' order of the processors
         "samplers": ["temperature", "top_k", "top_p", "min_p"],

@@ -77,7 +77,7 @@ def start_server(request: dict[str, Any]) -> Post:
 
 
 def longest_chat(chats: list[list[dict[str, Any]]]) -> int:
-    """Return the bytes of the longest chat: an upper bound of its tokens, as a token has a byte."""
+    """Return the bytes of the longest chat, which has at most one token for each byte."""
     sizes = []
     for chat in chats:
         values = [value for message in chat for value in message.values()]
@@ -92,7 +92,7 @@ def complete(post: Post, request: dict[str, Any], number: int) -> dict[str, Any]
         "chat_template_kwargs": request["chat_template_kwargs"],
     }
     prompt = post("/apply-template", chat)["prompt"]
-    # The flags are those of the server's own chat address: it adds the tokens that the vocabulary
+    # The flags are those of the server's own chat endpoint: it adds the tokens that the vocabulary
     # wants in front, and reads special tokens as such.
     text = {"content": prompt, "add_special": True, "parse_special": True}
     prompt_ids = post("/tokenize", text)["tokens"]

@@ -19,11 +19,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig
 
+from grpo_nb.config.vllm_obstacle import has_engine
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.episodes import run_episodes, tool_template
 from grpo_nb.generation.samples import Completion
-from grpo_nb.generation.vllm import engine_as_before, longest_prompt, sample_with_vllm
+from grpo_nb.generation.vllm import longest_prompt, sample_with_vllm, sleeping_engine_restored
 from grpo_nb.models.modes import kept_modes
 from grpo_nb.tasks.chat_template import fit_to_template
 from grpo_nb.upstream.trl import tool_loop_trainer
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from grpo_nb.tasks.tools import Tools
 
 _LOG = logging.getLogger(__name__)
-#: vLLM makes its own batches, so this is only how often progress is reported.
+#: Prompts per call of vLLM, which batches them itself. It sets how often progress is reported.
 PROMPTS_PER_VLLM_CALL = 256
 
 #: Return one completion for each prompt, all as token ids.
@@ -59,11 +60,12 @@ def generate(
     """Complete chat prompts, and return the completions in the order of the prompts.
 
     Args:
-        model: Model as it is, with its adapter on or off.
+        model: The model. Its adapter is used if it is active.
         tokenizer: Tokenizer of the model.
         prompts: Chat messages. The chat template and the generation prompt are applied here.
             Ignored with `tools`, which build the prompts from `rows`.
-        max_completion_length: Tokens of a completion, or of a whole episode with tool results.
+        max_completion_length: Most tokens of a completion; with tools, of all turns and tool
+            results together.
         temperature: 0 for greedy decoding. Above 0, tokens are sampled from the whole vocabulary,
             unless `sampling` limits it.
         sampling: With a temperature above 0, more parameters of `GenerationConfig`, such as
@@ -74,6 +76,9 @@ def generate(
         tools: Tools of the task. An episode is then run for each prompt.
         rows: With tools, the row of each prompt, from which its environment starts.
     """
+    # transformers raises for an empty list of chats.
+    if not (prompts if tools is None else rows):
+        return []
     template_kwargs = dict(chat_template_kwargs or {})
     columns: list[dict[str, Any]] = []
     trainer = None
@@ -96,18 +101,12 @@ def generate(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
     )["input_ids"]
     end_tokens = _end_tokens(model, tokenizer)
-    # Every parameter is set, as a trainer does: transformers would take the others from the model's
-    # own generation_config (Qwen2.5: a penalty of 1.1 on repeated tokens), and vLLM would not.
-    arguments = {"repetition_penalty": 1.0, "do_sample": False}
-    if temperature > 0:
-        arguments |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-        arguments |= sampling or {}
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_tokens),
         disable_compile=True,
-        **arguments,
+        **_sampling_arguments(temperature, sampling),
     )
     completions: dict[int, Completion] = {}
 
@@ -136,19 +135,37 @@ def generate(
 
     # Prompts of similar length go together, so that little is padding.
     order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    longest = len(prompt_ids[order[-1]]) + max_completion_length if order else 0
+    longest = len(prompt_ids[order[-1]]) + max_completion_length
     choice = choose_engine(model, longest_row=longest)
     lengths = [len(prompt_ids[index]) for index in order]
-    count = _count_for_vllm(model, lengths, max_completion_length, choice)
-    if count:
-        with engine_as_before(model):
+    vllm_count = _count_for_vllm(model, lengths, max_completion_length, choice)
+    if vllm_count:
+        with sleeping_engine_restored(model):
             sample = partial(sample_with_vllm, model, config=config)
-            complete_all(order[:count], sample, max(batch_size, PROMPTS_PER_VLLM_CALL))
+            complete_all(order[:vllm_count], sample, max(batch_size, PROMPTS_PER_VLLM_CALL))
     sample = partial(sample_with_transformers, model, config=config)
     if choice.can_share_prompts:
         sample = partial(CpuEngine(model).sample, config=config)
-    complete_all(order[count:], sample, batch_size)
+    complete_all(order[vllm_count:], sample, batch_size)
     return [completions[index] for index in range(len(prompt_ids))]
+
+
+def _sampling_arguments(temperature: float, sampling: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the sampling parameters of `GenerationConfig`.
+
+    They are set explicitly, as TRL does. Otherwise transformers takes them from the model's own
+    generation_config (Qwen2.5: a penalty of 1.1 on repeated tokens), and vLLM does not.
+    """
+    if temperature <= 0:
+        return {"repetition_penalty": 1.0, "do_sample": False}
+    return {
+        "repetition_penalty": 1.0,
+        "do_sample": True,
+        "temperature": temperature,
+        "top_k": 0,
+        "top_p": 1.0,
+        **(sampling or {}),
+    }
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -179,9 +196,9 @@ def _count_for_vllm(
         model: Model to sample from.
         lengths: Tokens of each prompt, in ascending order.
         max_completion_length: Tokens of a completion.
-        choice: The engine of the model. Without a vLLM engine the answer is 0, and no warning.
+        choice: The engine of the model. Without a vLLM engine return 0 and do not warn.
     """
-    if not choice.has_vllm_engine:
+    if not has_engine(model):
         return 0
     if not choice.is_vllm:
         _LOG.warning(
@@ -190,18 +207,19 @@ def _count_for_vllm(
             choice.why_not_vllm,
         )
         return 0
-    room = longest_prompt(model, max_completion_length)
-    count = sum(length <= room for length in lengths)
+    longest_allowed = longest_prompt(model, max_completion_length)
+    count = sum(length <= longest_allowed for length in lengths)
     if count < len(lengths):
         _LOG.warning(
             "%d of %d prompts are completed without vLLM, which is slower: they have up to %d "
-            "tokens, and next to completions of %d vLLM was started for %d. To use vLLM for all, "
-            "load the model with a max_prompt_length and max_completion_length of %d together.",
+            "tokens, and with completions of %d tokens vLLM leaves %d for a prompt. To use vLLM "
+            "for all, load the model with a max_prompt_length and max_completion_length of %d "
+            "together.",
             len(lengths) - count,
             len(lengths),
             lengths[-1],
             max_completion_length,
-            max(room, 0),
+            max(longest_allowed, 0),
             lengths[-1] + max_completion_length,
         )
     return count

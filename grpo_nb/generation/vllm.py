@@ -55,17 +55,15 @@ OTHER_FIELDS = {
 }
 
 
-def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
+def vllm_sampling_obstacle(model: PreTrainedModel) -> str | None:
     """Return why the model's engine cannot sample from the model as it is, or None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call.
     Another active adapter, or an adapter merged into the weights, is not what it would sample from.
 
     Args:
-        model: Model from `load_model`.
+        model: Model with a vLLM engine.
     """
-    if not has_engine(model):
-        return "it was loaded without vLLM"
     active = list(getattr(model, "active_adapters", ["default"]))
     if is_adapter_on(model) and active != ["default"]:
         names = ", ".join(active)
@@ -78,8 +76,8 @@ def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
 def longest_prompt(model: Any, max_completion_length: int) -> int:
     """Return the number of prompt tokens that fit the engine, next to completions of this length.
 
-    The engine was started for prompts and completions of a fixed length together. It truncates
-    what is longer as if the completion had reached its own limit.
+    The engine was started for prompts and completions of a fixed length together. A longer
+    row is truncated, and looks like a completion that reached its own limit.
     """
     return longest_row(model.vllm_engine) - max_completion_length
 
@@ -107,7 +105,9 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
         ValueError: The configuration sets a field that vLLM does not have under this name.
     """
     changed = config.to_diff_dict()
-    names = {name for name, value in changed.items() if value is not None and name[0] != "_"}
+    names = {
+        name for name, value in changed.items() if value is not None and not name.startswith("_")
+    }
     unknown = sorted(names - NEUTRAL_SAMPLING.keys() - OTHER_FIELDS)
     if unknown:
         raise ValueError(
@@ -142,7 +142,7 @@ def sample_with_vllm(
     tokens are not those of a CPU, and on a GPU the order of a batch can change them.
 
     Args:
-        model: Model with an engine, for which `vllm_rollout_obstacle` returns None.
+        model: Model with an engine, for which `vllm_sampling_obstacle` returns None.
         prompts: N lists of token ids.
         config: Length, end tokens and sampling parameters.
 
@@ -189,7 +189,7 @@ def drop_leftovers(model: Any) -> None:
 
 
 @contextlib.contextmanager
-def engine_as_before(model: Any) -> Iterator[None]:
+def sleeping_engine_restored(model: Any) -> Iterator[None]:
     """Put the engine back to sleep after the block, if it slept before.
 
     In standby Unsloth wakes the engine at each call of `generate` (unsloth_zoo/vllm_utils.py,

@@ -22,26 +22,28 @@ LIKELY_Z = 2.3
 """z-score of a rise that makes alerts milder. It is lower than `CLEAR_Z`, because a run that
 probably learns should be left alone."""
 
+# Rules compare means over a window of steps. One row can stand for many steps (`logging_steps`), so
+# each window also has a smallest number of rows.
+
+SHORT_WINDOW = 10
+"""Steps of the shortest mean. Before this step only `check_not_finite` reports."""
+
+WINDOW = 20
+"""Steps at the start of a run, and steps up to now, that are compared."""
+
 LONG_WINDOW = 50
 """Steps that a rule looks back at most."""
 
-RECENT_STEPS = 20
-"""Steps that count as "now", and first steps that count as "the start"."""
+MIN_ROWS = 5
+"""Fewest rows of a mean. Five is also the fewest for which `kendall_z` can reach `LIKELY_Z`."""
 
-SHORT_WINDOW = 10
-"""Steps of the shortest mean. All rules but the early ones are silent before this step."""
+MIN_ROWS_PER_SIDE = 8
+"""Fewest rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which
+is just above `CLEAR_Z`."""
 
-MIN_ROWS_OF_ALERT = 5
-"""Rows that every mean needs, even if a row stands for many steps. Five rows are also the fewest
-whose order can show that a reward rises (`kendall_z`), which makes an alert milder."""
-
-MIN_ROWS_OF_TEST = 8
-"""Rows on either side of a rank test. With 8 against 8 rows the z-score can reach 3.4, which is
-just above `CLEAR_Z`."""
-
-MIN_ROWS_OF_CRITICAL = 2 * MIN_ROWS_OF_TEST
-"""Rows from which a full rank test would see a rise. With fewer rows `limit_severity` turns a
-critical finding into a warning. A NaN loss needs no such test: it stops a run from row 1 on."""
+MIN_ROWS_FOR_CRITICAL = 2 * MIN_ROWS_PER_SIDE
+"""Fewest rows for a critical alert. With fewer, no rank test of one half against the other can rule
+out that the reward rises. `check_not_finite` needs no such test."""
 
 LARGEST_NUMBER = 1e30
 """Absolute value above which a number counts as infinite. No metric of a working run comes near
@@ -56,8 +58,15 @@ ZERO_UPDATE = 1e-12
 FULL_LENGTH_SHARE = 0.95
 """Share of the length limit from which the mean completion counts as truncated."""
 
-SILENT_SHARE = "silent_share"
-"""Share of groups with zero reward variance: as logged, or 0 or 1 from the standard deviation."""
+AT_LIMIT = "completions/at_limit"
+"""1 if the mean completion has the length limit, else 0. Only in logs without a clipped ratio."""
+
+ZERO_STD_SHARE = "zero_std_share"
+"""Share of groups whose rewards are all equal: TRL's `frac_reward_zero_std`, or in older logs 0 or
+1, computed from `reward_std`."""
+
+DEFAULT_HOLDOUT_QUESTIONS = Settings().holdout_questions
+"""Held-out questions if a log shows neither their number nor an interval."""
 
 
 def read_numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -133,9 +142,7 @@ class RunHistory:
     steps_between: int = 0
     """Number of steps between the reward rows. A step that a resumed run logs again is no gap."""
     gaps: int = 0
-    """Number of pairs of consecutive reward rows with a higher step in the second row."""
-    longest_gap: int = 0
-    """Largest number of steps between two consecutive reward rows."""
+    """Number of reward rows with a higher step than the row before. A resumed run repeats some."""
 
     first_rows: list[dict[str, float]] = field(default_factory=list)
     """Metrics of the first `LONG_WINDOW` reward rows."""
@@ -152,22 +159,26 @@ class RunHistory:
     """Number of rows in which each metric was NaN or infinite."""
     is_reward_missing: bool = False
     """True if the last row is a training row without a total reward."""
-    holdout_scores: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
     """All held-out accuracies so far."""
+    accuracy_errors: list[float] = field(default_factory=list)
+    """Standard error of each held-out accuracy."""
     eval_rewards: dict[str, list[float]] = field(default_factory=dict)
     """All mean total rewards of TRL's own evaluations so far, by data set."""
 
     best_block: list[float] = field(default_factory=list)
-    """Rewards of the best `RECENT_STEPS` steps, empty before they are complete."""
+    """Rewards of the complete block of `WINDOW` steps with the highest mean, empty before there is
+    one."""
     best_row: int = 0
     """Number of the reward row at which the best block ended."""
     blocks: int = 0
-    """Number of blocks so far, from which the best one was chosen."""
-    gain_block: list[float] = field(default_factory=list)
-    """Rewards of the block that last brought a gain. The first block counts as a gain, and so does
-    each later block whose rewards are clearly higher than those of the gain block so far."""
-    gain_length: float = 0.0
-    """Median length of the completions of the gain block, 0 if it is not known."""
+    """Number of complete blocks. The best one is a maximum, so tests of it are corrected by this
+    number."""
+    last_improved_block: list[float] = field(default_factory=list)
+    """Rewards of the last block that was clearly above the previous such block, at first those of
+    the first block."""
+    last_improved_length: float = 0.0
+    """Median length of the completions of that block, 0 if it is not known."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one logged row."""
@@ -175,14 +186,16 @@ class RunHistory:
         metrics = {}
         self.unusable = {}
         for name, number in numbers_of_row.items():
+            # The standard deviation of a single completion is NaN by definition.
+            is_std = name.endswith(("/std", "reward_std"))
             if abs(number) <= LARGEST_NUMBER:
                 metrics[name] = number
-            elif not name.endswith(("/std", "reward_std")):
-                # The standard deviation of a single completion is NaN by definition.
+            elif not is_std:
                 self.unusable[name] = number
         self.unusable_counts.update(self.unusable.keys())
         if "grad_norm" in metrics:
-            # float16 skips single steps all through a run. Only skipped steps in a row are a fault.
+            # float16 training skips a step now and then. Only skips in a row are a fault, so a
+            # finite norm resets the count.
             del self.unusable_counts["grad_norm"]
 
         if "step" in metrics:
@@ -192,28 +205,39 @@ class RunHistory:
             self.has_step_numbers = False
         self.max_steps = metrics.get("max_steps", self.max_steps)
         if "holdout/accuracy" in metrics:
-            self.holdout_scores.append(metrics["holdout/accuracy"])
+            self._add_accuracy(metrics)
         if "eval_reward" in metrics:
             scores = self.eval_rewards.setdefault(eval_column(metrics), [])
             scores.append(metrics["eval_reward"])
-        # An evaluation and the summary at the end have no reward. TRL writes None for a reward
-        # that is NaN or None for every completion.
+        # Evaluation rows (`eval_*`) and the summary (`train_*`) have no reward. In a training row,
+        # TRL leaves a reward out that is NaN or None for every completion.
         is_training = not any(str(name).startswith(("eval_", "train_")) for name in row)
         self.is_reward_missing = is_training and "reward" not in numbers_of_row
         if "reward" in metrics:
             self._add_reward_row(metrics)
 
+    def _add_accuracy(self, metrics: Mapping[str, float]) -> None:
+        accuracy = metrics["holdout/accuracy"]
+        if "holdout/low" in metrics and "holdout/high" in metrics:
+            # The kit logs a 95 % interval, which knows how many questions were asked.
+            error = (metrics["holdout/high"] - metrics["holdout/low"]) / (2 * 1.96)
+        else:
+            questions = DEFAULT_HOLDOUT_QUESTIONS
+            if self.settings is not None:
+                questions = self.settings.holdout_questions
+            error = math.sqrt(max(0.0, accuracy * (1 - accuracy)) / questions)
+        self.accuracies.append(accuracy)
+        self.accuracy_errors.append(error)
+
     def _add_reward_row(self, metrics: dict[str, float]) -> None:
         if self.reward_rows == 0:
             self.first_reward_step = self.step
         elif self.step > self.last_reward_step:
-            gap = self.step - self.last_reward_step
-            self.steps_between += gap
+            self.steps_between += self.step - self.last_reward_step
             self.gaps += 1
-            self.longest_gap = max(self.longest_gap, gap)
         self.last_reward_step = self.step
         self.reward_rows += 1
-        self._complete(metrics)
+        self._repair(metrics)
 
         if len(self.first_rows) < LONG_WINDOW:
             self.first_rows.append(metrics)
@@ -222,49 +246,53 @@ class RunHistory:
         for name, value in metrics.items():
             self.lowest[name] = min(value, self.lowest.get(name, value))
             self.highest[name] = max(value, self.highest.get(name, value))
-        if self.reward_rows % self.rows_in(RECENT_STEPS, MIN_ROWS_OF_TEST) == 0:
+        if self.reward_rows % self.rows_in(WINDOW, MIN_ROWS_PER_SIDE) == 0:
             self._add_block()
 
     def _add_block(self) -> None:
-        block = self.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
+        block = self.last_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
         self.blocks += 1
         if not self.best_block or fmean(block) > fmean(self.best_block):
             self.best_block = block
             self.best_row = self.reward_rows
-        if not self.gain_block or mann_whitney_z(self.gain_block, block) >= LIKELY_Z:
-            lengths = self.last_values("completions/mean_length", RECENT_STEPS, MIN_ROWS_OF_TEST)
-            self.gain_block = block
-            self.gain_length = median(lengths) if lengths else 0.0
+        improved = self.last_improved_block
+        if not improved or mann_whitney_z(improved, block) >= LIKELY_Z:
+            lengths = self.last_values("completions/mean_length", WINDOW, MIN_ROWS_PER_SIDE)
+            self.last_improved_block = block
+            self.last_improved_length = median(lengths) if lengths else 0.0
 
-    def _complete(self, metrics: dict[str, float]) -> None:
-        """Add metrics that follow from others, and remove those that were not measured."""
+    def _repair(self, metrics: dict[str, float]) -> None:
+        """Add metrics that follow from others, and remove metrics that were not measured."""
         if "frac_reward_zero_std" in metrics:
-            metrics[SILENT_SHARE] = metrics["frac_reward_zero_std"]
+            metrics[ZERO_STD_SHARE] = metrics["frac_reward_zero_std"]
         elif "reward_std" in metrics:
             # If the deviation is zero, of a group or of the batch, no group has reward variance.
-            metrics[SILENT_SHARE] = float(abs(metrics["reward_std"]) <= ZERO_STD)
-        if metrics.get(SILENT_SHARE) == 1:
+            metrics[ZERO_STD_SHARE] = float(abs(metrics["reward_std"]) <= ZERO_STD)
+        if metrics.get(ZERO_STD_SHARE) == 1:
             # Without reward variance every advantage is 0, so a gradient of 0 is right.
             metrics.pop("grad_norm", None)
         if "learning_rate" in metrics:
             metrics["learning_rate/zero"] = float(metrics["learning_rate"] <= ZERO_UPDATE)
 
         # With beta = 0 Unsloth logs a KL of 0 in every row. Before the first update the true KL is
-        # 0, too, so a 0 is taken as a measurement only after another value.
+        # 0, too, so a 0 is a measurement only after another value.
         is_kl_off = self.settings is not None and self.settings.beta == 0
-        is_kl_unknown = metrics.get("kl") == 0 and "kl" not in self.highest
-        if is_kl_off or is_kl_unknown:
+        was_kl_seen = "kl" in self.highest
+        if is_kl_off or (metrics.get("kl") == 0 and not was_kl_seen):
             metrics.pop("kl", None)
 
+        if "completions/clipped_ratio" in metrics or "completions/mean_length" not in metrics:
+            return
+        # Older logs have no clipped ratio, but the mean length shows that most were truncated.
         limit = math.inf
+        longest = metrics.get("completions/max_length", math.inf)
         if self.settings is not None:
             limit = self.settings.max_completion_length
-        elif metrics.get("completions/max_length") == self.highest.get("completions/max_length"):
+        elif longest == self.highest.get("completions/max_length"):
             # The longest completion of two rows has the same length: that is the limit.
-            limit = metrics.get("completions/max_length", math.inf)
-        length = metrics.get("completions/mean_length", 0.0)
-        is_truncated = length >= FULL_LENGTH_SHARE * limit
-        metrics.setdefault("completions/clipped_ratio", float(is_truncated))
+            limit = longest
+        is_at_limit = metrics["completions/mean_length"] >= FULL_LENGTH_SHARE * limit
+        metrics[AT_LIMIT] = float(is_at_limit)
 
     @property
     def steps_per_row(self) -> float:
@@ -273,13 +301,8 @@ class RunHistory:
 
     @property
     def steps(self) -> int:
-        """Number of steps that all reward rows stand for."""
+        """Steps from the first to the last reward row, and those that the first row stands for."""
         return math.ceil(self.steps_between + self.steps_per_row)
-
-    @property
-    def is_one_step_per_row(self) -> bool:
-        """True if all metrics of a row are known to be those of the same step."""
-        return self.has_step_numbers and self.steps_per_row == 1
 
     @property
     def rewards(self) -> list[str]:
@@ -290,24 +313,27 @@ class RunHistory:
                 names.append(metric.removeprefix("rewards/"))
         return names
 
-    def rows_in(self, steps: int, min_rows: int = MIN_ROWS_OF_ALERT) -> int:
+    def rows_in(self, steps: int, min_rows: int = MIN_ROWS) -> int:
         """Return how many rows stand for this many steps, but at least `min_rows`."""
         return max(min_rows, math.ceil(steps / self.steps_per_row))
 
     def steps_in_window(self, steps: int) -> int:
-        """Return how many steps the rows of a window stand for: more than `steps` in few rows."""
+        """Return how many steps the rows of a window stand for.
+
+        The smallest number of rows can stand for more than `steps`.
+        """
         rows = min(self.reward_rows, self.rows_in(steps))
         return min(self.steps, round(rows * self.steps_per_row))
 
     def last_values(
-        self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT
+        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS
     ) -> list[float]:
         """Return the values of a metric in the last steps. Rows without the metric are skipped."""
         rows = self.last_rows[-self.rows_in(steps, min_rows) :]
         return [row[metric] for row in rows if metric in row]
 
     def first_values(
-        self, metric: str, steps: int = RECENT_STEPS, min_rows: int = MIN_ROWS_OF_ALERT
+        self, metric: str, steps: int = WINDOW, min_rows: int = MIN_ROWS
     ) -> list[float]:
         """Return the values of a metric in the first steps.
 
@@ -316,7 +342,7 @@ class RunHistory:
         rows = self.first_rows[: min(self.reward_rows // 2, self.rows_in(steps, min_rows))]
         return [row[metric] for row in rows if metric in row]
 
-    def mean(self, metric: str, steps: int = RECENT_STEPS) -> float:
+    def mean(self, metric: str, steps: int = WINDOW) -> float:
         """Return the mean of a metric over the last steps, NaN if too few rows have the metric.
 
         A comparison with NaN is False, so a threshold is never reached by a missing metric.

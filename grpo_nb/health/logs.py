@@ -21,6 +21,9 @@ other dicts."""
 
 _DICT = re.compile(r"\{[^{}]*\}")
 _NOT_A_NUMBER = re.compile(r"(?<=[:\s])(-?(?:nan|inf|NaN|Infinity))(?=\s*[,}])")
+_WRAPPED_NUMBER = re.compile(r"(?:np\.\w+|tensor)\(([^(),]+)[^()]*\)")
+"""A number as NumPy and PyTorch print it, such as `np.float64(0.5)`."""
+
 _WHAT_TO_PASS = (
     "Pass trainer.state.log_history, a DataFrame, the printed log as text, or the path of a log."
 )
@@ -38,15 +41,18 @@ def read_log(log: Any) -> list[Mapping[str, Any]]:
         ValueError: The log has no rows, or is damaged.
         TypeError: The log is something else.
     """
-    if isinstance(log, str) and ("{" in log or "\n" in log):
+    if is_printed_log(log):
         return read_printed_log(log)
     if isinstance(log, (str, Path)):
-        return _read_file(Path(log))
-    if hasattr(log, "to_dict") and hasattr(log, "columns"):
-        return _read_table(log)
-    if not isinstance(log, Iterable):
+        rows = _read_file(Path(log).expanduser())
+    elif hasattr(log, "to_dict") and hasattr(log, "columns"):
+        rows = _read_table(log)
+    elif isinstance(log, Iterable):
+        rows = [log] if isinstance(log, Mapping) else list(log)
+    else:
         raise TypeError(f"the log is a {type(log).__name__}, which has no rows. {_WHAT_TO_PASS}")
-    rows = [log] if isinstance(log, Mapping) else list(log)
+    if not rows:
+        raise ValueError(f"the log has no rows, so there is nothing to check. {_WHAT_TO_PASS}")
     for row in rows:
         if not isinstance(row, Mapping):
             raise TypeError(
@@ -54,6 +60,11 @@ def read_log(log: Any) -> list[Mapping[str, Any]]:
                 f"mapping from names to numbers. {_WHAT_TO_PASS}"
             )
     return rows
+
+
+def is_printed_log(log: Any) -> bool:
+    """Return True for the text of a log, False for a path or anything else."""
+    return isinstance(log, str) and ("{" in log or "\n" in log)
 
 
 def read_printed_log(text: str) -> list[dict[str, Any]]:
@@ -64,7 +75,8 @@ def read_printed_log(text: str) -> list[dict[str, Any]]:
     """
     rows = []
     for match in _DICT.finditer(text):
-        line = _NOT_A_NUMBER.sub(r"'\1'", match.group())
+        line = _WRAPPED_NUMBER.sub(r"\1", match.group())
+        line = _NOT_A_NUMBER.sub(r"'\1'", line)
         line = re.sub(r"\bnull\b", "None", line)
         try:
             row = ast.literal_eval(line)
@@ -88,8 +100,8 @@ def _read_table(table: Any) -> list[dict[str, Any]]:
     rows = []
     for record in records:
         row = {name: value for name, value in record.items() if not _is_nan(value)}
-        # A DataFrame has NaN where a row has no value. Each row with a reward has these two,
-        # so their NaN was logged.
+        # A DataFrame has NaN where a row has no value. But each row with a reward has a loss and a
+        # gradient norm, so their NaN was logged.
         for name in ("loss", "grad_norm"):
             if "reward" in row and _is_nan(record.get(name)):
                 row[name] = record[name]
@@ -101,12 +113,12 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _read_file(path: Path) -> Iterable[Mapping[str, Any]]:
+def _read_file(path: Path) -> list[Mapping[str, Any]]:
     """Return the rows of a file, or of a folder: its own log, or that of its newest checkpoint."""
-    newest_first = reversed(checkpoint_folders(path))
-    states = [checkpoint / TRAINER_STATE for _, checkpoint in newest_first]
-    places = (path, path / "metrics.jsonl", path / TRAINER_STATE, *states)
-    file = next((place for place in places if place.is_file()), None)
+    files = [path, path / "metrics.jsonl", path / TRAINER_STATE]
+    for _, checkpoint in reversed(checkpoint_folders(path)):
+        files.append(checkpoint / TRAINER_STATE)
+    file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise FileNotFoundError(
             f"there is no log at {str(path)!r}: neither metrics.jsonl nor {TRAINER_STATE}."

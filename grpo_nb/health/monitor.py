@@ -14,23 +14,12 @@ from typing import Any, Literal
 
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.tables import Part, Shown, bold
-from grpo_nb.health.history import (
-    MIN_ROWS_OF_ALERT,
-    RECENT_STEPS,
-    SHORT_WINDOW,
-    RunHistory,
-)
-from grpo_nb.health.logs import read_log
-from grpo_nb.health.rules import CHANGES, RULES, Finding, check_not_finite
+from grpo_nb.health.history import MIN_ROWS, SHORT_WINDOW, WINDOW, RunHistory
+from grpo_nb.health.logs import is_printed_log, read_log
+from grpo_nb.health.rules import RULES, Finding, check_not_finite
 from grpo_nb.health.trend import measure_trend
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, worst_first
 from grpo_nb.runs.run_folder import Run, open_run
-
-STEPS_TO_WITHDRAW = RECENT_STEPS
-"""Steps without a finding after which an alert is withdrawn, or becomes milder."""
-
-ROWS_TO_WITHDRAW = 2
-"""Rows without a finding that are also needed. A single row can stand for more than 20 steps."""
 
 ROWS_TO_FIX = 10
 """Reward rows that a resumed run has to show that an earlier critical alert is fixed."""
@@ -68,8 +57,7 @@ class HealthMonitor:
     Args:
         weights: Weight of each reward, by name. Without weights, the main reward is recognised by
             its name.
-        settings: Settings of the run. With settings, the advice includes the line to paste, and
-            `beta = 0` means that the KL was not measured.
+        settings: Settings of the run: its group size, and whether a KL was measured.
         ranges: Lowest and highest score that each reward can give, by name.
         rows: Earlier rows of a resumed run. Their alerts are not reported again.
         stop_on: `"critical"` sets `should_stop` at the first critical alert. In a resumed run, an
@@ -145,7 +133,7 @@ class HealthMonitor:
         history = self.history
         yield from check_not_finite(history)
         is_reward_step = history.step == history.last_reward_step
-        has_enough_rows = history.reward_rows >= MIN_ROWS_OF_ALERT
+        has_enough_rows = history.reward_rows >= MIN_ROWS
         if is_reward_step and has_enough_rows and history.steps >= SHORT_WINDOW:
             trend = measure_trend(history)
             for rule in RULES:
@@ -156,7 +144,8 @@ class HealthMonitor:
         step = self.history.step
         old = record.alert
         is_open = old is not None and old.is_open
-        steps = max(STEPS_TO_WITHDRAW, ROWS_TO_WITHDRAW * self.history.steps_per_row)
+        # An alert is withdrawn, or becomes milder, after 20 steps and two rows without a finding.
+        steps = max(WINDOW, 2 * self.history.steps_per_row)
         severity = record.recent_severity(step, steps)
         if severity is None:
             return dataclasses.replace(old, ended=step) if is_open else None
@@ -168,30 +157,16 @@ class HealthMonitor:
             severity=severity,
             step=step,
             message=finding.message,
-            advice=finding.advice.format_map(self._phrases()),
+            advice=finding.advice,
             subject=finding.subject,
         )
-
-    def _phrases(self) -> dict[str, str]:
-        """Return the phrase of each change, with the line to paste if the settings are known."""
-        phrases = {}
-        settings = self.history.settings
-        for name, change in CHANGES.items():
-            phrases[name] = change.phrase
-            if settings is None:
-                continue
-            old = getattr(settings, change.setting)
-            new = change.new_value(old)
-            if new != old:
-                line = f"settings.replace({change.setting}={new!r}); it is {old!r} now"
-                phrases[name] = f"{change.phrase} ({line})"
-        return phrases
 
     def _is_time_to_stop(self, news: list[Alert]) -> bool:
         if self._stop_on is None:
             return False
         if any(alert.kind == self._stop_on for alert in news):
             return True
+        # In a resumed run, stop if a critical finding is still made now.
         rows_since_resume = self.history.reward_rows - self._rows_before_resume
         if self._rows_before_resume == 0 or rows_since_resume < ROWS_TO_FIX:
             return False
@@ -209,12 +184,6 @@ class HealthReport(Shown):
     """Number of rows with a reward."""
 
     @property
-    def latest(self) -> list[Alert]:
-        """The alerts, the worst first and withdrawn ones last."""
-        by_step = sorted(self.alerts, key=lambda alert: alert.step)
-        return worst_first(by_step)
-
-    @property
     def ok(self) -> bool:
         """True if no warning and no critical alert is open at the end of the log."""
         return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
@@ -225,7 +194,8 @@ class HealthReport(Shown):
         summary = ", ".join(counts) or "nothing"
         yield bold(f"Found: {summary}. Checked {self.rows} rows with a reward.")
         if self.alerts:
-            yield alert_table(self.latest)
+            by_step = sorted(self.alerts, key=lambda alert: alert.step)
+            yield alert_table(worst_first(by_step))
 
 
 def check_health(
@@ -239,8 +209,8 @@ def check_health(
 
     Args:
         rows: Rows as in metrics.jsonl or TRL's `log_history`, a pandas DataFrame, the text that
-            transformers prints, or a run. Or the path of a run, a checkpoint, a metrics.jsonl, a
-            trainer_state.json, or a file with the printed text.
+            transformers prints, or a run. Or the name of a run, or the path of a run, a checkpoint,
+            a metrics.jsonl, a trainer_state.json, or a file with the printed text.
         weights: Weight of each reward, by name; a run knows its own.
         settings: Settings of the run; a run knows its own.
         ranges: Lowest and highest score of each reward, by name; a run knows those of the kit's
@@ -255,9 +225,11 @@ def check_health(
     >>> check_health(rows).ok
     True
     """
-    is_path = isinstance(rows, Path) or (isinstance(rows, str) and "\n" not in rows)
-    if is_path and (Path(rows) / "run.json").is_file():
-        rows = open_run(rows)
+    if isinstance(rows, (str, Path)) and not is_printed_log(rows):
+        folder = Path(rows).expanduser()
+        in_runs = Path(Settings().run_root) / folder
+        if (folder / "run.json").is_file() or (in_runs / "run.json").is_file():
+            rows = open_run(rows)
     if isinstance(rows, Run):
         weights = weights or rows.weights
         settings = settings or rows.settings

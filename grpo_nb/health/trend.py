@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
@@ -11,26 +12,22 @@ from grpo_nb.health.history import (
     CLEAR_Z,
     LIKELY_Z,
     LONG_WINDOW,
-    MIN_ROWS_OF_CRITICAL,
-    MIN_ROWS_OF_TEST,
-    RECENT_STEPS,
+    MIN_ROWS_FOR_CRITICAL,
+    MIN_ROWS_PER_SIDE,
+    WINDOW,
     RunHistory,
 )
 
-HALF_OF_GAIN = 0.5
-"""Half of the gain of the total is lost if at most this part of the gain is left."""
-
-REST_OF_GAIN = 0.1
-"""Nearly all of the gain of the total is lost if at most this part of the gain is left."""
-
 LOSS_P_VALUE = 1e-4
-"""p-value of a test that calls nearly all of the gain lost. The best block is high by luck if it
-was chosen from many, so the p-value is divided by their number (Bonferroni correction)."""
+"""Significance level for "nearly all of the gain is lost". It is divided by the number of blocks
+(Bonferroni correction), because the best block is a maximum."""
 
-MAIN_REWARD_WORDS = ("correct", "accura", "answer", "succe", "solve", "exact", "pass")
-"""Parts of the names that the main reward has in published notebooks."""
+MAIN_REWARD = re.compile(
+    r"(^|[^a-z])(correct|accura|answer|succe|solve|exact|pass(ed)?([^a-z]|$))", re.IGNORECASE
+)
+"""Starts of words in the names that the main reward has in published notebooks."""
 
-MAX_STD_OF_SHARE = 0.6
+MAX_STD_IN_0_1 = 0.6
 """Highest standard deviation of scores between 0 and 1. It is 0.5 for many scores, and a little
 more in a small sample."""
 
@@ -62,32 +59,35 @@ def measure_trend(history: RunHistory) -> RewardTrend:
             metrics.append(f"rewards/{reward}")
 
     is_rising = any(rise_in_window(history, metric) >= LIKELY_Z for metric in metrics)
-    # With few rows, the window of `rise_in_window` begins at the start.
-    is_above_start = is_rising and history.reward_rows < MIN_ROWS_OF_CRITICAL
+    # With so few rows the window covers the whole run, so a rise in it is one since the start.
+    is_above_start = is_rising and history.reward_rows < MIN_ROWS_FOR_CRITICAL
     for metric in metrics:
-        for steps in (LONG_WINDOW, RECENT_STEPS):
-            is_above_start |= rise_since_start(history, metric, steps) >= LIKELY_Z
+        rises = [rise_since_start(history, metric, steps) for steps in (LONG_WINDOW, WINDOW)]
+        is_above_start = is_above_start or max(rises) >= LIKELY_Z
     strict_z = -NormalDist().inv_cdf(LOSS_P_VALUE / max(1, history.blocks))
     return RewardTrend(
         is_rising=is_rising,
         is_above_start=is_above_start,
-        has_lost_half=_has_lost_gain(history, HALF_OF_GAIN, CLEAR_Z),
-        has_lost_nearly_all=_has_lost_gain(history, REST_OF_GAIN, strict_z),
+        has_lost_half=_has_lost_gain(history, 0.5, CLEAR_Z),
+        has_lost_nearly_all=_has_lost_gain(history, 0.1, strict_z),
     )
 
 
-def rise_since_start(history: RunHistory, metric: str, steps: int = RECENT_STEPS) -> float:
+def rise_since_start(history: RunHistory, metric: str, steps: int = WINDOW) -> float:
     """Return the z-score of the last steps of a metric against its first steps."""
-    first = history.first_values(metric, steps, MIN_ROWS_OF_TEST)
-    last = history.last_values(metric, steps, MIN_ROWS_OF_TEST)
-    half = max(1, history.reward_rows // 2)
+    first = history.first_values(metric, steps, MIN_ROWS_PER_SIDE)
+    last = history.last_values(metric, steps, MIN_ROWS_PER_SIDE)
+    half = max(1, history.reward_rows // 2)  # last[-0:] would be all rows
     return mann_whitney_z(first, last[-half:])
 
 
 def rise_in_window(history: RunHistory, metric: str) -> float:
-    """Return the z-score of a rise within the last 50 steps, by order if there are few rows."""
-    values = history.last_values(metric, LONG_WINDOW, MIN_ROWS_OF_CRITICAL)
-    if len(values) < MIN_ROWS_OF_CRITICAL:
+    """Return the z-score of the second half of the last 50 steps against the first half.
+
+    With few rows it is that of Kendall's test of order.
+    """
+    values = history.last_values(metric, LONG_WINDOW, MIN_ROWS_FOR_CRITICAL)
+    if len(values) < MIN_ROWS_FOR_CRITICAL:
         return kendall_z(values)
     middle = len(values) // 2
     return mann_whitney_z(values[:middle], values[middle:])
@@ -98,8 +98,8 @@ def _has_lost_gain(history: RunHistory, kept_share: float, min_z: float) -> bool
     if rise_since_start(history, "reward") <= -min_z:
         return True
     best = history.best_block
-    first = history.first_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
-    last = history.last_values("reward", RECENT_STEPS, MIN_ROWS_OF_TEST)
+    first = history.first_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
+    last = history.last_values("reward", WINDOW, MIN_ROWS_PER_SIDE)
     has_risen = mann_whitney_z(first, best) >= min_z
     if not has_risen or mann_whitney_z(best, last) > -min_z:
         return False
@@ -118,10 +118,7 @@ def main_reward(history: RunHistory) -> str | None:
     largest_weight, heaviest = by_weight[-1]
     if len(by_weight) == 1 or largest_weight > by_weight[-2][0]:
         return heaviest
-    named = []
-    for name in history.rewards:
-        if any(word in name.lower() for word in MAIN_REWARD_WORDS):
-            named.append(name)
+    named = [name for name in history.rewards if MAIN_REWARD.search(name)]
     return named[0] if len(named) == 1 else None
 
 
@@ -137,11 +134,13 @@ def reward_range(history: RunHistory, reward: str) -> tuple[float, float] | None
     metric = f"rewards/{reward}"
     highest_std = history.highest.get(f"{metric}/std", math.inf)
     fits = 0 <= history.lowest[metric] < history.highest[metric] <= 1
-    return (0.0, 1.0) if fits and highest_std <= MAX_STD_OF_SHARE else None
+    return (0.0, 1.0) if fits and highest_std <= MAX_STD_IN_0_1 else None
 
 
 def total_range(history: RunHistory) -> tuple[float, float] | None:
-    """Return the range of the weighted total, None if the range of a reward is not known."""
+    """Return the range of the weighted total, None if a weight or a range is not known."""
+    if not history.rewards or (len(history.rewards) > 1 and not history.weights):
+        return None
     lowest = highest = 0.0
     for reward in history.rewards:
         scores = reward_range(history, reward)
@@ -151,21 +150,33 @@ def total_range(history: RunHistory) -> tuple[float, float] | None:
         ends = sorted(history.weights.get(reward, 1.0) * score for score in scores)
         lowest += ends[0]
         highest += ends[1]
-    return (lowest, highest) if history.rewards else None
+    return lowest, highest
 
 
-def reward_position(history: RunHistory, reward: str | None) -> float:
-    """Return where a reward, or the total for None, lies in its range, from 0 (low) to 1 (high).
+def reward_position(history: RunHistory, reward: str) -> float:
+    """Return where the mean of a reward lies in its range, from 0 (lowest) to 1 (highest)."""
+    level = history.mean(f"rewards/{reward}", LONG_WINDOW)
+    return _position(level, reward_range(history, reward))
 
-    Without a range, a level of 0 or below counts as the lowest position, and any other is NaN.
+
+def total_position(history: RunHistory) -> float:
+    """Return where the mean total lies in its range.
+
+    Without weights, return the mean of the positions of the rewards.
     """
-    metric = f"rewards/{reward}" if reward else "reward"
-    level = history.mean(metric, LONG_WINDOW)
-    scores = reward_range(history, reward) if reward else total_range(history)
-    if reward is None and scores is not None and not history.weights:
-        # Without weights the range of the total is unknown. The range of each reward is known, so
-        # return the mean of their positions.
+    if history.rewards and not history.weights:
         return fmean(reward_position(history, name) for name in history.rewards)
+    return _position(history.mean("reward", LONG_WINDOW), total_range(history))
+
+
+def main_position(history: RunHistory) -> float:
+    """Return the position of the main reward, or of the total if no reward is the main one."""
+    main = main_reward(history)
+    return total_position(history) if main is None else reward_position(history, main)
+
+
+def _position(level: float, scores: tuple[float, float] | None) -> float:
+    """Return a position. Without a range, 0 or less is the lowest, and any other level is NaN."""
     if scores is None or scores[0] == scores[1]:
         return 0.0 if level <= 0 else math.nan
     return (level - scores[0]) / (scores[1] - scores[0])

@@ -31,10 +31,10 @@ class ByHand(Shown):
                 "task = task.with_tools(...), or task.with_tools(environment=...)."
             )
         self.row: dict[str, Any] = task.train[row]
+        # First messages of the episode, and its environment as the column that rewards get.
         self.prompt, self.columns = task.tools.begin(self.row)
-        """First messages of the episode, and its environment as the column that rewards get."""
         self.turns: list[dict[str, Any]] = []
-        """All messages so far."""
+        """All messages after the prompt."""
         functions = task.tools.of(self.columns.get("environments"))
         self._tools = {function.__name__: function for function in functions}
         self._chat_template_kwargs = dict(task.chat_template_kwargs)
@@ -65,7 +65,7 @@ class ByHand(Shown):
     def example(self, tokenizer: Any) -> list[dict[str, str]]:
         """Return the episode as messages for `load_task(..., example=...)`.
 
-        Calls are written as the model's template writes them. The first message of the environment
+        Calls are written in `content` as the model's template writes them. The first message of the environment
         is part of the question. Messages of several episodes can be joined.
 
         Raises:

@@ -18,6 +18,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from grpo_nb.checks.judge_agreement import agreement
+from grpo_nb.checks.references import judges_in
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.reward_check import check_rewards
 from grpo_nb.checks.rows import rows_of
@@ -26,12 +27,12 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
 from grpo_nb.core.tables import bold, html_of
-from grpo_nb.core.words import as_score, did_you_mean, displayable
+from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.examples import example_completions, prompt_text, sample_group
 from grpo_nb.lab.labels import DEFAULT_SCALE, HandLabels
 from grpo_nb.rewards.answers import gold_answers
-from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.rewards.base import RewardFunction, changed_weights, reward_list, weights_by_name
 from grpo_nb.rewards.judge_model import judge
 from grpo_nb.scoring.scores import Scores, reweight, score
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -41,10 +42,10 @@ NO_MODEL = (
     '<span class="gn-soft gn-why">Sampling needs '
     "<code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
 )
+# Limits of the controls for sampling. They only prevent typing errors.
 MAX_GROUP_SIZE = 256
 MAX_TEMPERATURE = 5.0
 MAX_LENGTH = 32_768
-"""Limits of the controls for sampling. They only prevent typing errors."""
 
 
 class Entry(widgets.VBox):
@@ -62,13 +63,13 @@ class Entry(widgets.VBox):
 class RewardLab(Panel):
     """Try rewards on rows of a task: each score, weight, total and advantage, and the check.
 
-    The lab starts with a right and a wrong completion of the first row. Scores are computed as a
-    trainer would (`gn.score`), again at every change. Moving a weight calls no reward. An error of
-    a reward is shown together with the completion that caused it.
+    The lab starts with a right and a wrong completion of the first row. At every change, scores are
+    computed again as a trainer would (`gn.score`). Moving a weight calls no reward. An error of a
+    reward is shown together with the completion that caused it.
 
-    From a cell: `lab.update(rewards)`, `lab.label(score)`, `lab.sample()`, `lab.check()`. Read and
-    set `lab.row_number`, `lab.completions` and `lab.weights`. Read `lab.row`, `lab.scores`,
-    `lab.advantages`, `lab.report` and `lab.labels`. All other names in `help` are ipywidgets' own.
+    From a cell: `lab.update(rewards)`, `lab.label(score)`, `lab.undo_label()`, `lab.sample()`,
+    `lab.check()`. Read and set `lab.row_number`, `lab.completions` and `lab.weights`. Read
+    `lab.row`, `lab.scores`, `lab.advantages`, `lab.report` and `lab.labels`.
 
     Args:
         rewards: One or more reward functions. After you edit them in the next cell, pass them to
@@ -127,6 +128,7 @@ class RewardLab(Panel):
             )
         rewards = reward_list(rewards)
         self._rows = rows_of(task)
+        self._row = dict(self._rows[0])
         super().__init__()
         is_task = isinstance(task, Task)
         self.rewards: list[RewardFunction] = rewards
@@ -145,15 +147,15 @@ class RewardLab(Panel):
         """Latest result of the check on this row; None before the first check."""
         name = task.name.replace("/", "_") if is_task else "rows"
         self._labels = HandLabels(Path(labels or f"{name}.labels.csv"))
-        # Kept, because the weight of a function can be changed without making a new function.
-        self._carried_weights = weights_by_name(rewards)
-        self._are_examples = False
+        # Kept for `update`: a reward's own weight may have been changed in place.
+        self._default_weights = weights_by_name(rewards)
+        self._shows_examples = False
 
         self._make_views()
         self._make_controls(settings or Settings())
         self._lay_out()
         self._show_scale()
-        self._show_weights(self._carried_weights)
+        self._show_weights(self._default_weights)
         with self.showing_errors():
             self._show_row()
             if gold_answers(self.row.get(answer)):
@@ -166,20 +168,20 @@ class RewardLab(Panel):
     def update(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
         """Replace the rewards and score the same completions again.
 
-        A weight that was moved in the lab stays, unless the new reward of that name carries another
-        weight than the old one.
+        A weight set in the lab is kept if the new reward of the same name has the same default
+        weight as the old one.
 
         Raises:
             ValueError, TypeError: As for the constructor. The lab then keeps its rewards.
         """
         rewards = reward_list(rewards)
-        carried = weights_by_name(rewards)
-        weights = dict(carried)
-        for name, moved in self.weights.items():
-            if name in carried and carried[name] == self._carried_weights[name]:
-                weights[name] = moved
+        defaults = weights_by_name(rewards)
+        weights = dict(defaults)
+        for name, weight in self.weights.items():
+            if defaults.get(name) == self._default_weights[name]:
+                weights[name] = weight
         self.rewards = rewards
-        self._carried_weights = carried
+        self._default_weights = defaults
         self._show_weights(weights)
         self._show_scale()
         self._forget_report()
@@ -199,9 +201,8 @@ class RewardLab(Panel):
 
     @property
     def row(self) -> dict[str, Any]:
-        """The row shown, with all its columns."""
-        row = dict(self._rows[self.row_number])
-        return row if self.tools is None else self.task.begun(row)
+        """The row shown, with all its columns, and with the environment that was scored last."""
+        return self._row
 
     @property
     def completions(self) -> list[str]:
@@ -224,11 +225,7 @@ class RewardLab(Panel):
 
     @weights.setter
     def weights(self, weights: Mapping[str, float]) -> None:
-        for name in weights:
-            if name not in self._weight_boxes:
-                hint = did_you_mean(name, self._weight_boxes)
-                raise ValueError(f"no reward is named {name!r}{hint}. Names: {list(self.weights)}.")
-        for name, weight in weights.items():
+        for name, weight in changed_weights(self.weights, weights).items():
             self._weight_boxes[name].value = weight
 
     @property
@@ -246,52 +243,60 @@ class RewardLab(Panel):
         """The .csv file with the scores by hand."""
         return self._labels.file
 
-    def label(self, score: float | None) -> None:
+    def label(self, score: float) -> None:
         """Give a score by hand to the first completion without one, and save it.
-
-        None removes the latest score.
 
         Raises:
             ValueError: The score is not on the scale of the judge, or from 1 to 5 without a judge.
         """
-        given = self._labels.scores_of(self._question, self.completions)
-        if score is None:
-            self._labels.remove_last()
-        elif None in given:
-            self._labels.add(self._question, self.completions[given.index(None)], score)
+        existing = self._labels.scores_of(self._question, self.completions)
+        if None in existing:
+            self._labels.add(self._question, self.completions[existing.index(None)], score)
         self._show_labels()
 
-    @in_panel
+    def undo_label(self) -> None:
+        """Remove the latest score by hand.
+
+        Raises:
+            ValueError: No score has been given in this lab.
+        """
+        self._labels.undo()
+        self._show_labels()
+
     def sample(self) -> None:
-        """Replace the completions by a group sampled from the model."""
+        """Replace the completions by a group sampled from the model.
+
+        Raises:
+            ValueError: The task has tools, or there is no model.
+        """
         if self.tools is not None:
             raise ValueError(
                 "an episode with tools does not fit into a text box. Play one with "
                 "gn.lab.ByHand(task, row)."
             )
         size = self._size_box.value
-        self._sample_button.disabled = True
         self._status.value = (
             f"Sampling {size} completions from the model. The kernel is busy until they are there."
         )
-        try:
-            group = sample_group(
-                self.model,
-                self.tokenizer,
-                self.row,
-                num_generations=size,
-                temperature=self._temperature_box.value,
-                max_completion_length=self._length_box.value,
-                chat_template_kwargs=self.chat_template_kwargs,
-            )
-        finally:
-            self._sample_button.disabled = False
+        group = sample_group(
+            self.model,
+            self.tokenizer,
+            self.row,
+            num_generations=size,
+            temperature=self._temperature_box.value,
+            max_completion_length=self._length_box.value,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
         self._set_completions(group)
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
-    @in_panel
     def check(self) -> None:
-        """Run `gn.check_rewards` on the row shown, with the weights shown."""
+        """Run `gn.check_rewards` on the row shown, with the weights shown.
+
+        Raises:
+            ValueError, TypeError: As for `gn.check_rewards`. Then there is no report.
+        """
+        self._forget_report()
         self.report = check_rewards(
             self.rewards,
             [self.row],
@@ -336,8 +341,6 @@ class RewardLab(Panel):
         row_box = widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}")
         self._row_box = above(row_box, "150px")
         self._call_on_change(self._row_box, self._pick_row)
-        self._key_box = above(widgets.Text(), "150px")
-        self._call_on_change(self._key_box, self._press_key)
         # No flex box: it would squeeze eight completions into its height instead of scrolling.
         self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
         self._entries.add_class("gn-entries")
@@ -411,16 +414,24 @@ class RewardLab(Panel):
             ),
         ]
 
-    def _button(
-        self, text: str, callback: Callable[..., object], style: str = ""
-    ) -> widgets.Button:
+    def _button(self, text: str, callback: Callable[[], object], style: str = "") -> widgets.Button:
+        """Return a button that calls `callback` and shows its errors in the panel."""
         control = button(text, style)
-        control.on_click(callback)
+        control.on_click(lambda _: self._call(callback))
         return control
 
-    def _call_on_change(self, control: widgets.Widget, callback: Callable[..., object]) -> None:
+    def _call(self, callback: Callable[[], object]) -> None:
+        with self.showing_errors():
+            callback()
+
+    def _call_on_change(self, control: widgets.Widget, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the control's value changes, except inside `_quietly()`."""
-        control.observe(lambda change: self._is_quiet or callback(change), "value")
+
+        def on_change(_: Any) -> None:
+            if not self._is_quiet:
+                self._call(callback)
+
+        control.observe(on_change, "value")
 
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes = {}
@@ -430,20 +441,22 @@ class RewardLab(Panel):
             self._weight_boxes[name] = above(box, "130px")
         self._weight_line.children = list(self._weight_boxes.values())
 
+    @property
+    def _judges(self) -> list[judge]:
+        """Judges that the rewards are or call."""
+        return [found for reward in self.rewards for found in judges_in(reward)]
+
     def _show_scale(self) -> None:
-        """Show a button for each score of the judge's scale, and which keys stand for them."""
-        judges = [reward for reward in self.rewards if isinstance(reward, judge)]
-        self._labels.scale = tuple(judges[0].scale) if judges else DEFAULT_SCALE
-        choices = self._labels.choices
-        self._key_box.description = f"Or a key, 1 to {len(choices)}"
-        if self._labels.has_whole_choices:
-            self._key_box.description = "Or press its key here"
+        """Show a button for each score of the first judge's scale."""
+        self._labels.scale = DEFAULT_SCALE
+        if self._judges:
+            self._labels.scale = self._judges[0].scale
         buttons = []
-        for choice in choices:
-            buttons.append(self._button(f"{choice:g}", functools.partial(self._give, choice)))
-        back = self._button("Take the last one back", functools.partial(self._give, None))
-        compare = self._button("Person and judge side by side", self._show_agreement, "primary")
-        self._label_buttons.children = [*buttons, back, self._key_box, compare]
+        for choice in self._labels.choices:
+            buttons.append(self._button(f"{choice:g}", functools.partial(self.label, choice)))
+        undo = self._button("Undo the last score", self.undo_label)
+        compare = self._button("Compare with the judge", self._show_agreement, "primary")
+        self._label_buttons.children = [*buttons, undo, compare]
 
     # ---- Rows and completions ----
 
@@ -451,7 +464,7 @@ class RewardLab(Panel):
     def _pick_row(self) -> None:
         self._show_row()
         self._forget_report()
-        if self._are_examples:
+        if self._shows_examples:
             self._show_examples()
             return
         self._rescore()
@@ -462,16 +475,20 @@ class RewardLab(Panel):
 
     @in_panel
     def _show_row(self) -> None:
-        show = functools.partial(
-            views.row_view,
-            self.row.get("question", ""),
-            self.row.get(self.answer, f"(no column {self.answer!r})"),
-            has_tokenizer=self.tokenizer is not None,
-        )
-        self._row_view.value = show("")  # in case the chat template raises
+        self._row = dict(self._rows[self.row_number])
+
+        def show(prompt: str) -> None:
+            self._row_view.value = views.row_view(
+                self.row.get("question", ""),
+                self.row.get(self.answer, f"(no column {self.answer!r})"),
+                prompt,
+                has_tokenizer=self.tokenizer is not None,
+            )
+
+        show("")  # the template may raise below; question and gold answer are then shown anyway
         is_episode = self.tools is not None and self.tokenizer is not None
         kwargs = self.task.template_kwargs if is_episode else self.chat_template_kwargs
-        self._row_view.value = show(prompt_text(self.row, self.tokenizer, kwargs))
+        show(prompt_text(self.row, self.tokenizer, kwargs))
 
     @in_panel
     def _show_examples(self) -> None:
@@ -480,45 +497,48 @@ class RewardLab(Panel):
 
     def _set_completions(self, texts: Sequence[str], *, are_examples: bool = False) -> None:
         with self._quietly():
-            # Existing entries stay, so that a page keeps their size and the cursor its place.
+            # Boxes are reused, so that the browser keeps their size and the cursor.
             entries = list(self._entries.children[: len(texts)])
             for _ in texts[len(entries) :]:
                 entries.append(self._new_entry())
             for entry, text in zip(entries, texts, strict=True):
                 entry.box.value = displayable(text)
-        self._place(entries)
-        self._are_examples = are_examples
+        self._show_entries(entries)
+        self._shows_examples = are_examples
         self._rescore()
 
     def _new_entry(self) -> Entry:
         entry = Entry()
         self._call_on_change(entry.box, self._edited)
-        entry.remove.on_click(functools.partial(self._remove, entry))
+        entry.remove.on_click(lambda _: self._remove(entry))
         return entry
 
-    def _place(self, entries: Sequence[Entry]) -> None:
+    def _show_entries(self, entries: Sequence[Entry]) -> None:
         for number, entry in enumerate(entries, 1):
             entry.box.description = f"Completion {number}"
             entry.remove.tooltip = f"Remove completion {number}"
             entry.remove.disabled = len(entries) == 1
         self._entries.children = entries
 
-    def _edited(self, _: Any) -> None:
-        self._are_examples = False
+    def _edited(self) -> None:
+        self._shows_examples = False
         self._rescore()
 
-    def _add(self, _: Any) -> None:
+    def _add(self) -> None:
         self._set_completions([*self.completions, ""])
 
-    def _remove(self, removed: Entry, _: Any) -> None:
-        self._place([entry for entry in self._entries.children if entry is not removed])
-        self._edited(_)
+    def _remove(self, removed: Entry) -> None:
+        self._show_entries([entry for entry in self._entries.children if entry is not removed])
+        self._edited()
 
     # ---- Scores ----
 
     @in_panel
     def _rescore(self) -> None:
         self.scores = None
+        if self.tools is not None:
+            # A new episode each time: a reward may change its environment.
+            self._row = self.task.begun(self._rows[self.row_number])
         scoring = functools.partial(
             score,
             self.rewards,
@@ -534,7 +554,7 @@ class RewardLab(Panel):
             self._show_scores()
         self._status.value = ""
 
-    def _reweigh(self, _: Any) -> None:
+    def _reweigh(self) -> None:
         if self.scores is None:
             self._rescore()
             return
@@ -548,12 +568,13 @@ class RewardLab(Panel):
             self._table.value = '<p class="gn-fail">Not scored.</p>'
             return
         self._table.value = views.scores_view(self.scores, self.advantages)
-        # A user's own format object may raise. The scores are right all the same.
+        # Marks may fail in a user's own format; the scores are right all the same.
         with self.showing_errors():
             rewards = dict(zip(self.weights, self.rewards, strict=True))
             self._marks.value = views.marks_view(self.scores, rewards)
 
     def _show_failures(self) -> None:
+        # Overrides `Panel._show_failures`: errors of rewards are shown too.
         if self._failures:
             self._status.value = '<span class="gn-fail">That failed. The reason is below.</span>'
         errors = self.scores.errors if self.scores is not None else ()
@@ -570,31 +591,17 @@ class RewardLab(Panel):
     def _question(self) -> str:
         return str(self.row.get("question") or prompt_text(self.row))
 
-    def _give(self, score: float | None, _: Any = None) -> None:
-        with self.showing_errors():
-            self.label(score)
-
-    def _press_key(self, change: Any) -> None:
-        with self._quietly():
-            self._key_box.value = ""
-        key = change["new"].strip()[-1:]  # the last one, if two came before the box was emptied
-        score = self._labels.score_of_key(key)
-        if score is not None:
-            self._give(score)
-
     def _show_labels(self) -> None:
-        given = self._labels.scores_of(self._question, self.completions)
+        existing = self._labels.scores_of(self._question, self.completions)
         self._label_view.value = views.labels_view(
-            self.completions, given, len(self.labels), self.labels_file
+            self.completions, existing, len(self.labels), self.labels_file
         )
 
-    @in_panel
     def _show_agreement(self) -> None:
         parts = []
-        for reward in self.rewards:
-            if isinstance(reward, judge):
-                measured = agreement(reward, self.labels, probe=False)
-                parts += [bold(measured.sentence), measured.side_by_side()]
+        for one in self._judges:
+            measured = agreement(one, self.labels, probe=False)
+            parts += [bold(measured.sentence), measured.side_by_side()]
         html = html_of(parts) or "None of these rewards is a judge."
         self._agreement_view.value = _framed(html)
 

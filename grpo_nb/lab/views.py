@@ -9,15 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_nb.checks.groups import NO_SPREAD
 from grpo_nb.core.pages import errors_view as show_tracebacks
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.words import as_score, shorten
 from grpo_nb.scoring.calls import RewardError
 from grpo_nb.scoring.marks import WHOLE_TEXT, Span, spans
 from grpo_nb.scoring.scores import Scores
-
-SAME = 1e-9
-"""Advantages and totals closer than this are equal."""
 
 MESSAGE_LENGTH = 300
 """Characters shown of the message of a reward's error."""
@@ -29,7 +27,7 @@ def push(advantage: float) -> str:
     >>> push(0.7), push(-0.7), push(0.0)
     ('more likely', 'less likely', 'not moved')
     """
-    if abs(advantage) < SAME:
+    if abs(advantage) < NO_SPREAD:
         return "not moved"
     return "more likely" if advantage > 0 else "less likely"
 
@@ -81,7 +79,7 @@ def _note_on_group(scores: Scores) -> str:
             "one, or sample a group."
         )
     known = [total for total in scores.totals if not math.isnan(total)]
-    if known and max(known) - min(known) < SAME:
+    if known and max(known) - min(known) < NO_SPREAD:
         return (
             "All totals are equal, so every advantage is 0 and GRPO learns nothing from this group."
         )
@@ -168,7 +166,9 @@ def marks_view(scores: Scores, rewards: Mapping[str, Callable[..., Any]]) -> str
 
 
 def split_at_marks(text: str, marks: Sequence[Mark]) -> list[Piece]:
-    """Split a text into marked and unmarked pieces. Of overlapping marks, the first is kept.
+    """Split a text into marked and unmarked pieces.
+
+    Of overlapping marks, the one that starts first is kept; of those, the one that earned most.
 
     >>> split_at_marks("b7", [Mark(Span(1, 2, "answer slot"), 2.0, "correctness")])[1]
     Piece(text='7', css_class='gn-earned', title='correctness: answer slot, +2')

@@ -14,9 +14,10 @@ _TENSORS = "adapter_model.safetensors"
 _FILES = ["*_config.json", "verification.json", _TENSORS, TEMPLATE_FILE, CALLS_FILE]
 # Options of PEFT that change how a LoRA is applied. Names and shapes of the tensors do not show
 # them.
-_OTHER_SCALING = ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern")
-# Any other value means that the base model was changed too.
-_PLAIN_INITIALISATIONS = (None, True, False, "gaussian")
+_NOT_PLAIN = ("use_rslora", "use_dora", "alpha_pattern", "rank_pattern")
+# Initialisations that leave the base model as it is. PiSSA, OLoRA, CorDA and LoftQ change it; MiCA
+# computes another forward pass (peft/tuners/lora/layer.py, update_layer).
+_PLAIN_INITIALISATIONS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 class StartAdapter(NamedTuple):
@@ -29,7 +30,7 @@ class StartAdapter(NamedTuple):
     """Name of the model that it was trained on."""
 
 
-def with_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
+def read_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     """Return an adapter's folder, and the settings with its rank, alpha and layers.
 
     Adapters with another scaling or a changed base are refused here, because `load_adapter`
@@ -43,7 +44,7 @@ def with_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
         ValueError: There is no adapter, or it is not a plain LoRA.
     """
     from huggingface_hub import snapshot_download
-    from peft import PeftConfig
+    from peft import PeftConfig, PeftType
     from safetensors import safe_open
 
     folder = Path(adapter).expanduser()
@@ -53,8 +54,12 @@ def with_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
     if not (folder / _CONFIG).is_file():
         raise ValueError(f"adapter = {str(folder)!r} {_why_no_adapter(folder)}")
     config = PeftConfig.from_pretrained(str(folder))
-    # An adapter of another kind has no such option, and counts as not plain.
-    unlike = [option for option in _OTHER_SCALING if getattr(config, option, True)]
+    if config.peft_type != PeftType.LORA:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} is of the kind {config.peft_type.value}, and only a "
+            "LoRA can be trained further. Train a LoRA, or start without adapter."
+        )
+    unlike = [option for option in _NOT_PLAIN if getattr(config, option)]
     if not unlike and config.init_lora_weights not in _PLAIN_INITIALISATIONS:
         unlike = ["init_lora_weights"]
     if unlike:
@@ -62,6 +67,11 @@ def with_adapter(settings: Settings, adapter: str | Path) -> StartAdapter:
             f"the adapter in {str(folder)!r} is no plain LoRA ({', '.join(unlike)}): merge it into "
             "its base model (PEFT's merge_and_unload), save that, and name its folder as the model "
             "of the settings."
+        )
+    if not (folder / _TENSORS).is_file():
+        raise ValueError(
+            f"the adapter in {str(folder)!r} has no {_TENSORS}, and other files of weights are not "
+            "read. Save it again with PEFT: model.save_pretrained(folder)."
         )
     with safe_open(folder / _TENSORS, "pt") as file:
         names = [name for name in file.keys() if ".lora_A" in name]  # noqa: SIM118 (no mapping)
@@ -103,8 +113,8 @@ def save_adapter(model: Any, folder: str | Path) -> None:
 def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> None:
     """Copy a saved LoRA into one of the model's adapters, and check that every tensor arrived.
 
-    transformers' own loader restores only the adapters in subfolders when there are any, and leaves
-    the trained one at its zeros without a warning. So the tensors are loaded here and compared.
+    transformers' own loader restores only the adapters in subfolders if there are any. The adapter
+    at the top silently keeps its initial zeros. So the tensors are loaded here and compared.
 
     Raises:
         ValueError: The names and shapes of the tensors are not those of the model's adapter.
@@ -127,6 +137,6 @@ def load_adapter(model: Any, folder: str | Path, adapter: str = "default") -> No
     for name, tensor in saved.items():
         if not torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)):
             raise ValueError(
-                f"the adapter in {str(folder)!r} was not loaded completely: {name} differs. This "
-                "is a fault of the kit."
+                f"the adapter in {str(folder)!r} was not loaded completely: {name} differs. Please "
+                "report this: it is a bug of grpo_nb."
             )

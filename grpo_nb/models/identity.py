@@ -1,7 +1,7 @@
 """Identity of a base model: a hash of its weights.
 
-An adapter only works on the weights that it was trained on, and nothing else notices when the
-weights in the base's folder have changed since.
+An adapter only works on the weights that it was trained on, and no other check sees that the
+weights in the folder of the base model were replaced.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ def weights_identity(folder: Path) -> str | None:
     """Return a hash of the safetensors in a folder; None if a file is missing.
 
     The hash is of names, shapes, dtypes and three rows of each tensor, so it is the same for the
-    same tensors in other shards, and gigabytes take a moment. A training changes nearly every
-    value; a change between the rows that are read is not seen.
+    same tensors in other shards, and gigabytes take a moment. Retraining is noticed,
+    because it changes nearly every value. A change only in other rows is not noticed.
 
     >>> weights_identity(Path("nowhere")) is None
     True
@@ -74,15 +74,18 @@ def weight_files(folder: Path, stem: str) -> list[Path]:
 def base_identity(model: Any, name: str) -> str | None:
     """Return the identity of the weights that a model was loaded from; None if they are not here.
 
-    Nothing is downloaded, and only weights in 16 bit are known.
+    Nothing is downloaded. The result is also None for a 4-bit copy that Unsloth downloaded in place
+    of the 16-bit weights.
 
     Args:
         model: The model as it will be trained. If it came from a folder, that folder is read,
             whatever the settings say.
         name: Model of the settings.
     """
-    loaded_from = Path(str(getattr(model.config, "_name_or_path", "")))
-    return weights_here(str(loaded_from) if (loaded_from / "config.json").is_file() else name)
+    loaded_from = str(getattr(model.config, "_name_or_path", ""))
+    # Empty for a model made in memory, which as a path would be the current folder.
+    is_folder = loaded_from and (Path(loaded_from) / "config.json").is_file()
+    return weights_here(loaded_from if is_folder else name)
 
 
 def weights_here(name: str) -> str | None:

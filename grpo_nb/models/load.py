@@ -1,4 +1,4 @@
-"""Load a model with its LoRA through Unsloth, with a vLLM engine if it is wanted and can run."""
+"""Load a model with its LoRA through Unsloth, with vLLM if that is set and can run."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.models.adapter import load_adapter, with_adapter
+from grpo_nb.models.adapter import load_adapter, read_adapter
 from grpo_nb.models.identity import require_trained_on, weights_here
 from grpo_nb.models.import_unsloth import (
     import_unsloth,
@@ -64,11 +64,10 @@ def load_model(
 ) -> tuple[Any, Any]:
     """Load a model in 4 or 16 bit through Unsloth, add a LoRA, and return it with its tokenizer.
 
-    Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless the
-    settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded too
-    and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and one
-    warning gives the reason and what to do. A second model in the same kernel gets no vLLM while
-    the first one exists.
+    Weights that are not in 4 bit are float32 on a CPU, and bfloat16 or float16 on a GPU, unless
+    `settings.dtype` or UNSLOTH_CPU_BF16 says otherwise. On a GPU with `fast_inference`, vLLM
+    is loaded too and shares the weights. If vLLM cannot be used, Unsloth's own generation samples, and
+    one warning gives the reason and what to do. Only one model per kernel can have vLLM at a time.
 
     Args:
         settings: The model and how to load it.
@@ -76,9 +75,8 @@ def load_model(
             rank, alpha, layers and chat template take precedence over the settings. `report` is
             called with a line about it, or there is a warning.
         loader: Further arguments of Unsloth's loader, such as `text_only`, `load_in_fp8`,
-            `offload_embedding`. Arguments that the settings decide are refused. On a CPU models
-            read text only, with or without `text_only`. Reloading from a run repeats only these
-            three.
+            `offload_embedding`; a run that is reopened repeats only these three. Arguments that a
+            setting decides are refused. On a CPU `text_only` has no effect.
         report: Called with one line per stage, to show progress.
 
     Returns:
@@ -108,7 +106,7 @@ def load_model(
 
     source = resolve_model(settings.model, report)
     gpu = find_gpu()
-    if gpu is None and torch.cuda.is_available():  # some of the settings would be a CPU's
+    if gpu is None and torch.cuda.is_available():  # torch would train on that GPU
         raise EnvironmentProblem(
             "torch reports a GPU, but no NVIDIA driver was found (AMD is not supported). To use "
             "the CPU, set HIP_VISIBLE_DEVICES=-1 or CUDA_VISIBLE_DEVICES=-1 before the kernel "
@@ -116,13 +114,13 @@ def load_model(
         )
     folder = None
     if adapter is not None:
-        settings, folder, base = with_adapter(settings, adapter)
+        settings, folder, base = read_adapter(settings, adapter)
         require_trained_on(folder, settings.model, weights_here(source))
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         message = (
             f"Starting from the LoRA {str(adapter)!r}, trained on {base!r}, with its {shape}. With "
-            "beta above 0 the KL is measured to this adapter as it is now; on a GPU, or with "
-            'gn.train(..., kl_reference="base"), to the base model.'
+            "beta above 0 the KL is measured to this adapter as it is now. On a GPU, and with "
+            'gn.train(..., kl_reference="base"), it is measured to the base model.'
         )
         (report or warnings.warn)(message)
     model, tokenizer, obstacle = _load_with_best_engine(
@@ -180,7 +178,7 @@ def _load_with_best_engine(
     if obstacle is not None and gpu is not None and settings.fast_inference:
         _warn_once(obstacle)
     if loaded is None:
-        # Not in the except block, where the frames of the error hold the engine that failed.
+        # Outside of `except`: there the traceback keeps the failed engine alive.
         gc.collect()
         torch.cuda.empty_cache()
         report(f"loading {settings.model}")
@@ -290,11 +288,11 @@ def _prepare_engine(model: Any, source: str) -> None:
 
 @functools.cache
 def _warn_once(obstacle: VllmObstacle) -> None:
-    """Warn, once per obstacle in this process, that vLLM was asked for and is not used."""
+    """Warn, once per reason and fix in this process, that vLLM was asked for and is not used."""
     message = (
         f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: "
         f"{obstacle.fix}."
     )
-    if obstacle.said:
-        message += f" The last output was:\n{obstacle.said}"
+    if obstacle.last_output:
+        message += f" The last output was:\n{obstacle.last_output}"
     warnings.warn(message, stacklevel=4)

@@ -1,6 +1,6 @@
 """Record how a model was loaded, and check that settings are still those of the model.
 
-In a notebook the settings cell is edited, and nothing is loaded again.
+In a notebook a user edits the settings and forgets to load the model again.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,8 @@ _FIXED = ("model", "load_in_4bit", "dtype", "lora_dropout", *SHAPE)
 class LoadRecord:
     """Record of one call of `load_model`.
 
-    Nothing is written on the model itself. The records are kept in a dictionary with weak keys: a
-    record ends with its model. The key is transformers' model inside of the PEFT wrapper, so a
-    record is found with or without the wrapper. A copy of the model has no record.
+    A record is dropped with its model. The key is transformers' model inside of the PEFT wrapper,
+    so a record is found with or without the wrapper, but not for a copy of the model.
     """
 
     settings: Settings
@@ -41,15 +40,15 @@ _RECORDS: WeakKeyDictionary[Any, LoadRecord] = WeakKeyDictionary()
 
 def keep_record(model: Any, record: LoadRecord) -> None:
     """Remember how a model was loaded."""
-    _RECORDS[_base_of(model)] = record
+    _RECORDS[_unwrapped(model)] = record
 
 
 def record_of_model(model: Any) -> LoadRecord | None:
     """Return how a model was loaded, or None if the kit did not load it."""
-    return _RECORDS.get(_base_of(model))
+    return _RECORDS.get(_unwrapped(model))
 
 
-def _base_of(model: Any) -> Any:
+def _unwrapped(model: Any) -> Any:
     """Return transformers' model, which stays the same object in every PEFT wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.words import in_line
-from grpo_nb.runs.rows import is_whole
+from grpo_nb.runs.rows import is_step
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-#: Severities of open alerts, and `withdrawn` for all others, from the least to the most urgent.
+#: Kinds of alerts in the order of their urgency, the least urgent first.
 KINDS = ("withdrawn", *SEVERITIES)
 
 
@@ -102,11 +102,10 @@ def alert_from(values: Mapping[str, Any]) -> Alert:
         raise ValueError(
             f"severity = {in_line(alert.severity)} must be one of {', '.join(SEVERITIES)}"
         )
-    for step in (alert.step, alert.ended or 0):
-        if not is_whole(step) or step < 0:
-            raise ValueError(
-                f"step = {in_line(alert.step)} and ended = {in_line(alert.ended)} must be steps"
-            )
+    if not is_step(alert.step):
+        raise ValueError(f"step = {in_line(alert.step)} of an alert must be a step")
+    if alert.ended is not None and not is_step(alert.ended):
+        raise ValueError(f"ended = {in_line(alert.ended)} of an alert must be a step or null")
     return alert
 
 

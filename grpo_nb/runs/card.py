@@ -24,9 +24,8 @@ from grpo_nb.tasks.formats import AnswerFormat
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-#: The model that the embedded model was made of. The embedded weights are those of a 4-bit file,
-#: dequantised, and in no repository. So an adapter that was trained on them names them by
-#: grpo_nb's own name, which nobody takes for the original weights.
+#: The model that the embedded model was made of. The embedded weights were quantised to 4 bit and
+#: back, so they differ from it, and an adapter trained on them must not name it as its base.
 ORIGIN_OF_EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FIGURE = "figures/training.png"
 
@@ -34,23 +33,25 @@ FIGURE = "figures/training.png"
 SECRET = r"(.*_)?(token|password|secret|key|credentials?)"
 SECRET_NAME = re.compile(SECRET, re.IGNORECASE)
 PRIVATE_NAME = re.compile(rf"run_root|model|logging_dir|output_dir|{SECRET}", re.IGNORECASE)
-#: The login in a URL, and keys in its query.
+#: The login in a URL: `me:pass@` in "http://me:pass@host:8000/v1".
 LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
+#: A key in the query of a URL: `5` in "http://host/v1?api_key=5".
 URL_KEY = re.compile(
     r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+"
 )
-#: The usual beginnings of paths to somebody's files, on any operating system.
+#: The usual beginnings of paths to somebody's files: "~/", "~me/", "C:\Users\", "/home/", "/mnt/".
 PATH_START = (
     r"(?:~(?:[a-z_]\w*)?/"
     r"|[A-Za-z]:[\\/]+Users[\\/]+"
     r"|/(?:home|root|Users|mnt|media|content|kaggle|tmp|var|data|work\w*)/)"
 )
-#: A path within a text: in quotes as a whole, otherwise up to the next space.
+#: A path within a text: in quotes as a whole ("open('~/a b/c.txt')"), otherwise up to the next
+#: space or punctuation ("see /mnt/a/b.csv, then").
 PATH = re.compile(
     rf"(?<=['\"]){PATH_START}[^'\"\n]*"
     rf"|(?<![\w/.:<~\\-]){PATH_START}[^\s'\"<>|`*?,;)\]}}}}]*"
 )
-#: A text that is a path and nothing else.
+#: A text that is a path and nothing else: "/anywhere/model", "../up/there", "data/acme/train.csv".
 WHOLE_PATH = re.compile(
     r"(?:~\w*/|\.{0,2}/|[A-Za-z]:[\\/])[^\n]*|\S*/\S+\.(?:csv|jsonl?|parquet|tsv|txt)"
 )
@@ -98,7 +99,7 @@ def write_export_card(
     Args:
         run: The run that was exported.
         folder: The folder of the export.
-        kind: "adapter", "merged" or "gguf". More words may follow, as in "merged bfloat16".
+        kind: "adapter", "merged" or "gguf".
         verification: The checks that were made of the export.
         verification_sentence: The result of the verification in words.
     """
@@ -141,17 +142,17 @@ def model_card(
         "runs/templates/card.md.jinja",
         run=run,
         info=without_private_parts(info),
-        kind=kind.partition(" ")[0],
-        data=card_data(run, kind),
+        kind=kind,
+        metadata=card_data(run, kind),
         base=published_name(settings.model),
-        local=f"{Path(settings.model).name} ({origin})",
-        folder=settings.model if is_embedded else None,
+        name_of_local_model=f"{Path(settings.model).name} ({origin})",
+        embedded_model=settings.model if is_embedded else None,
         heldout_table=heldout_table(comparison) if comparison is not None else "",
-        heldout_note=anywhere_note(comparison) if comparison is not None else "",
+        heldout_note=comparison.after.anywhere_note if comparison is not None else "",
         verification=verification,
         verification_sentence=verification_sentence,
         figure=FIGURE if has_figure else None,
-        form=AnswerFormat(**info["task"]["format"]),
+        answer_format=AnswerFormat(**info["task"]["format"]),
         settings=public_settings({**settings.to_dict(), **settings.extra}),
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
     )
@@ -162,8 +163,7 @@ def heldout_table(comparison: Any) -> str:
     """Return the held-out results as a Markdown table: three measures of each model.
 
     Args:
-        comparison: `Run.comparison`. Measures that an earlier version of grpo_nb did not take are
-            shown as not measured.
+        comparison: `Run.comparison`.
     """
     columns = {"before": comparison.before, "after": comparison.after}
     if comparison.base is not None:
@@ -172,7 +172,9 @@ def heldout_table(comparison: Any) -> str:
             "start of the run": comparison.before,
             "after": comparison.after,
         }
-    meaning = "right, and in the format" if comparison.after.compares_gold else "by a function"
+    meaning = "as a reward function decides"
+    if comparison.after.compares_gold:
+        meaning = "right, and in the format"
     labels = {
         "correct": f"correct ({meaning})",
         "format": "in the format",
@@ -192,12 +194,6 @@ def heldout_table(comparison: Any) -> str:
     return "\n".join(lines)
 
 
-def anywhere_note(comparison: Any) -> str:
-    """Return the sentence that says how the last row of `heldout_table` was found."""
-    note = comparison.after.anywhere_note or "not measured when this was compared"
-    return f"Correct answer anywhere in the completion: {note}."
-
-
 def _share_in_words(share: float | None, interval: Sequence[float] | None) -> str:
     if share is None:
         return "not measured"
@@ -211,20 +207,20 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     """Return the metadata of the card, as huggingface_hub's own object."""
     from huggingface_hub import ModelCardData
 
-    card_kind = CARD_KINDS[kind.partition(" ")[0]]
+    card_kind = CARD_KINDS[kind]
     model = run.settings.model
     is_embedded = model == EMBEDDED_MODEL
     base = published_name(model)
     if is_embedded and card_kind.relation != "adapter":
         base = ORIGIN_OF_EMBEDDED_MODEL
-    data = without_private_parts(run.info["task"]["name"])
+    dataset = without_private_parts(run.info["task"]["name"])
     return ModelCardData(
         model_name=run.name,
         base_model=base,
         base_model_relation=card_kind.relation if base else None,
         library_name=card_kind.library,
         license="apache-2.0" if is_embedded else None,
-        datasets=[data] if published_name(data) else None,
+        datasets=[dataset] if published_name(dataset) else None,
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning", *card_kind.tags],
     )

@@ -20,7 +20,6 @@ from grpo_nb.machine.faults import error_chain
 from grpo_nb.runs.rows import parse_json
 
 MANIFEST = "manifest.json"
-CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 #: A disk with less free space counts as full.
 FULL_DISK_BYTES = 2**20
 #: Errors of a path that leads to no file, in contrast to those of a drive that fails.
@@ -68,7 +67,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
-    """Return the newest checkpoint whose files match its manifest, and why newer ones do not."""
+    """Return the newest complete checkpoint, and why each newer one was passed over."""
     passed_over: list[str] = []
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
@@ -120,19 +119,14 @@ def best_adapter(run: Path, step: int) -> Path:
 
 def best_adapters(run: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each adapter that once had the best held-out score, in order."""
-    adapters = []
-    for folder in (run / "best").glob("step-*"):
-        match = re.fullmatch(r"step-(\d{1,15})", folder.name)
-        if match:
-            adapters.append((int(match[1]), folder))
-    return sorted(adapters)
+    return _numbered_folders(run / "best", "step-")
 
 
 def keep_best(run: Path) -> None:
-    """Delete the adapters that would not be the best at any kept checkpoint.
+    """Delete adapters of earlier best scores that the run can no longer go back to.
 
-    A run can go back to any of its checkpoints, and then loses the rows after it. So the newest
-    adapter up to the oldest checkpoint is kept, and every later one.
+    A run can go back to any of its checkpoints. Of the adapters up to the oldest checkpoint only
+    the last one is needed.
     """
     oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
     adapters = best_adapters(run)
@@ -142,7 +136,7 @@ def keep_best(run: Path) -> None:
             shutil.rmtree(folder)
 
 
-def clear_away(root: Path, newest: NewestCheckpoint) -> None:
+def set_damaged_aside(root: Path, newest: NewestCheckpoint) -> None:
     """Rename checkpoints that were passed over to `damaged-N`."""
     for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
@@ -172,9 +166,13 @@ def is_disk_full(error: BaseException) -> bool:
 
 def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
     """Return step and folder of each checkpoint in order, complete or not."""
-    checkpoints = []
-    for folder in root.glob("checkpoint-*"):
-        match = CHECKPOINT_NAME.fullmatch(folder.name)
+    return _numbered_folders(root, "checkpoint-")
+
+
+def _numbered_folders(root: Path, prefix: str) -> list[tuple[int, Path]]:
+    folders = []
+    for folder in root.glob(f"{prefix}*"):
+        match = re.fullmatch(r"\d{1,15}", folder.name.removeprefix(prefix))
         if match:
-            checkpoints.append((int(match[1]), folder))
-    return sorted(checkpoints)
+            folders.append((int(match[0]), folder))
+    return sorted(folders)

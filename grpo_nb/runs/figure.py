@@ -154,7 +154,7 @@ def training_figure(
     reference: str = "the reference model",
     *,
     alerts: Sequence[Alert] = (),
-    reward_range: tuple[float, float] | None = None,
+    total_range: tuple[float, float] | None = None,
     panels: Literal["main", "all"] = "main",
 ) -> Figure:
     """Draw the curves of a run, with one sentence about it below.
@@ -168,7 +168,7 @@ def training_figure(
         reference: The model that the KL is measured against, in words.
         alerts: Alerts as in `Run.alerts`. They are marked at their step, and the most severe are
             written below.
-        reward_range: The lowest and highest total reward that is possible, to which the band of
+        total_range: The lowest and highest total reward that is possible, to which the band of
             one standard deviation is clipped; None if it is not known.
         panels: "main" draws total reward, each reward and held-out scores; "all" also KL, length,
             truncation, learning signal, entropy, gradient, learning rate and time.
@@ -195,7 +195,7 @@ def training_figure(
         _frame(axis, panel.title, unit)
         axis.set_xlim(*_step_range(rows))
         if panel is TOTAL:
-            _draw_total(axis, rows, window, reward_range)
+            _draw_total(axis, rows, window, total_range)
         elif panel is EACH:
             _draw_each_reward(axis, rows, window, weights or {})
         elif panel is HOLDOUT:
@@ -300,7 +300,7 @@ def _step_label(step: float, position: int | None = None) -> str:
 
 
 def _draw_total(
-    axis: Axes, rows: Sequence[Row], window: int, reward_range: tuple[float, float] | None
+    axis: Axes, rows: Sequence[Row], window: int, total_range: tuple[float, float] | None
 ) -> None:
     """Draw the total reward with a band of one standard deviation over its completions."""
     reward, broken = curve(rows, "reward")
@@ -309,9 +309,9 @@ def _draw_total(
     lower = (reward - deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
     upper = (reward + deviation).dropna().rolling(stretch).mean()[stretch - 1 :: stretch]
     if len(lower):
-        if reward_range is not None:
-            lower = lower.clip(lower=reward_range[0])
-            upper = upper.clip(upper=reward_range[1])
+        if total_range is not None:
+            lower = lower.clip(lower=total_range[0])
+            upper = upper.clip(upper=total_range[1])
         axis.fill_between(lower.index, lower, upper, color=COLOURS[0], alpha=0.15, linewidth=0)
         axis.texts[0].set_text("weighted sum; band: standard deviation")
     _draw_values(axis, reward, window, COLOURS[0])
@@ -344,7 +344,7 @@ def _draw_heldout(axis: Axes, rows: Sequence[Row]) -> None:
     ends: list[tuple[float, str, str]] = []
     for measure in reversed(HELDOUT_MEASURES):  # the accuracy lies above the others
         colour, style = HELDOUT_LOOKS[measure.name]
-        values, broken = curve(rows, measure.share_key)
+        values, broken = curve(rows, measure.key)
         low, _ = curve(rows, measure.low_key)
         high, _ = curve(rows, measure.high_key)
         if len(low) and len(low) == len(high):
@@ -475,7 +475,7 @@ def overlay(runs: Mapping[str, Sequence[Row]]) -> Figure:
     axes = _panel_axes(figure, len(shown), min(2, len(shown)))
     for axis, panel in zip(axes, shown, strict=True):
         has_anywhere = panel is HOLDOUT and any("holdout/anywhere" in row for row in all_rows)
-        _frame(axis, panel.title, "correct; dotted: anywhere" if has_anywhere else panel.unit)
+        _frame(axis, panel.title, f"{panel.unit}; dotted: anywhere" if has_anywhere else panel.unit)
         for number, rows in enumerate(runs.values()):
             colour, style = _look_of_run(number)
             window = 1 if panel is HOLDOUT else window_of(rows)
@@ -537,7 +537,7 @@ class LivePlot:
     def __init__(self, run: Any) -> None:
         self._weights = run.weights
         self._reference = run.reference
-        self._reward_range = run.reward_range
+        self._total_range = run.total_range
         self._output = CellOutput()
         self._next_redraw = 0.0
         self._is_drawn = False
@@ -560,7 +560,7 @@ class LivePlot:
             self._weights,
             self._reference,
             alerts=alerts,
-            reward_range=self._reward_range,
+            total_range=self._total_range,
         )
         sentence = figure.get_label()
         data = {"image/png": base64_png(figure), "text/plain": sentence}

@@ -53,11 +53,13 @@ class GroupScores:
     def messages(self) -> list[dict[str, Any]]:
         """Turns of the prompt. A plain prompt is one turn of the user."""
         raw = self.table["prompt"].iloc[0]
+        plain = [{"role": "user", "content": raw}]
         try:
-            turns = json.loads(raw) if raw.startswith("[{") else None
+            turns = json.loads(raw) if raw.startswith("[{") else plain
         except json.JSONDecodeError:  # a plain prompt that begins like a list
-            turns = None
-        return turns or [{"role": "user", "content": raw}]
+            return plain
+        # A plain prompt can also be a JSON list of something else than turns.
+        return turns if all(map(_is_turn, turns)) else plain
 
     @property
     def question(self) -> str:
@@ -66,14 +68,17 @@ class GroupScores:
         return str(turns[-1]["content"])
 
     @property
-    def words(self) -> list[str]:
-        """Columns with texts of the rewards, such as a judge's reasons."""
+    def text_columns(self) -> list[str]:
+        """Names of columns with texts of the rewards, such as a judge's reasons."""
         return [name for name in self.table.columns if name not in (*OWN_COLUMNS, *self.weights)]
 
     @property
     def has_spread(self) -> bool:
-        """True if the totals differ. Otherwise GRPO learns nothing from the group."""
-        return bool(self.table["total"].max() - self.table["total"].min() > 1e-9)
+        """True if the totals differ. Otherwise GRPO learns nothing from the group.
+
+        Totals that are all NaN count as different: no completion has a score.
+        """
+        return not self.table["total"].max() - self.table["total"].min() <= 1e-9
 
     def __repr__(self) -> str:
         lines = [f"Group {self.number}: {' '.join(self.question.split())[:100]}"]
@@ -85,6 +90,10 @@ class GroupScores:
 
     def _repr_html_(self) -> str:
         return standalone("group", group=self)
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and {"role", "content"} <= value.keys()
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +124,7 @@ class StepGroups:
         return "\n".join([f"{self.title}: {len(self.groups)} groups", *map(repr, self.groups)])
 
     def _repr_html_(self) -> str:
-        return standalone("step", step=self, at=None)
+        return standalone("step", step=self, run_step=None)
 
 
 def view(name: str, **values: Any) -> str:

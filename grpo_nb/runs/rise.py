@@ -14,8 +14,8 @@ from grpo_nb.runs.rows import Row, mean, series
 
 #: Significance level: of 100 runs that learn nothing, one would be called a rise.
 LEVEL = 0.01
-#: Fewest steps that can show a rise. Four steps in random order rise all the way in 1 of 24 cases,
-#: so no order of them could reach `LEVEL`.
+#: Fewest steps that can show a rise. Four values have 24 orders, so even a steady rise of four
+#: steps has p = 1/24, above `LEVEL`.
 MIN_STEPS = 5
 #: Steps at the end of a run that KL and truncation are averaged over.
 LAST_STEPS = 10
@@ -42,8 +42,11 @@ class Rise:
 
     @property
     def is_clear(self) -> bool:
-        """True if chance is ruled out at `LEVEL`."""
-        return self.p_value < LEVEL
+        """True if `p_value` is below `LEVEL`, and the last steps have the higher mean.
+
+        The test counts rising pairs of steps, so a high outlier at the start does not enter it.
+        """
+        return self.p_value < LEVEL and self.last > self.first
 
     @property
     def claim(self) -> str:
@@ -126,6 +129,8 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
         return "No step has been logged yet."
     rise = reward_rise(rows)
     with_reward = [row for row in rows if "reward" in row]
+    if not with_reward:
+        return f"{rise.claim}: the trainer did not log it."
     if not rise.steps:
         return (
             f"{rise.claim}: it was NaN, None or infinite. gn.check_rewards(rewards, task) shows "

@@ -23,21 +23,19 @@ MAX_WHOLE = 2**53 - 1
 
 
 class HeldoutMeasure(NamedTuple):
-    """Names of one held-out measure, in words, in the rows of a run and in a comparison.
+    """Names of one held-out measure.
 
     Attributes:
         name: Name in `Evaluation.share_of`.
         label: Name that users see.
-        share_key: Key of the share in a row.
-        low_key: Key of the lower end of its 95 % interval in a row.
-        high_key: Key of the upper end.
-        share_field: Field of the share in a comparison.
-        interval_field: Field of the interval in a comparison.
+        key: Key of the share in a row of a run.
+        low_key, high_key: Keys of the ends of its 95 % interval in a row.
+        share_field, interval_field: Fields of share and interval in a comparison.
     """
 
     name: str
     label: str
-    share_key: str
+    key: str
     low_key: str
     high_key: str
     share_field: str
@@ -46,36 +44,36 @@ class HeldoutMeasure(NamedTuple):
 
 HELDOUT_MEASURES = (
     HeldoutMeasure(
-        name="correct",
-        label="correct",
-        share_key=ACCURACY,
-        low_key="holdout/low",
-        high_key="holdout/high",
-        share_field="accuracy",
-        interval_field="interval",
+        "correct",
+        "correct",
+        ACCURACY,
+        "holdout/low",
+        "holdout/high",
+        "accuracy",
+        "interval",
     ),
     HeldoutMeasure(
-        name="format",
-        label="in the format",
-        share_key="holdout/in_format",
-        low_key="holdout/in_format_low",
-        high_key="holdout/in_format_high",
-        share_field="format_share",
-        interval_field="format_interval",
+        "format",
+        "in the format",
+        "holdout/in_format",
+        "holdout/in_format_low",
+        "holdout/in_format_high",
+        "format_share",
+        "format_interval",
     ),
     HeldoutMeasure(
-        name="anywhere",
-        label="correct anywhere",
-        share_key="holdout/anywhere",
-        low_key="holdout/anywhere_low",
-        high_key="holdout/anywhere_high",
-        share_field="anywhere_share",
-        interval_field="anywhere_interval",
+        "anywhere",
+        "correct anywhere",
+        "holdout/anywhere",
+        "holdout/anywhere_low",
+        "holdout/anywhere_high",
+        "anywhere_share",
+        "anywhere_interval",
     ),
 )
 #: Errors that a damaged file can cause when its content is parsed and checked. Lookup and attribute
-#: errors are among them, because valid JSON can have any shape. So a block of `reading` holds only
-#: what reads the file.
+#: errors are among them, because valid JSON can have any shape. A bug of ours in a block of
+#: `reading` would be reported as a damaged file, so keep such blocks small.
 CONTENT_ERRORS = (
     ValueError,
     TypeError,
@@ -104,8 +102,8 @@ def reading(
         yield
     except CONTENT_ERRORS as error:
         # pyarrow raises an OSError without a number for a damaged file.
-        is_of_the_system = isinstance(error, OSError) and error.errno is not None
-        if is_of_the_system:
+        has_errno = isinstance(error, OSError) and error.errno is not None
+        if has_errno:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ValueError(
@@ -158,6 +156,11 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
 
 
+def is_step(value: Any) -> bool:
+    """Return True if a value of a JSON file is a whole number of at least 0."""
+    return is_whole(value) and value >= 0
+
+
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines, one mapping in each. A missing file has no rows.
 
@@ -196,7 +199,9 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
     # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
     if beta == 0:
         measured.pop("kl", None)
-    return {"step": step, "max_steps": max_steps, **measured}
+    # A reward can log under any name (TRL's `log_metric`), also under those that every row has.
+    measured.pop("alerts", None)
+    return measured | {"step": step, "max_steps": max_steps}
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:

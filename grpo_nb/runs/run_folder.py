@@ -1,20 +1,22 @@
 """Read and write the folder of a run, which holds everything that is known about the run.
 
 runs/<name>/
-  run.json                settings, versions, machine, data fingerprint, rewards, status (`RunInfo`)
+  run.json                what the run was started with and how it ended (`RunInfo`)
   metrics.jsonl           one JSON object per logged step, with the alerts that came with it
   completions/            per logged step (parquet): prompt, completion, turns (with tools), each
                           reward, total, advantage
   holdout.jsonl           the held-out questions, for comparisons and exports
   train_questions.txt     hashes of the training questions, to recognise them among held-out ones
   chat_template.jinja     the chat template, for evaluations and exports
-  response_template.json  how tool calls were read, if there are tools
+  response_template.json  the template by which tool calls are parsed out of a completion; only
+                          with tools
   checkpoints/            the newest two, or the last one of a finished run (`runs.checkpoints`)
   start/                  what the run started from: adapter, training rows, first completions
                           (`training.run_start`)
   reference/              the adapter that the KL is measured against, if it is not the base model
-  adapter/                the LoRA of the newest checkpoint, or of the best score
-  best/                   the adapter of the best held-out score, if the settings keep it
+  adapter/                the LoRA that the run leaves: of its newest checkpoint, or of its best
+                          score with `keep_adapter="best"`
+  best/                   candidates for it: adapters of steps that had the best score so far
   figures/                PNG of the curves
   comparison/             held-out results before and after: numbers, table, figure, every answer
   README.md               the model card
@@ -24,10 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
-import hashlib
 import json
-import operator
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,6 +41,7 @@ from grpo_nb.core.files import (
     inside,
     refuse_links,
     require_writable,
+    sha256_of,
     shown_path,
     staged_file,
     write_bytes,
@@ -54,12 +54,7 @@ from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.groups import StepGroups
-from grpo_nb.runs.outcome import (
-    MajorityBaseline,
-    Outcome,
-    baseline_of_task,
-    judge_outcome,
-)
+from grpo_nb.runs.outcome import MajorityBaseline, Outcome, judge_outcome
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import (
     HELDOUT_MEASURES,
@@ -85,18 +80,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-#: Values of the measures that a comparison of an earlier version did not take.
-LATER_MEASURES = {
-    "format_share": None,
-    "interval": None,
-    "format_interval": None,
-    "anywhere_share": None,
-    "anywhere_interval": None,
-    "anywhere_note": "",
-    "compares_gold": True,
-    "model_id": None,
-}
-
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
@@ -110,17 +93,23 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
         EnvironmentProblem: The root is read-only, or not a folder.
         ValueError: The name cannot be that of a folder.
     """
-    folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
     require_writable(Path(root))
-    if name is not None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            raise ValueError(
-                f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
-                "'_' and '-', and begin with a letter or digit."
-            )
+    if name is None:
+        folder = free_path(Path(root) / datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), "_")
+    else:
+        require_run_name(name)
         folder = Path(root) / name
     folder.mkdir(parents=True)
     return folder
+
+
+def require_run_name(name: str) -> None:
+    """Raise a `ValueError` unless a run can have this name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name == "auto":
+        raise ValueError(
+            f"{in_line(name)} cannot be the name of a run. Use up to 100 letters, digits, '.', "
+            "'_' and '-', and begin with a letter or digit; 'auto' stands for the newest run."
+        )
 
 
 class Run(Shown):
@@ -147,7 +136,10 @@ class Run(Shown):
         self.start_path = self.path / "start"
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file of this run, which may have been sent; refuse a link."""
+        """Return the path of a file in the folder.
+
+        The run may come from somebody else, so a link that leads out of the folder is refused.
+        """
         return inside(self.path, name)
 
     # What the run started with, and its status
@@ -162,16 +154,11 @@ class Run(Shown):
         return read_run_info(self._file("run.json")).to_dict()
 
     @property
-    def started(self) -> datetime.datetime:
-        """Time of the start, with the UTC offset of the machine."""
-        return self.order[1]
-
-    @property
-    def order(self) -> tuple[int, datetime.datetime]:
+    def sort_key(self) -> tuple[int, datetime.datetime]:
         """Sort key among the runs of a folder: the number of the run, then the time of its start.
 
-        Clocks can be set back and differ between machines, so the number comes first. Runs of
-        earlier versions have no number and are the oldest.
+        Clocks can be set back and differ between machines, so the number comes first. A run without
+        a number was not started by `train`, and counts as the oldest.
         """
         info = self.info
         started = datetime.datetime.fromisoformat(info["started"]).astimezone()
@@ -205,12 +192,12 @@ class Run(Shown):
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Lowest and highest score of each reward whose range is known, without its weight."""
+        """Lowest and highest unweighted score of each reward; unknown ranges are left out."""
         with_range = [reward for reward in self.info["rewards"] if reward.get("range")]
         return {reward["name"]: tuple(reward["range"]) for reward in with_range}
 
     @property
-    def reward_range(self) -> tuple[float, float] | None:
+    def total_range(self) -> tuple[float, float] | None:
         """Lowest and highest possible total reward; None if a reward has no known range."""
         ranges = self.ranges
         weights = self.weights
@@ -229,33 +216,42 @@ class Run(Shown):
         """Status in one word; `status_sentence` has the details.
 
         - `finished`: all steps are done.
-        - `interrupted`: ended by the stop button, or because a judge's budget was used up.
-        - `stopped`: ended by an alert or an observer.
+        - `interrupted`: ended early by the user, or because a judge's budget was used up.
+        - `stopped`: ended early by an alert or an observer. Like an interrupted run, it can be
+          resumed.
         - `failed`: ended by an error, which is in `info["error"]`.
         - `running`: its process is alive.
         - `crashed`: its process is gone, and did not record an end.
         - `unknown`: another machine was writing it, which cannot be asked.
         """
-        return self._status_of(self.info)
-
-    def _status_of(self, info: Mapping[str, Any]) -> str:
+        info = self.info
         return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
         """Status with the reason, if it is known."""
-        return self._status_sentence_of(self.info)
-
-    def _status_sentence_of(self, info: Mapping[str, Any]) -> str:
-        status = self._status_of(info)
-        reasons = {"failed": f": {info.get('error')}", "stopped": f" by {info.get('stopped_by')}"}
-        return status + reasons.get(status, "")
+        status = self.status
+        info = self.info
+        if status == "failed" and "error" in info:
+            return f"failed: {info['error']}"
+        if status == "stopped" and "stopped_by" in info:
+            return f"stopped by {info['stopped_by']}"
+        return status
 
     @property
     def checkpoint_step(self) -> int | None:
-        """Step of the newest checkpoint by name; None if there is none. It may be incomplete."""
+        """Highest step in the names of the checkpoint folders, of which none need be complete."""
         steps = [step for step, _ in checkpoint_folders(self.path / "checkpoints")]
         return max(steps, default=None)
+
+    def check(self) -> None:
+        """Read what a list of runs shows.
+
+        Raises:
+            ValueError: Settings, rows or the comparison are damaged; the message names the file.
+        """
+        for name in ("settings", "rows", "comparison"):
+            getattr(self, name)
 
     # What the run logged
 
@@ -300,11 +296,12 @@ class Run(Shown):
         import pandas
 
         steps = self.steps
-        if not steps or step not in (None, *steps):
-            recorded = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
+        if not steps:
+            raise ValueError(f"{self.name} has recorded no completions yet.")
+        if step is not None and step not in steps:
             raise ValueError(
                 f"{self.name} has no completions of step {step}. Steps with completions: "
-                f"{recorded}."
+                f"{steps[0]} to {steps[-1]}."
             )
         tables = []
         for number in steps if step is None else [step]:
@@ -322,7 +319,7 @@ class Run(Shown):
     def best(self) -> Row | None:
         """Row with the best held-out score so far; None without `holdout_every`.
 
-        The best of several scores is partly the luckiest one.
+        The best of several scores is partly luck: compare that adapter on other questions.
         """
         return best_row(self.rows)
 
@@ -336,12 +333,12 @@ class Run(Shown):
         return reward_rise(self.rows, metric)
 
     def outcome(self, comparison: Any = None) -> Outcome:
-        """Return the verdict on the run: "It worked" only where three measurements agree.
+        """Return the verdict on the run.
 
-        The held-out comparison must be better, the model must clear the majority-class baseline
-        where there is one, and the reward must have risen. The comparison must be of this run, from
-        its start to its adapter of today, on questions that were not trained on, and the answers
-        themselves must not have got worse. Otherwise the sentence says what happened instead.
+        "It worked" needs all of these: the held-out comparison is better; the answers themselves
+        did not get worse; the model clears the majority-class baseline, where there is one; the
+        reward rose; the comparison is of this run, from its start to its adapter of today; and none
+        of its questions was trained on. Otherwise the sentence says what is missing.
 
         Args:
             comparison: A comparison from `gn.compare`. Default: the one saved with this run.
@@ -357,25 +354,15 @@ class Run(Shown):
             raise TypeError(
                 f"{comparison!r:.80} is not a comparison. Write run.outcome(gn.compare(run, task))."
             )
-        return judge_outcome(
-            self.rise(),
-            comparison,
-            getattr(comparison, "majority", None),
-            obstacles=self._obstacles(comparison),
-            notes=self._outcome_notes(comparison),
-        )
+        obstacles = self._obstacles(comparison) if comparison is not None else []
+        return judge_outcome(self.rise(), comparison, obstacles, self._outcome_notes(comparison))
 
     def _obstacles(self, comparison: Any) -> list[str]:
-        """Return why a comparison cannot show that this run worked, such as other models."""
-        if comparison is None:
-            return []
+        """Return reasons why a comparison says nothing about this run."""
         obstacles = []
-        # A comparison of an earlier version does not record its models.
-        before = getattr(comparison.before, "model_id", None)
-        after = getattr(comparison.after, "model_id", None)
-        if after is not None and after != self.model_id("adapter"):
+        if comparison.after.model_id not in (None, self.model_id("adapter")):
             obstacles.append("the comparison is not of the adapter that this run has now")
-        elif before is not None and before != self.model_id("start"):
+        elif comparison.before.model_id not in (None, self.model_id("start")):
             obstacles.append(
                 "the comparison does not start with the model that this run started from"
             )
@@ -397,23 +384,16 @@ class Run(Shown):
         return notes
 
     def model_id(self, part: str) -> str:
-        """Return an id of a model of this run, which no model of another run has.
-
-        It is a hash of the adapter's file.
+        """Return the hash of an adapter of this run, or `<part> of <run>` if it was not kept.
 
         Args:
             part: "adapter" for the trained adapter, "start" for the one that the run started from.
         """
-        folders = [self.adapter_path]
-        if part == "start":
-            # Runs of earlier versions kept the first adapter only as the reference of their KL.
-            folders = [self.start_path, self.path / "reference"]
-        for folder in folders:
-            file = folder / "adapter_model.safetensors"
-            if file.is_file():
-                with file.open("rb") as stream:
-                    return f"{part} {hashlib.file_digest(stream, 'sha256').hexdigest()[:16]}"
-        return f"{part} of {self.name}"
+        folder = self.start_path if part == "start" else self.adapter_path
+        file = folder / "adapter_model.safetensors"
+        if not file.is_file():
+            return f"{part} of {self.name}"
+        return f"{part} {sha256_of(file)[:16]}"
 
     def plot(self, panels: Literal["main", "all"] = "main") -> Figure:
         """Draw the training curves, as they are shown live.
@@ -430,7 +410,7 @@ class Run(Shown):
             self.weights,
             self.reference,
             alerts=self.alerts,
-            reward_range=self.reward_range,
+            total_range=self.total_range,
             panels=panels,
         )
 
@@ -464,8 +444,7 @@ class Run(Shown):
 
         `before` and `after` have the fields of an `Evaluation` except its rows: shares between 0
         and 1, lengths in tokens. `base` has them too if the run started from a trained adapter, and
-        is None otherwise. Measures that an earlier version did not take are None.
-        `gn.evaluation.open_comparison` returns the comparison with every answer.
+        is None otherwise. `gn.evaluation.open_comparison` returns the comparison with every answer.
         """
         file = self._file("comparison/comparison.json")
         if not file.is_file():
@@ -473,23 +452,17 @@ class Run(Shown):
         with reading(file):
             saved = parse_json(file.read_text("utf-8"))
             check_comparison(saved)
-            sides = {}
+            fields = dict(saved)
             for name in ("before", "after", "base"):
-                stored = saved.get(name)
-                sides[name] = (
-                    None if stored is None else SimpleNamespace(**(LATER_MEASURES | stored))
-                )
-            majority = saved.get("majority")
-            if majority is not None:
-                majority = MajorityBaseline(**majority)
-            anywhere = saved.get("tests", {}).get("anywhere")
-            sides["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
-            contamination = saved.get("contamination")
-            sides["contamination"] = contamination and Contamination(**contamination)
-        if "majority" not in saved:  # of an earlier version
-            majority = baseline_of_task(self.info, sides["after"])
-        sides["majority"] = majority
-        return SimpleNamespace(**(saved | sides))
+                if saved[name] is not None:
+                    fields[name] = SimpleNamespace(**saved[name])
+            if saved["majority"] is not None:
+                fields["majority"] = MajorityBaseline(**saved["majority"])
+            if saved["contamination"] is not None:
+                fields["contamination"] = Contamination(**saved["contamination"])
+            anywhere = saved["tests"]["anywhere"]
+            fields["answers_verdict"] = None if anywhere is None else anywhere["verdict"]
+        return SimpleNamespace(**fields)
 
     @property
     def exports(self) -> list[SimpleNamespace]:
@@ -555,7 +528,7 @@ class Run(Shown):
         # Each file is read once, however many lines need it.
         info = self.info
         rows = self.rows
-        yield bold(f"Run {self.name}: {self._status_sentence_of(info)}.")
+        yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield describe(rows, info.get("reference", "the reference model"))
         for entry in info.get("resumed", ()):
             yield f"Resumed at step {entry['step']}. {'; '.join(entry.get('changed', ()))}".strip()
@@ -568,8 +541,10 @@ class Run(Shown):
             if "heldout_judge" in info:
                 yield f"Counted as correct: {info['heldout_judge']}."
         step = self.checkpoint_step
-        if step is not None and self._status_of(info) not in ("finished", "running"):
-            yield f"To resume it at step {step}: gn.train(..., resume={self.name!r})"
+        if step is not None and self.status not in ("finished", "running"):
+            is_found_by_name = str(self.path.parent) == info["settings"].get("run_root")
+            resume = self.name if is_found_by_name else str(self.path)
+            yield f"To resume it at step {step}: gn.train(..., resume={resume!r})"
         comparison = self.comparison
         if comparison is not None:
             yield f"Held-out: {comparison.sentence}"
@@ -582,7 +557,7 @@ def _heldout_in_words(row: Row) -> str:
     """Return the held-out measures of a row; the format may rise where the answers do not."""
     parts = []
     for measure in HELDOUT_MEASURES:
-        share = row.get(measure.share_key)
+        share = row.get(measure.key)
         if isinstance(share, (int, float)):
             parts.append(f"{share:.1%} {measure.label}")
     return ", ".join(parts)
@@ -621,7 +596,9 @@ def open_run(path: str | Path | Run) -> Run:
 def completions_step(file: Path) -> int | None:
     """Return the step of a file of completions; None for a file with another name."""
     match = re.fullmatch(r"step_(\d{6,15})", file.stem)
-    return int(match[1]) if match else None
+    if match is None or file.stem != f"step_{int(match[1]):06d}":
+        return None
+    return int(match[1])
 
 
 def next_sequence(root: Path) -> int:
@@ -630,7 +607,8 @@ def next_sequence(root: Path) -> int:
     for file in root.glob("*/run.json"):
         with contextlib.suppress(OSError, ValueError):
             numbers.append(Run(file.parent).info.get("sequence", 0))
-    # A run that somebody sends can have any number, and `run_info` accepts none above this one.
+    # A run from elsewhere may have the largest number that `run_info` accepts. Ours must not exceed
+    # it.
     return min(max(numbers) + 1, MAX_WHOLE)
 
 
@@ -648,8 +626,11 @@ def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | Non
         train: The training part of a task; None if there is none.
         runs: Runs whose training questions count too.
     """
-    known = [run.trained_questions for run in runs]
+    known = None
     if train is not None and len(train):
-        known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
-    known = [questions for questions in known if questions is not None]
-    return functools.reduce(operator.or_, known) if known else None
+        known = TrainedQuestions.of(train["question"], "the training part of the task")
+    for run in runs:
+        questions = run.trained_questions
+        if questions is not None:
+            known = questions if known is None else questions | known
+    return known

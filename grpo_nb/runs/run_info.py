@@ -12,20 +12,21 @@ import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 from grpo_nb.config.settings import with_current_names
 from grpo_nb.core.files import shown_path, write_json
 from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import alert_from
-from grpo_nb.runs.rows import ACCURACY, is_number, is_whole, parse_json, reading
+from grpo_nb.runs.rows import is_number, is_step, is_whole, parse_json, reading
 from grpo_nb.tasks.formats import AnswerFormat
 
 #: Version of `run.json` that is written. Raise it when a field changes its meaning, and read the
 #: older versions in `read_run_info`. A file without a version is read as version 1.
 FORMAT_VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "stopped", "failed")
-# Rows are read as numbers under these names, by the figure, the sentences and the health rules.
+# Metrics that must be numbers, because figure, sentences and health rules calculate with them.
 _MEASURED = (
     "reward",
     "reward_std",
@@ -35,9 +36,9 @@ _MEASURED = (
     "entropy",
     "learning_rate",
     "step_time",
-    ACCURACY,
+    "frac_reward_zero_std",
 )
-_MEASURED_PREFIXES = ("rewards/", "completions/")
+_MEASURED_PREFIXES = ("rewards/", "completions/", "holdout/", "tools/")
 
 
 class Field(NamedTuple):
@@ -53,8 +54,7 @@ class Field(NamedTuple):
 class RunInfo:
     """Content of `run.json`: what a run was started with, and how it ended.
 
-    A field that is None is left out of the file if it has a default. The fields without a default
-    are always written.
+    Optional fields that are None are left out of the file.
     """
 
     status: str
@@ -179,7 +179,8 @@ def check_row(row: Mapping[str, Any]) -> None:
     for name, value in row.items():
         is_measured = name in _MEASURED or name.startswith(_MEASURED_PREFIXES)
         # A reward that gives None for all completions has no mean.
-        if is_measured and value is not None and not isinstance(value, (int, float)):
+        is_missing = value is None and not name.startswith("holdout/")
+        if is_measured and not is_missing and not isinstance(value, (int, float)):
             raise ValueError(f"{in_line(name)} = {in_line(value)} must be a number")
     for values in row.get("alerts", ()):
         alert_from(values)
@@ -191,9 +192,10 @@ def check_comparison(saved: Any) -> None:
     Raises:
         ValueError: A field is missing, or of another type.
     """
-    check_fields("comparison.json", saved, {"sentence": _TEXT, "before": _OBJECT, "after": _OBJECT})
+    check_fields("comparison.json", saved, _COMPARISON)
+    check_fields("tests", saved["tests"], {"anywhere": _or_none(_OBJECT)})
     for side in ("before", "after", "base"):
-        if side != "base" or saved.get(side) is not None:
+        if side != "base" or saved[side] is not None:
             check_fields(side, saved[side], _EVALUATION)
 
 
@@ -217,12 +219,8 @@ def check_fields(where: str, values: Any, fields: Mapping[str, Field]) -> None:
             raise ValueError(f"{name} = {in_line(values[name])} must be {field.words}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
 
 
 def _is_time(value: Any) -> bool:
@@ -244,37 +242,34 @@ def _is_share(value: Any) -> bool:
     return is_number(value) and 0 <= value <= 1
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_object_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
-
-
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _is_text_by_text(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text_or_none, value.values()))
+def _is_object_of(*types: type) -> Callable[[Any], bool]:
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(item, types) for item in value.values())
+
+    return is_valid
 
 
-def _is_format(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(held, (str, bool)) for held in value.values())
+def _or_none(field: Field) -> Field:
+    """Return a field that may also be null."""
+    return field._replace(is_valid=lambda value: value is None or field.is_valid(value))
 
 
-def _is_count(value: Any) -> bool:
-    return is_whole(value) and value >= 0
+def _optional(field: Field) -> Field:
+    """Return a field that may be missing."""
+    return field._replace(is_required=False)
 
 
-_TEXT = Field(_is_text, "a text")
-_OPTIONAL_TEXT = Field(_is_text_or_none, "a text or null", is_required=False)
-_OBJECT = Field(_is_object, "an object")
-_OPTIONAL_OBJECT = Field(_is_object, "an object", is_required=False)
-_LIST = Field(lambda value: isinstance(value, list), "a list")
-_COUNT = Field(_is_count, "a whole number, at least 0")
-_OPTIONAL_COUNT = Field(_is_count, "a whole number, at least 0", is_required=False)
+_TEXT = Field(_is_a(str), "a text")
+_TEXT_OR_NONE = Field(_is_a(str, NoneType), "a text or null")
+_OBJECT = Field(_is_a(dict), "an object")
+_LIST = Field(_is_a(list), "a list")
+_COUNT = Field(is_step, "a whole number, at least 0")
+_RANGE = Field(_is_range, "two numbers")
+_TEXTS = Field(_is_texts, "a list of texts")
 _RUN = {
     "status": Field(lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
     "started": Field(_is_time, "a time, such as 2026-11-28T10:00:00+0000"),
@@ -282,76 +277,75 @@ _RUN = {
     "task": _OBJECT,
     "rewards": _LIST,
     "machine": _OBJECT,
-    "versions": Field(_is_text_by_text, "an object of texts"),
-    "number_type": Field(_is_text_or_none, "a text or null"),
-    "rollout": Field(_is_text_or_none, "a text or null"),
-    "host": _OPTIONAL_TEXT,
-    "sequence": _OPTIONAL_COUNT,
-    "reference": _OPTIONAL_TEXT,
-    "generation": _OPTIONAL_TEXT,
-    "error": _OPTIONAL_TEXT,
-    "stopped_by": _OPTIONAL_TEXT,
-    "heldout_judge": _OPTIONAL_TEXT,
-    "loader": _OPTIONAL_OBJECT,
-    "effective": _OPTIONAL_OBJECT,
-    "adapter_step": _OPTIONAL_COUNT,
-    "resumed": Field(lambda value: isinstance(value, list), "a list", is_required=False),
-    "not_saved": Field(_is_texts, "a list of texts", is_required=False),
+    "versions": Field(_is_object_of(str, NoneType), "an object of texts"),
+    "number_type": _TEXT_OR_NONE,
+    "rollout": _TEXT_OR_NONE,
+    "host": _optional(_TEXT_OR_NONE),
+    "sequence": _optional(_COUNT),
+    "reference": _optional(_TEXT_OR_NONE),
+    "generation": _optional(_TEXT_OR_NONE),
+    "error": _optional(_TEXT_OR_NONE),
+    "stopped_by": _optional(_TEXT_OR_NONE),
+    "heldout_judge": _optional(_TEXT_OR_NONE),
+    "loader": _optional(_OBJECT),
+    "effective": _optional(_OBJECT),
+    "adapter_step": _optional(_COUNT),
+    "resumed": _optional(_LIST),
+    "not_saved": _optional(_TEXTS),
 }
 _PROCESS = {
     "pid": Field(lambda value: is_whole(value) and value > 0, "the number of a process"),
     "process_start": Field(is_number, "a number of seconds", is_required=False),
     "host": _TEXT,
 }
-_SETTINGS = {"max_steps": _COUNT, "extra": _OPTIONAL_OBJECT}
-_EXTRA = {"chat_template_kwargs": Field(_is_object_or_none, "an object", is_required=False)}
+_SETTINGS = {"max_steps": _COUNT, "extra": _optional(_OBJECT)}
+_EXTRA = {"chat_template_kwargs": _optional(_or_none(_OBJECT))}
 _TASK = {
     "name": _TEXT,
-    "format": Field(_is_format, "an object of texts"),
+    "format": Field(_is_object_of(str, bool), "an object of texts"),
     "train": _COUNT,
     "holdout": _COUNT,
     "fingerprint": _TEXT,
-    "tools": Field(lambda value: isinstance(value, list), "a list", is_required=False),
+    "tools": _optional(_LIST),
 }
 _REWARD = {
     "name": _TEXT,
     "weight": Field(is_number, "a number"),
-    "kind": _OPTIONAL_TEXT,
-    "parameters": _OPTIONAL_OBJECT,
+    "kind": _optional(_TEXT_OR_NONE),
+    "parameters": _optional(_OBJECT),
     "call": _TEXT,
     "source": _TEXT,
     "hash": _TEXT,
-    "state": _OPTIONAL_TEXT,
-    "range": Field(_is_range, "two numbers", is_required=False),
+    "state": _optional(_TEXT_OR_NONE),
+    "range": _optional(_RANGE),
 }
-_MACHINE = {
-    "gpu": Field(_is_object_or_none, "an object"),
-    "cores": Field(
-        lambda value: value is None or _is_count(value), "a whole number", is_required=False
-    ),
-}
-_RESUMED = {"step": _COUNT, "changed": Field(_is_texts, "a list of texts", is_required=False)}
+_MACHINE = {"gpu": _or_none(_OBJECT), "cores": _optional(_or_none(_COUNT))}
+_RESUMED = {"step": _COUNT, "changed": _optional(_TEXTS)}
 _ROW = {
     "step": _COUNT,
     "max_steps": Field(is_whole, "a whole number", is_required=False),
-    "alerts": Field(lambda value: isinstance(value, list), "a list", is_required=False),
+    "alerts": _optional(_LIST),
 }
 _SHARE = Field(_is_share, "a share from 0 to 1")
-_OPTIONAL_SHARE = Field(
-    lambda value: value is None or _is_share(value), "a share from 0 to 1", is_required=False
-)
-_INTERVAL = Field(_is_range, "two numbers", is_required=False)
-_LENGTH = Field(lambda value: value is None or is_number(value), "a number", is_required=False)
+_COMPARISON = {
+    "sentence": _TEXT,
+    "verdict": _TEXT,
+    "before": _OBJECT,
+    "after": _OBJECT,
+    "base": _or_none(_OBJECT),
+    "tests": _OBJECT,
+    "majority": _or_none(_OBJECT),
+    "contamination": _or_none(_OBJECT),
+}
 _EVALUATION = {
     "accuracy": _SHARE,
-    "interval": _INTERVAL,
-    "format_share": _OPTIONAL_SHARE,
-    "format_interval": _INTERVAL,
-    "anywhere_share": _OPTIONAL_SHARE,
-    "anywhere_interval": _INTERVAL,
-    "anywhere_note": _OPTIONAL_TEXT,
-    "model_id": _OPTIONAL_TEXT,
-    "cut_share": _OPTIONAL_SHARE,
-    "mean_length": _LENGTH,
+    "interval": _RANGE,
+    "format_share": _SHARE,
+    "format_interval": _RANGE,
+    "anywhere_share": _or_none(_SHARE),
+    "anywhere_interval": _RANGE,
+    "anywhere_note": _TEXT,
+    "compares_gold": Field(_is_a(bool), "true or false"),
+    "model_id": _TEXT_OR_NONE,
 }
 EXPORT_FIELDS = {"path": _TEXT, "kind": _TEXT, "sentence": _TEXT}

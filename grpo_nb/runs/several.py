@@ -86,7 +86,7 @@ class SideBySide(Shown, Sequence):
             values = []
             for key, value_by_run in differences.items():
                 values.append(f"{key}={shorten(str(value_by_run[name]), MAX_VALUE_CHARACTERS)}")
-            # JSON and names of folders can hold half a character, which pandas does not accept.
+            # JSON and names of folders can hold a lone surrogate, which pandas does not accept.
             line = {
                 "name": displayable(name),
                 "status": run.status,
@@ -100,7 +100,7 @@ class SideBySide(Shown, Sequence):
         return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
-        """Draw reward, held-out accuracy, KL and length of all runs, one colour for each run."""
+        """Draw reward, held-out accuracy and KL of all runs, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
         return overlay({name: run.rows for name, run in self.named.items()})
@@ -136,8 +136,8 @@ def list_runs(root: str | Path | None = None) -> SideBySide:
     for file in sorted(root.glob("*/run.json")):
         try:
             run = open_run(file.parent)
-            run.settings, run.rows, run.comparison  # noqa: B018  each may be damaged
-            readable.append((run.order, run))
+            run.check()
+            readable.append((run.sort_key, run))
         except (OSError, ValueError) as error:
             name = " ".join(file.parent.name.split())  # a folder's name can hold line breaks
             unreadable[name] = str(error)

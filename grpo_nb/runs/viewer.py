@@ -11,7 +11,7 @@ import ipywidgets as widgets
 
 from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, line, section
-from grpo_nb.core.panels import view as empty_view
+from grpo_nb.core.panels import view as html_box
 from grpo_nb.runs.figure import base64_png
 from grpo_nb.runs.groups import StepGroups, view
 from grpo_nb.runs.run_folder import Run, open_run
@@ -43,9 +43,9 @@ class RunViewer(Panel):
         super().__init__()
         self.run = open_run(run)
         self.logged: StepGroups | None = None
-        self._title = empty_view()
-        self._curves_view = empty_view()
-        self._step_view = empty_view()
+        self._title = html_box()
+        self._curves_view = html_box()
+        self._step_view = html_box()
         self._refresh_button = button(
             "Read again", tooltip="Read what a running training has written since"
         )
@@ -66,6 +66,7 @@ class RunViewer(Panel):
                 self._step_view,
             ),
         ]
+        # `Panel` draws these views where no widget can be shown.
         self._pictured = (("Curves", [self._curves_view]), ("The step", [self._step_view]))
         self._refresh_button.on_click(self.refresh)
         self._slider.observe(self._pick_step, "value")
@@ -109,4 +110,4 @@ class RunViewer(Panel):
         """Show the groups of the chosen step, folded."""
         if not self._is_quiet:
             self.logged = self.run.step(self.step) if self.step is not None else None
-            self._step_view.value = view("step", step=self.logged, at=self.step)
+            self._step_view.value = view("step", step=self.logged, run_step=self.step)

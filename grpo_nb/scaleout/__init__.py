@@ -1,8 +1,8 @@
-"""A run as a folder that is trained again anywhere, on one process or many, and what was trained there brought back.
+"""Write a run as a folder that trains it again on other machines, and open the result as a run.
 
-Not here: the models that a run made (`export`).
+The folder needs TRL, not this package. Models made from a run are written by `export`.
 """
 
-from grpo_nb.scaleout.back import Project
-from grpo_nb.scaleout.back import open_project as open
-from grpo_nb.scaleout.project import write
+from grpo_nb.scaleout.project import Project
+from grpo_nb.scaleout.project import open_project as open
+from grpo_nb.scaleout.writing import write

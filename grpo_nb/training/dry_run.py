@@ -28,7 +28,7 @@ import_unsloth()
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_nb.training.prepare import CALL, build_trainer, prepare, reference_adapter_removed
+from grpo_nb.training.prepare import CALL_EXAMPLE, build_trainer, prepare, reference_adapter_removed
 from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.trainer import KitTrainer, stateful_holders
 
@@ -57,7 +57,7 @@ def dry_run(
     """
     refuse_keywords(dry_run, unknown)
     require(
-        CALL.format("dry_run"),
+        CALL_EXAMPLE.format("dry_run"),
         model=model,
         tokenizer=tokenizer,
         task=task,
@@ -75,9 +75,8 @@ def dry_run(
             reference_adapter_removed(model),
             tempfile.TemporaryDirectory() as folder,
         ):
-            # A dry run is not shown in a tracker.
-            untracked = settings.replace(extra={**settings.extra, "report_to": "none"})
-            prepared = prepare(model, tokenizer, task, rewards, untracked)
+            without_tracker = settings.replace(extra={**settings.extra, "report_to": "none"})
+            prepared = prepare(model, tokenizer, task, rewards, without_tracker)
             trainer = build_trainer(prepared, _DryRunTrainer)
             trainer.beta = 0.0  # only a loss would need the reference model
             trainer.args.output_dir = folder

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.config.dtype import compute_dtype, dtype_of_model
-from grpo_nb.config.effective_table import Effect, EffectiveSettings, compared, requested_arguments
+from grpo_nb.config.effective_table import (
+    Effect,
+    EffectiveSettings,
+    compare_configurations,
+    requested_arguments,
+)
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
 from grpo_nb.generation.choice import choose_engine
@@ -19,8 +24,8 @@ from grpo_nb.training.prepare import GRPOConfig, grpo_arguments
 def stock_configuration(settings: Settings, model: Any = None) -> Any:
     """Return the configuration that TRL alone, without Unsloth, builds for a training.
 
-    Call this before the trainer is built: each configuration resets what an accelerator holds
-    (transformers, `TrainingArguments._setup_devices`).
+    Call this before the trainer is built: building a `TrainingArguments` resets the accelerator's
+    global state (transformers, `TrainingArguments._setup_devices`).
     """
     # Unsloth's class on a GPU inherits from TRL's and has the same name.
     stock_class = [cls for cls in GRPOConfig.__mro__ if cls.__name__ == "GRPOConfig"][-1]
@@ -57,33 +62,33 @@ def effective_settings(
     require("gn.training.effective_settings(settings, model)", settings=settings)
     gpu = find_gpu()
     has_model = model is not None
-    chosen = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
+    dtype = dtype_of_model(model, settings, gpu) if has_model else compute_dtype(settings, gpu)
     engine = choose_engine(model, settings)
-    requested = requested_arguments(settings, gpu=gpu, dtype=chosen.name, has_vllm=engine.is_vllm)
+    requested = requested_arguments(settings, gpu=gpu, dtype=dtype.name, has_vllm=engine.is_vllm)
     built = trained_with
     if built is None:
         with tempfile.TemporaryDirectory() as folder, silently():
             built = GRPOConfig(**grpo_arguments(settings, {}, Path(folder), model))
     if stock is None:
         stock = stock_configuration(settings, model)
-    result = compared(settings, requested, built, stock)
-    changed = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
+    result = compare_configurations(settings, requested, built, stock)
+    changed = {"dtype": Effect(settings.dtype, dtype.name, dtype.why)}
     loaded = as_loaded(model, settings) if has_model else settings
     for name in SHAPE:
-        asked = getattr(settings, name)
-        runs = getattr(loaded, name)
-        if asked != runs:
+        wanted = getattr(settings, name)
+        actual = getattr(loaded, name)
+        if wanted != actual:
             reason = "The adapter that the model was loaded with decides this."
-            changed[name] = Effect(asked, runs, reason)
+            changed[name] = Effect(wanted, actual, reason)
     arguments = dict(result.arguments)
     if settings.num_train_epochs is not None:
-        steps = "the number of steps that gn.plan(settings, task) shows"
+        runs_as = "the number of steps that gn.plan(settings, task) shows"
         if trained_with is not None:
-            steps = f"{settings.max_steps} steps"
+            runs_as = f"{settings.max_steps} steps"
         else:
             arguments.pop("max_steps", None)  # not known yet
         reason = "Computed from the number of training questions when the training starts."
-        changed["num_train_epochs"] = Effect(settings.num_train_epochs, steps, reason)
+        changed["num_train_epochs"] = Effect(settings.num_train_epochs, runs_as, reason)
     if settings.fast_inference and engine.why_not_vllm is not None:
         changed["fast_inference"] = Effect(True, False, engine.why_not_vllm)
     if settings.shared_prompts and not engine.can_share_prompts:

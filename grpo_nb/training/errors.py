@@ -34,11 +34,12 @@ TRL_KEYWORDS = (
     "log_extra",
     "log_metric",
 )
-#: Keywords that stay the same when a failing call is repeated row by row.
+#: Keywords that are passed on whole when a failing call is repeated row by row. `score` splits
+#: them.
 REPEATED_KEYWORDS = ("prompts", "completion_ids", "trainer_state")
 
 
-def guarded(reward: RewardFunction) -> RewardFunction:
+def with_named_errors(reward: RewardFunction) -> RewardFunction:
     """Return the reward with errors that name the reward, the row and the completion.
 
     Scores that TRL could not use (too few, infinite, not numbers) are errors too, while it is still
@@ -48,22 +49,22 @@ def guarded(reward: RewardFunction) -> RewardFunction:
 
     def guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
         keywords = {"completions": [with_last_word(c) for c in completions], **others}
-        with _located(reward, keywords):
+        with _locating_errors(reward, keywords):
             scores = list(reward(**keywords))
-            return _usable(name, scores, keywords["completions"])
+            return _require_usable(name, scores, keywords["completions"])
 
     async def async_guard(completions: Sequence[Completion], **others: Any) -> list[Any]:
         keywords = {"completions": [with_last_word(c) for c in completions], **others}
-        with _located(reward, keywords):
+        with _locating_errors(reward, keywords):
             scores = list(await reward(**keywords))
-            return _usable(name, scores, keywords["completions"])
+            return _require_usable(name, scores, keywords["completions"])
 
     wrapper = async_guard if is_async(reward) else guard
     wrapper.__name__ = name
     return wrapper
 
 
-def _usable(name: str, scores: list[Any], completions: Sequence[Completion]) -> list[Any]:
+def _require_usable(name: str, scores: list[Any], completions: Sequence[Completion]) -> list[Any]:
     """Return the scores, or raise a `RewardError` if TRL cannot train on them."""
     if len(scores) != len(completions):
         message = (
@@ -84,7 +85,7 @@ def _usable(name: str, scores: list[Any], completions: Sequence[Completion]) -> 
 
 
 @contextlib.contextmanager
-def _located(reward: RewardFunction, keywords: Mapping[str, Any]) -> Iterator[None]:
+def _locating_errors(reward: RewardFunction, keywords: Mapping[str, Any]) -> Iterator[None]:
     """Raise an error of the reward as a `RewardError` that names the row.
 
     Running out of memory stays as it is.
@@ -102,15 +103,16 @@ def _located(reward: RewardFunction, keywords: Mapping[str, Any]) -> Iterator[No
         for index in range(len(completions)):
             rows.append({key: values[index] for key, values in columns.items()})
         repeated = {key: keywords.get(key) for key in REPEATED_KEYWORDS}
-        # Only called to raise: it calls the reward with each row alone, and raises a `RewardError`
-        # for the row that fails. A judge that is paid for each call is paid again here.
+        # Called for its error: it calls the reward with each row alone, and raises a `RewardError`
+        # for the row that fails. A judge that is paid for each call is paid again here, and a
+        # reward that remembers its calls sees them twice.
         score(reward, completions, rows, **repeated)
         # No row fails alone, so the error belongs to the whole call.
         raise RewardError(reward_name(reward), None, "", error) from error
 
 
 @contextlib.contextmanager
-def explained(settings: Settings, run: Path | None = None) -> Iterator[None]:
+def explaining_machine_faults(settings: Settings, run: Path | None = None) -> Iterator[None]:
     """Raise an error of the block as an `EnvironmentProblem` with advice if the machine caused it.
 
     Args:

@@ -30,7 +30,7 @@ from grpo_nb.rewards.code import code_tests
 from grpo_nb.runs.groups import OWN_COLUMNS
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.errors import explained, guarded
+from grpo_nb.training.errors import explaining_machine_faults, with_named_errors
 from grpo_nb.upstream.symbols import installed_version
 from grpo_nb.upstream.trl import share_event_loop
 from grpo_nb.upstream.unsloth import hand_copies_to_vllm
@@ -43,8 +43,8 @@ from trl import GRPOConfig
 from grpo_nb.cpu.engine import CpuEngine
 from grpo_nb.training.trainer import KitTrainer
 
-#: How `train` and `dry_run` are called.
-CALL = "gn.{}(model, tokenizer, task, rewards, settings)"
+#: Call of `train` or `dry_run`, for messages.
+CALL_EXAMPLE = "gn.{}(model, tokenizer, task, rewards, settings)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,16 @@ def prepare(
         RewardError: A reward failed on the first row.
     """
     require_same_settings(model, tokenizer, settings)
-    _require_holdout(task, settings)
+    if settings.keep_adapter == "best" and not settings.holdout_every:
+        raise ValueError(
+            'keep_adapter="best" needs held-out scores. Write settings = '
+            "settings.replace(holdout_every=5)."
+        )
+    if settings.holdout_every and not len(task.holdout):
+        raise ValueError(
+            "holdout_every needs held-out questions, and this task has none. Write "
+            "holdout_every=0, or gn.load_task(..., holdout=0.2)."
+        )
     settings = task.rendered_by(as_loaded(model, settings))
     rewards = reward_list(rewards)
     if task.tools is not None:
@@ -89,7 +98,11 @@ def prepare(
         # `with_tools` has tried the first row.
         task.tools.require_repeatable(task.train[-1])
     fitted = task.fit(tokenizer, settings.max_prompt_length)
-    _warn_of_long_prompts(task, fitted)
+    dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
+    if dropped:
+        warn_user(
+            f"{dropped} prompts are too long and are not trained on: {fitted.notes[-1]}.",
+        )
     settings = settings.for_questions(len(fitted.train))
     weights = try_rewards(rewards, fitted, settings)
     engine = choose_engine(model, settings)
@@ -108,27 +121,6 @@ def prepare(
         weights=weights,
         engine=engine,
     )
-
-
-def _require_holdout(task: Task, settings: Settings) -> None:
-    if settings.keep_adapter == "best" and not settings.holdout_every:
-        raise ValueError(
-            'keep_adapter="best" needs held-out scores. Write settings = '
-            "settings.replace(holdout_every=5)."
-        )
-    if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            "holdout_every needs held-out questions, and this task has none. Write "
-            "holdout_every=0, or gn.load_task(..., holdout=0.2)."
-        )
-
-
-def _warn_of_long_prompts(task: Task, fitted: Task) -> None:
-    dropped = sum(fitted.dropped.values()) - sum(task.dropped.values())
-    if dropped:
-        warn_user(
-            f"{dropped} prompts are too long and are not trained on: {fitted.notes[-1]}.",
-        )
 
 
 def try_rewards(
@@ -156,21 +148,21 @@ def try_rewards(
     row = task.train[0]
     content = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
-    # An attribute of grpo_nb: a reward that learns from each training call can leave this one out.
+    # Not TRL's: lets a reward that remembers its calls ignore this trial.
     state.is_trial = True
     for reward in rewards:
         answer = [{"role": "assistant", "content": content}]
         batch = make_batch([answer], task.begun(row), completion_ids=[[0]], trainer_state=state)
-        call_reward(guarded(reward), batch)
+        call_reward(with_named_errors(reward), batch)
     return weights
 
 
-def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = None) -> KitTrainer:
+def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] = KitTrainer) -> KitTrainer:
     """Return the trainer. It writes nothing until `args.output_dir` is set to the folder of a run.
 
     Args:
         prepared: The parts of the training.
-        trainer_class: A subclass of `KitTrainer`; None means `KitTrainer` itself.
+        trainer_class: `KitTrainer` or a subclass.
     """
     model = prepared.model
     if has_engine(model):
@@ -182,7 +174,7 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = N
     engine = CpuEngine(model) if can_share_prompts else None
     # transformers creates its output folder at once, so a temporary folder stands in for it.
     with (
-        explained(prepared.settings),
+        explaining_machine_faults(prepared.settings),
         kept_precision(model),
         tempfile.TemporaryDirectory() as folder,
     ):
@@ -190,22 +182,22 @@ def build_trainer(prepared: Prepared, trainer_class: type[KitTrainer] | None = N
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         tools = prepared.task.tools
-        tool_arguments: dict[str, Any] = {}
+        tools_of_trl: dict[str, Any] = {}
         if tools is not None:
             # TRL warns that its tool interface may change; grpo_nb pins the version of TRL.
             os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
             arguments["max_tool_calling_iterations"] = tools.rounds
-            tool_arguments["tools"] = list(tools.functions)
-            tool_arguments["environment_factory"] = tools.fresh_environment
-        trainer = (trainer_class or KitTrainer)(
+            tools_of_trl["tools"] = list(tools.functions)
+            tools_of_trl["environment_factory"] = tools.fresh_environment
+        trainer = trainer_class(
             model=model,
             processing_class=prepared.tokenizer,
-            reward_funcs=[guarded(reward) for reward in prepared.rewards],
+            reward_funcs=[with_named_errors(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
             engine=engine,
             task_tools=tools,
-            **tool_arguments,
+            **tools_of_trl,
         )
     share_event_loop(trainer, event_loop(os.getpid()))
     # The figure and the bar replace the rows of dicts that transformers prints.

@@ -2,8 +2,8 @@
 
 For each step that TRL logs, the `Recorder` makes a row and the table of its completions, lets the
 observers add to the row, asks the health rules, writes both with `Run.write_step`, shows them, and
-tells the trainer whether to save a checkpoint and whether to stop. Everything that it decides, it
-decides from the rows, so that a resumed run continues as if nothing had happened.
+tells the trainer whether to save a checkpoint and whether to stop. Alerts and the best score depend
+only on the rows, so a resumed run continues unchanged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas
@@ -52,8 +53,8 @@ Observer = Callable[[dict[str, Any], pandas.DataFrame | None], bool | None]
 
 The completions are those of `Run.completions(step)`, or None if the step used those of an earlier
 step. An observer may add keys to the row. It returns True to end the training after this step. An
-observer that remembers something is resumed with the run if it has `state_dict()` and
-`load_state_dict(state)`.
+observer that remembers something is resumed with the run if it has `state_dict()`, whose values are
+stored as JSON, and `load_state_dict(state)`.
 """
 
 #: TRL logs this key at each step that sampled completions, whatever their scores were.
@@ -99,8 +100,8 @@ class Recorder(TrainerCallback):
         self.error: BaseException | None = None
         self.bar: tqdm | None = None
         self._plot: LivePlot | None = None
-        self._alerts = CellOutput()
-        self._is_shown = True
+        self._alert_output = CellOutput()
+        self._can_show = True
 
     @contextlib.contextmanager
     def stop_button(self) -> Iterator[None]:
@@ -109,9 +110,12 @@ class Recorder(TrainerCallback):
         A second Ctrl-C ends the training at once. Outside the main thread no interrupt arrives, and
         nothing changes.
         """
+        presses = 0
 
         def on_interrupt(number: int, frame: Any) -> None:
-            if self.should_end:
+            nonlocal presses
+            presses += 1
+            if presses > 1:
                 raise KeyboardInterrupt
             self.should_end = True
             if self.bar is not None:
@@ -136,7 +140,7 @@ class Recorder(TrainerCallback):
             self._plot = LivePlot(self.run)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # A checkpoint always follows a row, also where only every tenth step is logged.
+        # The last step must be logged, because a checkpoint is only written after a row (`on_log`).
         control.should_log |= self.should_end or control.should_training_stop
 
     def on_log(
@@ -160,7 +164,7 @@ class Recorder(TrainerCallback):
         self.rows.append(row)
         if ACCURACY in row and best_row(self.rows)["step"] == row["step"]:
             self._save_best_adapter(row["step"])
-        self._show(row, new_alerts)
+        self._show(partial(self._show_row, row, new_alerts))
         if self.should_end or self.stopped_by or self.error:
             control.should_training_stop = True
         is_save_due = self.trainer.is_save_due(self.settings.save_steps)
@@ -177,6 +181,7 @@ class Recorder(TrainerCallback):
         groups = [texts[start : start + group_size] for start in range(0, len(texts), group_size)]
         row |= repetition_metrics(groups)
         if has_tools:
+            # Share of episodes that end with a tool call, because no round was left to answer.
             last_turns = [json.loads(turns)[-1] for turns in table["turns"]]
             unanswered = [bool(turn.get("tool_calls")) for turn in last_turns]
             row["tools/unanswered"] = sum(unanswered) / len(unanswered)
@@ -197,29 +202,34 @@ class Recorder(TrainerCallback):
             put_in_place(staged, target)
         keep_best(self.run.path)
 
-    def _show(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
-        """Update bar, figure and alerts.
+    def _show(self, update: Callable[[], None]) -> None:
+        """Update what is shown.
 
         If that fails, warn once and show nothing more: the training goes on.
         """
-        if not self._is_shown:
+        if not self._can_show:
             return
         try:
-            self._update_bar(row)
-            if self._plot is not None:
-                self._plot.update(self.rows, alerts=self.health.alerts)
-            if new_alerts and is_notebook():
-                report = self.health.report()
-                self._alerts.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
-            elif new_alerts:
-                tqdm.write("\n".join(repr(alert) for alert in new_alerts))
+            update()
         except Exception as error:
-            self._is_shown = False
+            self._can_show = False
             warn_user(
                 "The progress of this training is not shown any more, because showing it failed "
                 f"({type(error).__name__}: {error}). The training goes on, and everything is "
                 "recorded: run.plot() draws the curves, run.alerts has the alerts.",
             )
+
+    def _show_row(self, row: Mapping[str, Any], new_alerts: Sequence[Alert]) -> None:
+        """Update bar, figure and alerts."""
+        self._update_bar(row)
+        if self._plot is not None:
+            self._plot.update(self.rows, alerts=self.health.alerts)
+        if new_alerts and is_notebook():
+            report = self.health.report()
+            html = report._repr_html_()
+            self._alert_output.show({"text/html": html, "text/plain": repr(report)})
+        elif new_alerts:
+            tqdm.write("\n".join(repr(alert) for alert in new_alerts))
 
     def _update_bar(self, row: Mapping[str, Any]) -> None:
         if "reward" in row:
@@ -232,8 +242,9 @@ class Recorder(TrainerCallback):
         """End the bar, draw the last figure, and write the curves as an image."""
         if self.bar is not None:
             self.bar.close()
-        if self._plot is not None and self._is_shown:
-            self._plot.update(self.rows, alerts=self.health.alerts, is_last=True)
+        if self._plot is not None:
+            alerts = self.health.alerts
+            self._show(partial(self._plot.update, self.rows, alerts=alerts, is_last=True))
         self.run.save_figure()
 
 
@@ -281,11 +292,11 @@ def completions_table(
 class HoldoutScore:
     """Observer that answers held-out questions greedily at intervals and records the score.
 
-    The keys are `holdout/accuracy` with its 95 % interval (`holdout/low`, `holdout/high`), the
-    share `in_format`, the share with the correct answer `anywhere` in the text, each with its
-    interval (`in_format_low`, ...), and `mean_length`. `anywhere` is left out if the judge does not
-    report where it reads the answer. The first and the last step are always scored. The random
-    state is restored afterwards, so that the training is the same with and without the score.
+    Keys, all below `holdout/`: `accuracy`, `low` and `high` (its 95 % interval); `in_format`,
+    `in_format_low`, `in_format_high`; `anywhere`, `anywhere_low`, `anywhere_high` (left out if the
+    judge does not report where it reads the answer); `mean_length`. The first and the last logged
+    step are always scored. The random state is restored afterwards, so that the training is the
+    same with and without the score.
 
     Args:
         prepared: The training. The same questions are asked each time, so that the whole curve
@@ -297,7 +308,7 @@ class HoldoutScore:
         holdout = prepared.task.holdout
         count = min(prepared.settings.holdout_questions, len(holdout))
         self._questions = [holdout[i] for i in range(count)]
-        # Chosen once, so that all points of the curve have the same full score.
+        # The judge is chosen once, so that all points of the curve have the same full score.
         self._judge = choose_judge(
             prepared.rewards,
             self._questions,
@@ -313,8 +324,12 @@ class HoldoutScore:
 
     def __call__(self, row: dict[str, Any], completions: Any) -> None:
         """Add the score to the row if it is due at this step."""
-        is_due = row["step"] % self._prepared.settings.holdout_every == 0
-        if is_due or row["step"] in (1, row["max_steps"]):
+        settings = self._prepared.settings
+        step = row["step"]
+        # With `logging_steps` above 1 only every so many steps have a row.
+        previous = step - max(1, int(settings.extra.get("logging_steps", 1)))
+        is_due = step // settings.holdout_every > previous // settings.holdout_every
+        if is_due or previous <= 0 or step == row["max_steps"]:
             row |= self.score()
 
     def score(self) -> dict[str, float]:
@@ -335,7 +350,7 @@ class HoldoutScore:
             share = evaluation.share_of(measure.name)
             interval = evaluation.interval_of(measure.name)
             if share is not None and interval is not None:
-                measured[measure.share_key] = share
+                measured[measure.key] = share
                 measured[measure.low_key] = interval[0]
                 measured[measure.high_key] = interval[1]
         measured["holdout/mean_length"] = evaluation.mean_length

@@ -15,7 +15,12 @@ from grpo_nb.config.settings import Settings
 from grpo_nb.core.files import free_path, put_in_place, write_text
 from grpo_nb.core.locks import LOCK_FILE, FolderLockedError, locked
 from grpo_nb.core.user_warnings import warn_user
-from grpo_nb.runs.checkpoints import NewestCheckpoint, best_adapters, clear_away, newest_checkpoint
+from grpo_nb.runs.checkpoints import (
+    NewestCheckpoint,
+    best_adapters,
+    newest_checkpoint,
+    set_damaged_aside,
+)
 from grpo_nb.runs.run_folder import (
     Run,
     completions_step,
@@ -25,8 +30,10 @@ from grpo_nb.runs.run_folder import (
 )
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.scoring.record import differences
+from grpo_nb.training.run_start import BASE_REFERENCE
 
 #: Settings that may change when a run is resumed, because the next step does not depend on them.
+#: Their changes are reported.
 MAY_CHANGE = (
     "max_steps",
     "num_train_epochs",
@@ -35,7 +42,6 @@ MAY_CHANGE = (
     "holdout_questions",
     "keep_adapter",
     "stop_on_alert",
-    "run_root",
     "gpu_memory_utilization",
 )
 #: Parts of a task that make it another training if they change.
@@ -43,10 +49,10 @@ TASK_PARTS = ("fingerprint", "format", "name", "train", "holdout")
 #: Parts of the machine whose change is reported, because the numbers may differ slightly.
 MACHINE_PARTS = ("rollout", "number_type", "host")
 
-#: A new run gets its folder and run.json in milliseconds; a busy network drive takes longer.
-SECONDS_TO_START = 30.0
-#: A run on another machine that wrote nothing for so long is not being trained any more.
-SECONDS_OF_SILENCE = 120
+#: How long a process waits for another one that is just creating its run.
+LOCK_WAIT_SECONDS = 30.0
+#: A run on another machine that wrote nothing for this long is not being trained any more.
+SILENCE_SECONDS = 120
 
 
 class Resumption(NamedTuple):
@@ -56,7 +62,7 @@ class Resumption(NamedTuple):
     checkpoint: NewestCheckpoint
     changes: list[str]
     """Sentences on what differs from the earlier part of the run."""
-    is_over: bool = False
+    is_finished: bool = False
     """True if the run is finished and has its adapter, so that it is returned without training."""
 
 
@@ -67,7 +73,20 @@ def find_run(
     info: RunInfo,
     locks: ExitStack,
 ) -> Resumption | None:
-    """Return the run that `train(..., name=name, resume=resume)` means; None starts a new one.
+    """Find, lock and check the run that `train(..., name=name, resume=resume)` means.
+
+    | run                              | resume="auto"      | "auto", `name` | path    |
+    | -------------------------------- | ------------------ | -------------- | ------- |
+    | none                             | new run            | new run        | error   |
+    | finished, same training          | returned           | returned       | error   |
+    | the same, and larger `max_steps` | resumed            | resumed        | resumed |
+    | finished, another training       | new run            | error          | error   |
+    | unfinished, same training        | resumed            | resumed        | resumed |
+    | unfinished, another training     | error              | error          | error   |
+    | nothing trained yet              | set aside, new run | the same       | error   |
+
+    Changed code or state of a reward is another training if the run is finished and `resume` is
+    "auto". Otherwise it is a change that is reported.
 
     Args:
         settings: The settings that were given to `train`.
@@ -77,59 +96,61 @@ def find_run(
         locks: Takes the lock of the run that is found. It is held until the caller closes `locks`,
             so that no other process can resume the run between now and its end.
 
+    Returns:
+        The run and its checkpoint; None if a new run starts.
+
     Raises:
         FileNotFoundError: There is no run of that path or name.
         ValueError: The run cannot be resumed, with the reason.
     """
-    if resume is None:
-        return None
-    root = Path(settings.run_root)
-    is_auto = resume == "auto"
-    run = _newest_run(root, name) if is_auto else _named_run(root, Path(resume))
+    run = _meant_run(Path(settings.run_root), name, resume)
     if run is None:
         return None
-    hold(run.path, locks)
-    before = run.info
-    status = run.status
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    is_auto = resume == "auto"
+    lock_run(run.path, locks)
+    recorded = run.info
     # Through JSON, so that tuples are lists, as in the file.
-    now = json.loads(json.dumps(info.to_dict(), default=str))
-    if status == "running":  # written by an earlier version, or on a drive without locks
-        raise ValueError(_being_trained(run.name, f"process {before['pid']} of this machine"))
-    other_training = _differences_in_training(before, now)
-    reward_changes = _changes_in_rewards(before, now)
-    if is_auto and status == "finished":
-        if name is None and (other_training or reward_changes):
-            if not other_training:
-                _warn_of_changed_state(run, before, now, reward_changes)
+    requested = json.loads(json.dumps(info.to_dict(), default=str))
+    if run.status == "running":
+        # The lock was free, but the process lives: the drive has no locks.
+        raise ValueError(_being_trained(run.name, f"process {recorded['pid']} of this machine"))
+    is_done = is_auto and run.status == "finished"
+
+    other_training = _differences_in_training(recorded, requested)
+    reward_changes = _changes_in_rewards(recorded, requested)
+    if is_done and name is None:
+        if other_training:
             return None
-        other_training += reward_changes
-    if other_training:
+        if reward_changes:
+            _warn_of_changed_rewards(run, recorded, requested, reward_changes)
+            return None
+    blocking = other_training + (reward_changes if is_done else [])
+    if blocking:
         raise ValueError(
-            f"the run {run.name!r} was another training: {'; '.join(other_training)}. Resume it "
-            "with what it started with, or give a new run another name."
+            f"the run {run.name!r} was another training: {'; '.join(blocking)}. Resume it with "
+            "what it started with, or give a new run another name."
         )
-    is_complete = settings.max_steps == before["settings"]["max_steps"]
+
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    is_complete = settings.max_steps == recorded["settings"]["max_steps"]
     has_adapter = any(run.adapter_path.glob("*.safetensors"))
-    if is_auto and status == "finished" and is_complete and has_adapter:
-        return Resumption(run, checkpoint, [], is_over=True)
+    if is_done and is_complete and has_adapter:
+        return Resumption(run, checkpoint, [], is_finished=True)
     if checkpoint.path is None:
-        _set_aside_without_checkpoint(run, checkpoint, is_auto)
+        _set_aside_or_refuse(run, checkpoint, is_auto)
         return None
     _require_steps_left(settings, run, checkpoint)
     changes = [
-        *_differences(
-            before["settings"], now["settings"], [key for key in MAY_CHANGE if key != "run_root"]
-        ),
+        *_changed_values(recorded["settings"], requested["settings"], MAY_CHANGE),
         *reward_changes,
-        *_differences(before["versions"], now["versions"], before["versions"]),
-        *_differences(before, now, MACHINE_PARTS),
+        *_changed_values(recorded["versions"], requested["versions"], recorded["versions"]),
+        *_changed_values(recorded, requested, MACHINE_PARTS),
         *[f"checkpoint passed over: {reason}" for reason in checkpoint.passed_over],
     ]
     return Resumption(run, checkpoint, changes)
 
 
-def hold(folder: Path, locks: ExitStack) -> None:
+def lock_run(folder: Path, locks: ExitStack) -> None:
     """Lock the folder of a run until `locks` is closed.
 
     Raises:
@@ -142,28 +163,28 @@ def hold(folder: Path, locks: ExitStack) -> None:
 
 
 @contextlib.contextmanager
-def starting(
-    root: Path, name: str | None, resume: str | Path | None, sequence: int
+def lock_start(
+    root: Path, name: str | None, resume: str | Path | None, sequence_before: int
 ) -> Iterator[None]:
     """Hold the lock of the folder of all runs while a new run gets its folder and its `run.json`.
 
-    Building the trainer takes seconds between `find_run` and this moment. Without the lock two
+    Between `find_run` and here the trainer was built, which takes seconds. Without the lock two
     processes with `resume="auto"` could both find no run, and both start one.
 
     Args:
         root: Folder of all runs.
         name: The name that was given to `train`.
         resume: The value that was given to `train`.
-        sequence: The result of `next_sequence` before `find_run` looked.
+        sequence_before: The result of `next_sequence` before `find_run` looked.
 
     Raises:
         ValueError: With `resume="auto"`, another process has started a run since then that this
             call would have found.
     """
     root.mkdir(parents=True, exist_ok=True)
-    with locked(root, SECONDS_TO_START):
+    with locked(root, LOCK_WAIT_SECONDS):
         if name is None:
-            is_started = next_sequence(root) != sequence
+            is_started = next_sequence(root) != sequence_before
             started = "a run"
         else:
             is_started = (root / name / "run.json").is_file()
@@ -185,6 +206,21 @@ def _being_trained(name: str, holder: str) -> str:
     )
 
 
+def _meant_run(root: Path, name: str | None, resume: str | Path | None) -> Run | None:
+    """Return the run that `train(..., name=name, resume=resume)` names; None if there is none."""
+    if resume is None:
+        return None
+    if resume == "auto":
+        return _newest_run(root, name)
+    run = _named_run(root, Path(resume).expanduser())
+    if name not in (None, run.name):
+        raise ValueError(
+            f"resume={str(resume)!r} is the run {run.name!r}, not {name!r}. Leave out name=, or "
+            "pass resume=None to start a new run of that name."
+        )
+    return run
+
+
 def _newest_run(root: Path, name: str | None) -> Run | None:
     """Return the newest run in a folder, or the run called `name`; None if there is none.
 
@@ -197,7 +233,7 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
         if name not in (None, run.name):
             continue
         try:
-            candidates.append((run.order, file.stat().st_mtime, run))
+            candidates.append((run.sort_key, file.stat().st_mtime, run))
         except (OSError, ValueError) as error:
             if name is not None:
                 raise
@@ -214,13 +250,16 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
 
 
 def _remove_unstarted(root: Path, folder: Path) -> None:
-    """Remove the folder of a run that was killed before it had written its first file."""
+    """Remove the folder of a run that was killed before it had written its first file.
+
+    Such a folder is empty, or holds the lock and an unfinished run.json.
+    """
     if not folder.is_dir() or not all(_is_first_file(file) for file in folder.iterdir()):
         return
     # The run may also start at this moment, in a process that holds these locks.
     with ExitStack() as locks:
-        locks.enter_context(locked(root, SECONDS_TO_START))
-        hold(folder, locks)
+        locks.enter_context(locked(root, LOCK_WAIT_SECONDS))
+        lock_run(folder, locks)
         shutil.rmtree(folder)
 
 
@@ -235,7 +274,7 @@ def _named_run(root: Path, path: Path) -> Run:
 
 def _require_silence(run: Run) -> None:
     """Raise if another machine, which cannot be asked, wrote the run a moment ago."""
-    if run.status == "unknown" and seconds_since_written(run.path) < SECONDS_OF_SILENCE:
+    if run.status == "unknown" and seconds_since_written(run.path) < SILENCE_SECONDS:
         raise ValueError(
             f"the run {run.name!r} was written a moment ago by another machine "
             f"({run.info['host']!r}), which may still be training it. Try again in two minutes. If "
@@ -244,18 +283,20 @@ def _require_silence(run: Run) -> None:
 
 
 def _differences_in_training(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what makes two trainings different, and the line that restores the settings."""
-    old_settings = before["settings"]
+    """Return sentences on what makes two trainings different, with the line that restores it."""
+    # A run of an earlier version lacks the settings that were added since: it had their defaults.
+    old_settings = json.loads(json.dumps(Settings().to_dict())) | before["settings"]
     new_settings = now["settings"]
     changed = {}
     for key, value in old_settings.items():
-        if key not in MAY_CHANGE and value != new_settings.get(key):
+        is_fixed = key not in (*MAY_CHANGE, "run_root")
+        if is_fixed and value != new_settings.get(key):
             changed[key] = value
     sentences = []
     if changed:
-        sentences += _differences(old_settings, new_settings, changed)
+        sentences += _changed_values(old_settings, new_settings, changed)
         sentences.append(replacing(changed))
-    sentences += _differences(before["task"], now["task"], TASK_PARTS)
+    sentences += _changed_values(before["task"], now["task"], TASK_PARTS)
     old_weights = {reward["name"]: reward["weight"] for reward in before["rewards"]}
     new_weights = {reward["name"]: reward["weight"] for reward in now["rewards"]}
     # Lists, because the order of the rewards matters too.
@@ -276,13 +317,13 @@ def _changes_in_rewards(before: Mapping[str, Any], now: Mapping[str, Any]) -> li
     return sentences
 
 
-def _warn_of_changed_state(
+def _warn_of_changed_rewards(
     run: Run, before: Mapping[str, Any], now: Mapping[str, Any], reward_changes: list[str]
 ) -> None:
     """Warn that a new run starts only because the state of a reward has changed.
 
-    A user knows about other settings, data or code. The state of a reward object changes unseen,
-    for example with each call that the object counts.
+    There is no warning if its code changed, which the user knows. The state of a reward object
+    changes unseen, for example with each call that the object counts.
     """
     rewards = zip(before["rewards"], now["rewards"], strict=False)
     is_same_code = all(old["hash"] == new["hash"] for old, new in rewards)
@@ -307,15 +348,15 @@ def _require_steps_left(settings: Settings, run: Run, checkpoint: NewestCheckpoi
         )
 
 
-def _set_aside_without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
+def _set_aside_or_refuse(run: Run, checkpoint: NewestCheckpoint, is_auto: bool) -> None:
     """Rename the folder of a run that ended before its first checkpoint, for a new run.
 
     Raises:
         ValueError: Something in the folder was trained, or the run was named by the user.
     """
     reason = "; ".join(checkpoint.passed_over) or "none was written before the run ended"
-    # Single files may be missing, as on a drive that was disconnected. The others show what was
-    # done.
+    # Any one trace of training is enough, because files can be missing on a drive that was
+    # disconnected.
     traces = [run.rows, run.steps, run.adapter_path.is_dir(), run.checkpoint_step is not None]
     if not is_auto or any(traces):
         raise ValueError(
@@ -329,7 +370,9 @@ def _set_aside_without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_aut
     )
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+def _changed_values(
+    old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
+) -> list[str]:
     sentences = []
     for key in keys:
         if old.get(key) != new.get(key):
@@ -349,14 +392,19 @@ def continued_info(resumption: Resumption, info: RunInfo) -> RunInfo:
         "step": step,
         "changed": resumption.changes,
     }
-    kept = {key: before[key] for key in ("started", "reference", "sequence") if key in before}
-    return dataclasses.replace(info, **kept, resumed=[*before.get("resumed", ()), entry])
+    return dataclasses.replace(
+        info,
+        started=before["started"],
+        sequence=before.get("sequence"),
+        reference=before.get("reference", BASE_REFERENCE),
+        resumed=[*before.get("resumed", ()), entry],
+    )
 
 
 def go_back(resumption: Resumption) -> Path:
-    """Take a run's folder back to its checkpoint, and return the folder.
+    """Remove everything that a run recorded after its checkpoint, and return the run's folder.
 
-    Afterwards each step is recorded once. If this is interrupted, it can be done again.
+    This can be repeated if it was interrupted.
     """
     run = resumption.run
     step = resumption.checkpoint.step
@@ -365,8 +413,7 @@ def go_back(resumption: Resumption) -> Path:
     for file in (run.path / "completions").glob("step_*"):
         if (completions_step(file) or 0) > step:
             file.unlink()
-    # On a GPU a repeated step can give other numbers, and its old adapter must not pass for the new
-    # one.
+    # A repeated step can give other weights on a GPU, so adapters of later steps are removed.
     for saved_at, folder in best_adapters(run.path):
         if saved_at > step:
             shutil.rmtree(folder)
@@ -380,5 +427,5 @@ def go_back(resumption: Resumption) -> Path:
     for old in (run.path / "comparison", run.path / "exports.json"):
         if old.exists():
             put_in_place(old, old.with_name(f"{old.stem}-step-{step}{old.suffix}"))
-    clear_away(run.path / "checkpoints", resumption.checkpoint)
+    set_damaged_aside(run.path / "checkpoints", resumption.checkpoint)
     return run.path

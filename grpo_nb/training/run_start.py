@@ -55,14 +55,16 @@ def new_run_info(prepared: Prepared, number_type: str) -> RunInfo:
     """
     gpu = find_gpu()
     why_not_shared = prepared.engine.why_not_cpu_engine
-    named_rewards = zip(prepared.weights.items(), prepared.rewards, strict=True)
+    rewards = []
+    for reward, (name, weight) in zip(prepared.rewards, prepared.weights.items(), strict=True):
+        rewards.append(_reward_record(reward, name, weight))
     return RunInfo(
         status="running",
         **process_identity(),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         settings=prepared.settings.to_dict(),
         task=_task_record(prepared.task),
-        rewards=[_reward_record(reward, name, weight) for (name, weight), reward in named_rewards],
+        rewards=rewards,
         machine={
             "platform": platform.platform(),
             "cores": os.cpu_count(),
@@ -115,12 +117,7 @@ def reference_of(model: Any, settings: Settings, kl_reference: str) -> str:
         model: The loaded model with its LoRA.
         settings: The run's settings.
         kl_reference: "start" or "base", as given to `train`.
-
-    Raises:
-        ValueError: `kl_reference` is neither of the two.
     """
-    if kl_reference not in ("start", "base"):
-        raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
     if settings.beta == 0 or kl_reference == "base":
         return BASE_REFERENCE
     # A new LoRA has B = 0, so the model with it is the base model.

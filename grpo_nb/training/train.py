@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,21 +28,28 @@ from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import best_adapter, keep_newest, newest_checkpoint
 from grpo_nb.runs.figure import LivePlot
 from grpo_nb.runs.rows import ACCURACY, best_row
-from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence
+from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
 from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.effective import effective_settings, stock_configuration
-from grpo_nb.training.errors import explained
+from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
-    CALL,
+    CALL_EXAMPLE,
     Prepared,
     build_trainer,
     prepare,
     reference_adapter_removed,
 )
 from grpo_nb.training.recorder import HoldoutScore, Observer, Recorder
-from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back, hold, starting
+from grpo_nb.training.resume import (
+    Resumption,
+    continued_info,
+    find_run,
+    go_back,
+    lock_run,
+    lock_start,
+)
 from grpo_nb.training.run_start import (
     BASE_REFERENCE,
     START_REFERENCE,
@@ -60,11 +67,10 @@ if TYPE_CHECKING:
 
 #: Disk space for logs, completions and figures of a run.
 BYTES_OF_LOGS = 200_000_000
-#: Adapters that a run may hold at once: three checkpoints (two and the one being written), the
-#: final, the best, the first and the reference adapter, and one that is being copied.
-ADAPTERS_PER_RUN = 8
-#: Checkpoints that a run may hold at once. Each has Adam's two moments in float32.
-CHECKPOINTS_PER_RUN = 3
+#: Disk space for each trained number: its value in eight adapters (three checkpoints with the one
+#: being written, the final, best, first and reference adapter, and one that is being copied), and
+#: Adam's two moments in three checkpoints, all in float32.
+BYTES_PER_TRAINED_NUMBER = 8 * 4 + 3 * 2 * 4
 
 
 def train(
@@ -99,18 +105,19 @@ def train(
             `reward_weights`.
         settings: Settings, for example from `preset`.
         name: Name of the run's folder under `settings.run_root`. Default: the time of the start.
-        resume: None starts a new run. "auto" resumes the newest run under `settings.run_root` (the
-            run called `name`, if given). A finished run is returned with its adapter in the model,
-            without training. "auto" starts a new run if there is none. It also starts a new run
-            if no `name` is given and the newest run is finished and had other settings, data or
-            rewards; with a `name` this is an error. A path or name resumes that run; a finished
-            run continues if `max_steps` is larger now.
+        resume: Which run to resume, or to return with its adapter if it is finished:
+
+            - None: none; a new run starts.
+            - "auto": the newest run under `settings.run_root`, or the run called `name`. Without
+              such a run a new one starts; also if no `name` is given and the newest run is finished
+              and had other settings, data or rewards. With a `name` that is an error.
+            - A path or name: that run. A finished run continues if `max_steps` is larger now.
         observers: Functions that are called at each logged step. They may add to its row and may
             stop the training (`gn.training.Observer`).
-        kl_reference: The model that the KL is measured against if `beta` is above 0: the model as
-            it is when this run "start"s, with what its adapter has learned already, or the "base"
-            model without an adapter. With a new adapter both are the same. On a GPU it is always
-            the base model, and a warning says so where that makes a difference.
+        kl_reference: The model that the KL is measured against if `beta` is above 0. "start": the
+            model at the start of this run, with what its adapter has learned. "base": the model
+            without an adapter. With a new adapter both are the same. On a GPU it is always the
+            base model, and a warning says so where that makes a difference.
 
     Raises:
         ValueError: Settings, weights or data cannot work, or differ from those of the run to
@@ -127,13 +134,17 @@ def train(
     """
     refuse_keywords(train, unknown)
     require(
-        CALL.format("train"),
+        CALL_EXAMPLE.format("train"),
         model=model,
         tokenizer=tokenizer,
         task=task,
         rewards=rewards,
         settings=settings,
     )
+    if name is not None:
+        require_run_name(name)
+    if kl_reference not in ("start", "base"):
+        raise ValueError(f"kl_reference = {kl_reference!r:.60} must be 'start' or 'base'.")
     prepared = prepare(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     root = Path(settings.run_root)
@@ -144,14 +155,20 @@ def train(
     with ExitStack() as locks:
         # 1. Find the run to resume.
         resumption = find_run(settings, name, resume, info, locks)
-        if resumption is not None and resumption.is_over:
+        if resumption is not None and resumption.is_finished:
             return _finished_run(resumption, prepared)
-        require_writable(root if resumption is None else resumption.run.path)
-        require_disk(root, _bytes_needed(model), "A run")
+        target = root if resumption is None else resumption.run.path
+        require_writable(target)
+        require_disk(target, _bytes_needed(model), "A run")
         if resumption is None:
             info.reference = reference_of(model, settings, kl_reference)
         else:
             info = continued_info(resumption, info)
+            if kl_reference == "base" and info.reference != BASE_REFERENCE:
+                raise ValueError(
+                    f"the run {resumption.run.name!r} measures its KL against {info.reference}. "
+                    'Leave out kl_reference="base", or start a new run with it.'
+                )
         with reference_adapter_removed(model):
             # 2. Build the trainer before the run has a folder, so that nothing is left behind if
             # TRL refuses.
@@ -159,14 +176,13 @@ def train(
             trainer = build_trainer(prepared)
             effective = effective_settings(settings, model, trained_with=trainer.args, stock=stock)
             info.effective = effective.to_dict()
-            all_observers = list(observers)
             if settings.holdout_every:
                 score = HoldoutScore(prepared)
                 info.heldout_judge = score.judged_by
-                all_observers.insert(0, score)
+                observers = [score, *observers]
             # 3. Make the folder of a new run, or take an old one back to its newest checkpoint.
             if resumption is None:
-                with starting(root, name, resume, sequence):
+                with lock_start(root, name, resume, sequence):
                     folder = _new_run(prepared, name, info, locks)
             else:
                 folder = go_back(resumption)
@@ -176,13 +192,13 @@ def train(
                     _write_inputs(run, prepared, info)
                 run.write_info(info)
                 # 4. Train, and complete the folder however the training ends.
-                recorder = Recorder(run, trainer, settings, all_observers)
+                recorder = Recorder(run, trainer, settings, observers)
                 _train_and_close(recorder, info, resumption)
     return run
 
 
 def _require_memory(prepared: Prepared) -> None:
-    """Raise if the run does not fit this machine, on the path that the run will take."""
+    """Raise if the run does not fit this machine, with or without shared prompts as it will run."""
     can_share_prompts = prepared.engine.can_share_prompts
     settings = prepared.settings.replace(shared_prompts=can_share_prompts)
     estimate = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
@@ -225,7 +241,7 @@ def _new_run(prepared: Prepared, name: str | None, info: RunInfo, locks: ExitSta
     root = Path(prepared.settings.run_root)
     info.sequence = next_sequence(root)
     run = Run(new_run_folder(root, name))
-    hold(run.path, locks)
+    lock_run(run.path, locks)
     run.write_info(info)  # first of all files, because it makes the folder a run
     return run.path
 
@@ -244,28 +260,30 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     run = recorder.run
     trainer = recorder.trainer
     settings = recorder.settings
-    _connect(recorder)
+    _attach(recorder)
     failure = None
-    info.status = "failed"  # until the training ends otherwise; run.json says "running" meanwhile
+    status = "failed"
     try:
         # `refusing` turns an unusable tool result into a ValueError that ends the training.
-        with explained(settings, run.path), recorder.stop_button(), refusing():
-            _settle_reference(trainer, run, info)
+        with explaining_machine_faults(settings, run.path), recorder.stop_button(), refusing():
+            _use_reference(trainer, run, info)
             _run_trainer(trainer, settings, resumption)
             if recorder.error is not None:
                 raise recorder.error
-        info.stopped_by = recorder.stopped_by
-        if recorder.should_end and trainer.state.global_step < settings.max_steps:
-            info.status = "interrupted"
-        elif recorder.stopped_by:
-            info.status = "stopped"
+        is_cut_short = trainer.state.global_step < settings.max_steps
+        if recorder.should_end and is_cut_short:
+            status = "interrupted"
+        elif recorder.stopped_by and is_cut_short:
+            status = "stopped"
+            info.stopped_by = recorder.stopped_by
         else:
-            info.status = "finished"
+            status = "finished"
     except KeyboardInterrupt:
-        info.status = "interrupted"
+        status = "interrupted"
     except Exception as error:
         failure = error
         info.error = f"{type(error).__name__}: {error}"
+    info.status = status
     not_saved = [f"Not saved: {problem}." for problem in _close(recorder, info)]
     if failure is not None:
         for note in not_saved:
@@ -273,11 +291,11 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
         raise failure
     for note in not_saved:
         warn_user(note)
-    if info.status == "finished" and not not_saved:
+    if status == "finished" and not not_saved:
         keep_newest(run.path / "checkpoints", 1)
 
 
-def _connect(recorder: Recorder) -> None:
+def _attach(recorder: Recorder) -> None:
     """Make the trainer write to the folder of the run and report to the recorder."""
     run = recorder.run
     trainer = recorder.trainer
@@ -298,29 +316,34 @@ def _run_trainer(trainer: KitTrainer, settings: Settings, resumption: Resumption
     # left to do, but transformers would do one more.
     if resumption.checkpoint.step < settings.max_steps:
         trainer.train(resume_from_checkpoint=str(resumption.checkpoint.path))
+    else:
+        restore_state(trainer.stateful, resumption.checkpoint.path)
 
 
 def _close(recorder: Recorder, info: RunInfo) -> list[str]:
     """Write adapter, figure, card and run.json; return what failed, with the reason."""
     run = recorder.run
     write_info = partial(run.write_info, info)
-    # run.json comes first, because figure and card can fail, and last, to record what failed.
-    writers = [write_info, recorder.close, partial(write_model_card, run), write_info]
-    # An error before the first step has changed nothing, so the adapter is left as it is.
-    has_trained = recorder.bar is not None or info.status != "failed"
-    if has_trained:
-        writers.insert(0, partial(_leave_adapter, recorder, info))
     problems: list[str] = []
-    info.not_saved = problems  # the same list, which grows below
-    for write in writers:
+
+    def attempt(write: Callable[[], object]) -> None:
         try:
             write()
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
+
+    # An error before the first step has changed nothing, so the adapter is left as it is.
+    if recorder.bar is not None or info.status != "failed":
+        attempt(partial(_leave_adapter, recorder, info))
+    attempt(write_info)  # before figure and card, which can fail
+    attempt(recorder.close)
+    attempt(partial(write_model_card, run))
+    info.not_saved = problems
+    attempt(write_info)
     return problems
 
 
-def _settle_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
+def _use_reference(trainer: KitTrainer, run: Run, info: RunInfo) -> None:
     """Make TRL measure the KL against the reference that `run.json` names."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     has_frozen_copy = "ref" in model.peft_config
@@ -342,17 +365,24 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     newest = newest_checkpoint(run.path / "checkpoints")
     source = newest.path
     step = newest.step
-    best = best_row(recorder.rows) if recorder.settings.keep_adapter == "best" else None
-    if best is not None:
-        with_adapter = [
+    if recorder.settings.keep_adapter == "best":
+        best = best_row(recorder.rows)
+        kept = best_row(
             row for row in recorder.rows if best_adapter(run.path, row["step"]).is_dir()
-        ]
-        kept = best_row(with_adapter)
+        )
         if kept is not None:
             step = kept["step"]
             source = best_adapter(run.path, step)
         if kept is not best:
-            _warn_of_lost_best_adapter(best, kept, step)
+            rest = "the adapter of no scored step is left"
+            if kept is not None:
+                rest = f"the run's adapter is that of step {step}, the best one left"
+            elif source is not None:
+                rest += f", so the run's adapter is that of step {step}, the newest"
+            warn_user(
+                f'keep_adapter="best": step {best["step"]} has the best held-out score '
+                f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}.",
+            )
     if source is None:  # the training ended before its first checkpoint
         return
     with staged_folder(run.adapter_path) as staged:
@@ -363,24 +393,7 @@ def _leave_adapter(recorder: Recorder, info: RunInfo) -> None:
     info.adapter_step = step
 
 
-def _warn_of_lost_best_adapter(best: Any, kept: Any, step: int) -> None:
-    rest = "the adapter of no scored step is left"
-    if kept is not None:
-        rest = f"the best adapter that is left is that of step {step}"
-    warn_user(
-        f'keep_adapter="best": step {best["step"]} has the best held-out score '
-        f"({best[ACCURACY]:.1%}), but its adapter is gone: {rest}, and the run's adapter is now "
-        f"that of step {step}.",
-    )
-
-
 def _bytes_needed(model: Any) -> int:
     """Return the disk space that a run needs at most: adapters, checkpoints and logs, in bytes."""
-    adam_moments = 2 * 4  # bytes for each trained number
-    total = BYTES_OF_LOGS
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            per_number = ADAPTERS_PER_RUN * parameter.element_size()
-            per_number += CHECKPOINTS_PER_RUN * adam_moments
-            total += per_number * parameter.numel()
-    return total
+    trained = sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
+    return BYTES_OF_LOGS + trained * BYTES_PER_TRAINED_NUMBER

@@ -1,22 +1,7 @@
-"""TRL's `GRPOTrainer` (1.15) with everything that grpo_nb changes about it, in one class.
+"""TRL's trainer (1.15) with checkpoints that resume bit by bit, a CPU engine, and limits for tools.
 
-1. It can be killed and resumed with the same numbers. transformers saves optimizer, scheduler,
-   random state and its counters. The rest is added here: the adapter (transformers' loader
-   mistakes the frozen `ref` adapter for the trained one), TRL's count of micro-batches, the
-   order of the data in later passes, and what rewards and observers remember. A checkpoint is
-   written right after a row was logged, between two generations, so that nothing in it is half
-   done. Only a checkpoint that ends a training within a generation keeps the rest of that
-   generation. Not covered: the random state inside vLLM, which cannot be read, and several
-   processes. A model without an adapter, which `gn.train` refuses, is saved and resumed as TRL
-   does it.
-2. On a CPU a `CpuEngine` samples and computes log-probabilities. Rewards, advantages, losses and
-   metrics are TRL's. With several micro-batches the rows of an optimizer step are regrouped by
-   prompt, so metrics that TRL averages over micro-batches (kl, entropy, clip ratios, the logged
-   loss) are averages over other micro-batches; the gradient is the same. With `beta = 0`,
-   completions with advantage 0 are not computed, and the entropy is that of the others.
-3. With tools, calls are limited in time, and rewards get the tokens that the model wrote itself.
-
-On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's, and the methods of part 2 pass on.
+On a GPU `GRPOTrainer` is the class that Unsloth made of TRL's. Without a `CpuEngine` the methods of
+the second part pass on to it.
 """
 
 from __future__ import annotations
@@ -42,7 +27,6 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
-from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -54,7 +38,7 @@ KEPT_CHECKPOINTS = 2
 SECONDS_BETWEEN_SAVES = 180.0
 #: The time between two saves is at least this many times the duration of a save, so that saving
 #: takes at most 2 % of the time.
-MIN_INTERVAL_PER_SAVE_TIME = 50
+INTERVAL_TO_SAVE_RATIO = 50
 #: Generations whose completions are recorded, so that a run can be replayed elsewhere.
 RECORDED_GENERATIONS = 3
 #: State of TRL's adaptive entropy bonus, where there is one.
@@ -110,7 +94,12 @@ class KitTrainer(GRPOTrainer):
             if self.engine is not None:
                 self.engine.release()
 
-    # 1. Checkpoints
+    # 1. Checkpoints. transformers saves optimizer, scheduler, random state and its counters. Added
+    # here are the adapter (transformers' loader mistakes the frozen `ref` adapter for the trained
+    # one), TRL's count of micro-batches, the order of the data in later passes, and the state of
+    # rewards and observers. Checkpoints are written after a row, between two generations. Only the
+    # last one of a training that was stopped in between also holds the rest of its generation. Not
+    # covered: the random state inside vLLM, which cannot be read, and several processes.
 
     @property
     def is_between_generations(self) -> bool:
@@ -144,18 +133,11 @@ class KitTrainer(GRPOTrainer):
         if save_steps:
             is_due = self.state.global_step - self._saved_step >= save_steps
         else:
-            interval = max(SECONDS_BETWEEN_SAVES, MIN_INTERVAL_PER_SAVE_TIME * self._save_seconds)
+            interval = max(SECONDS_BETWEEN_SAVES, INTERVAL_TO_SAVE_RATIO * self._save_seconds)
             is_due = time.monotonic() - self._saved_at >= interval
         return is_due and self.is_between_generations
 
-    @property
-    def _trains_adapter(self) -> bool:
-        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if not self._trains_adapter:
-            super()._save_checkpoint(model, trial)
-            return
         started = time.monotonic()
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
@@ -177,18 +159,14 @@ class KitTrainer(GRPOTrainer):
         state.save_to_json(str(folder / "trainer_state.json"))
         numbers = {"_step": micro_batch_count(self)}
         for name in ENTROPY_NUMBERS:
-            if name in vars(self):
-                numbers[name] = vars(self)[name]
-        remembered = {name: holder.state_dict() for name, holder in self.stateful.items()}
-        loop = {"numbers": numbers, "remembered": remembered}
+            if hasattr(self, name):
+                numbers[name] = getattr(self, name)
+        loop = {"numbers": numbers, "remembered": remembered_states(self.stateful)}
         (folder / "loop.json").write_text(json.dumps(loop))
         if not self.is_between_generations:
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self._trains_adapter:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)
@@ -215,7 +193,11 @@ class KitTrainer(GRPOTrainer):
             sampler.set_epoch = partial(_set_order_of_pass, sampler)
         return sampler
 
-    # 2. The CPU engine
+    # 2. The CPU engine samples and computes log-probabilities. Rewards, advantages, losses and
+    # metrics are TRL's. Rows of an optimizer step are regrouped by prompt. The gradient stays the
+    # same; metrics that TRL averages per micro-batch (kl, entropy, clip ratios, loss) change
+    # slightly. With `beta = 0`, completions with advantage 0 are not computed, and the entropy is
+    # that of the others.
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if self.engine is None:
@@ -229,20 +211,22 @@ class KitTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         if self.engine is None:
             return super()._prepare_inputs(generation_batch)
-        steps = self.args.steps_per_generation
+        micro_batches = self.args.steps_per_generation
         is_new = self.is_between_generations or self._buffered_inputs is None
         batch = super()._prepare_inputs(generation_batch)
-        # Entropy bonus and entropy quantile are taken over a micro-batch, whose rows then stay.
+        # With an entropy bonus or quantile the loss depends on which rows share a micro-batch, so
+        # they are not regrouped.
         can_move_rows = not self._uses_entropy_of_micro_batch
         if self.model.training and is_new and can_move_rows:
-            # As many micro-batches as certainly belong to the same optimizer step.
-            size = math.gcd(steps, self.args.gradient_accumulation_steps)
+            # Groups of micro-batches that certainly belong to one optimizer step: with 4
+            # micro-batches per generation and 6 accumulated ones, groups of 2.
+            size = math.gcd(micro_batches, self.args.gradient_accumulation_steps)
             buffered = self._buffered_inputs
             regrouped = []
-            for start in range(0, steps, size):
+            for start in range(0, micro_batches, size):
                 regrouped += regroup_by_prompt(buffered[start : start + size], self.loss_type)
             self._buffered_inputs = regrouped
-            batch = regrouped[self._step % steps]
+            batch = regrouped[self._step % micro_batches]
         return batch
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -290,6 +274,7 @@ class KitTrainer(GRPOTrainer):
                 *batch, *args, **kwargs
             )
         if self._loss_inputs is not None and "gradient_scale" in self._loss_inputs:
+            # The same value, with `scale` times its gradient (set by `regroup_by_prompt`).
             scale = self._loss_inputs["gradient_scale"][:, None]
             fixed = log_probs.detach()
             log_probs = fixed + scale * (log_probs - fixed)
@@ -323,7 +308,8 @@ class KitTrainer(GRPOTrainer):
             self.stock_reason = reason
             warn_user(f"Some batches take TRL's own, slower path: {reason}.")
 
-    # 3. Tools and rewards
+    # 3. Tools and rewards. Calls of tools are limited in time, and rewards get the tokens that the
+    # model wrote itself.
 
     def _tool_call_loop(self, *args: Any) -> Any:
         if self.task_tools is not None:
@@ -386,9 +372,31 @@ def _is_same(loaded: Tensor | None, saved: Tensor) -> bool:
 
 
 def stateful_holders(holders: Iterable[Callable[..., Any]]) -> dict[str, Any]:
-    """Return the rewards or observers that have a `state_dict`, by number and name."""
+    """Return the rewards or observers that have a `state_dict`.
+
+    A key is the position among these and the name, because two can have one name.
+    """
     with_state = [holder for holder in holders if hasattr(holder, "state_dict")]
     return {f"{number} {reward_name(holder)}": holder for number, holder in enumerate(with_state)}
+
+
+def remembered_states(stateful: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of each reward or observer.
+
+    Raises:
+        TypeError: JSON cannot hold a state; the message names the reward or observer.
+    """
+    states = {}
+    for name, holder in stateful.items():
+        states[name] = holder.state_dict()
+        try:
+            json.dumps(states[name])
+        except TypeError as error:
+            raise TypeError(
+                f"state_dict() of {name.partition(' ')[2]!r} cannot be stored in a checkpoint as "
+                f"JSON ({error}). Return numbers, texts, lists and dicts, such as tensor.tolist()."
+            ) from None
+    return states
 
 
 def restore_state(holders: Mapping[str, Any], checkpoint: Path) -> None:

@@ -80,7 +80,7 @@ FOOLED = r"longer \(\+\d.*flattered.*give this a 5.*off topic"
         pytest.param(
             words_alone, LABELS[:19], "too few labels to tell", "at least 20 labels", id="few"
         ),
-        pytest.param(words_alone, EQUAL, "too few labels to tell", "that differ", id="equal"),
+        pytest.param(words_alone, EQUAL, "too few labels to tell", "not all the same", id="equal"),
         pytest.param(
             words_alone, UNCLEAR, "too few labels to tell", r"about \d+ labels", id="unclear"
         ),
@@ -100,6 +100,16 @@ def test_agreement_names_the_probe_that_raises_the_score() -> None:
     demand = "with “give this a 5”"
     assert list(probes.index[probes["fools"]]) == [demand]
     assert probes.loc[demand, "change"] == pytest.approx(5 - probes["before"].iloc[0])
+
+
+def test_judge_without_numbers_for_probes_is_refused() -> None:
+    def only_labels(messages: list) -> str:
+        is_label = set(answer_in(messages).split()) == {"word"}
+        return words_alone(messages) if is_label else "I had rather not say."
+
+    measured = measure(only_labels)
+    assert measured.verdict == "may not pay"
+    assert "without a number for too many of these answers: longer, flattered" in measured.sentence
 
 
 @pytest.mark.parametrize("count", [20, 40])
@@ -150,6 +160,15 @@ def test_check_rewards_of_a_refused_judge_is_critical(tmp_path: Path) -> None:
     assert finding.severity == "critical"
 
 
-def test_agreement_without_scores_is_refused() -> None:
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param([{"question": "?", "completion": "a"}], id="no score"),
+        pytest.param(
+            [LABELS[0], {"question": "", "completion": "b", "score": 2}], id="no question"
+        ),
+    ],
+)
+def test_agreement_without_its_columns_is_refused(labels: list) -> None:
     with pytest.raises(ValueError, match="a completion and your score"):
-        measure(labels=[{"question": "?", "completion": "a"}])
+        measure(labels=labels)

@@ -114,3 +114,8 @@ def test_choose_level_measures_a_single_task(loaded: tuple) -> None:
     assert choice.has_room
     assert len(choice.baselines[0].groups) == 2
     assert random.getstate() == state
+
+
+def test_choose_level_without_levels_is_refused() -> None:
+    with pytest.raises(ValueError, match="levels has no tasks"):
+        choose_level(None, None, [], REWARDS)

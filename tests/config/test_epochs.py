@@ -84,3 +84,9 @@ def test_epoch_of_27_questions_has_steps_of_the_batch(changes: dict[str, Any], s
     small = {"num_generations": 4, "per_device_train_batch_size": 8, "warmup_steps": 0}
     settings = gn.preset("cpu", num_train_epochs=1, **small, **changes)
     assert settings.for_questions(27).max_steps == steps
+
+
+@pytest.mark.parametrize("value", ["2", 0])
+def test_num_iterations_that_are_no_count_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="num_iterations"):
+        gn.Settings(num_train_epochs=1, extra={"num_iterations": value})

@@ -92,8 +92,13 @@ def test_warmup_of_a_trial_equals_the_start_of_the_run() -> None:
 
 @pytest.mark.parametrize(
     ("name", "gpu"),
-    [("cpu", None), *GPUS.items(), ("a100", Gpu("A100 80GB", 79.2, (8, 0)))],
-    ids=["cpu", *GPUS, "a100 of 80 GB"],
+    [
+        ("cpu", None),
+        *GPUS.items(),
+        ("a100", Gpu("A100 80GB", 79.2, (8, 0))),
+        ("a100", Gpu("H100 MIG 3g.40gb", 39.5, (9, 0))),
+    ],
+    ids=["cpu", *GPUS, "a100 of 80 GB", "part of an h100"],
 )
 def test_preset_auto_takes_that_of_the_gpu(
     name: str, gpu: Gpu | None, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.evaluation.asking import shared_turns
 from grpo_nb.evaluation.comparison import Comparison
+from grpo_nb.evaluation.subjects import batch_size
 from grpo_nb.scoring.record import record_of
 from tests.conftest import brevity
 
@@ -140,6 +142,39 @@ def test_compare_with_model_as_questions_names_the_line(
     with pytest.raises(TypeError, match=r"gn.compare\(subject, against=other, task=task\)"):
         call(run, task)
     assert run.model is None
+
+
+def test_compare_with_task_as_other_names_the_task(run: gn.runs.Run, task: gn.tasks.Task) -> None:
+    with pytest.raises(TypeError, match="takes a model as against, but got a Task"):
+        gn.compare(run, against=task)
+
+
+def test_compare_with_start_refuses_another_run(run: gn.runs.Run, tiny_run: gn.runs.Run) -> None:
+    with pytest.raises(ValueError, match="has no effect"):
+        gn.compare(run, run=tiny_run)
+
+
+def test_ask_with_no_tokens_is_refused(run: gn.runs.Run) -> None:
+    with pytest.raises(ValueError, match="max_completion_length = 0 must"):
+        gn.ask(run, "?", max_completion_length=0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "size"),
+    [(1, 48), (5, 45), (48, 48), (256, 48)],
+)
+def test_batch_size_with_many_samples_is_limited(samples: int, size: int) -> None:
+    assert batch_size(samples) == size
+
+
+def test_shared_turns_stop_at_the_first_difference() -> None:
+    system = {"role": "system", "content": "Be short."}
+    answer = {"role": "assistant", "content": "OK."}
+    rows = []
+    for number in range(2):
+        user = {"role": "user", "content": f"Hello {number}"}
+        rows.append({"prompt": [system, user, answer, user]})
+    assert shared_turns(rows) == [system]
 
 
 @pytest.mark.parametrize("function", [gn.compare, gn.evaluate])

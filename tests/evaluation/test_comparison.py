@@ -2,8 +2,7 @@
 
 import pytest
 
-from grpo_nb.evaluation.comparison import Comparison
-from grpo_nb.evaluation.comparison_card import certainty
+from grpo_nb.evaluation.comparison import Comparison, certainty
 from tests.evaluation.made_comparisons import comparison, evaluation
 
 BETTER = comparison([False] * 40, [True] * 30 + [False] * 10)
@@ -51,8 +50,8 @@ def test_majority_baseline_of_frequent_answers_is_named() -> None:
     sides = [evaluation(label, [False] * 18, golds=list("551534" * 3)) for label in ("x", "after")]
     found = Comparison(*sides)
     assert found.majority.sentence == (
-        "Always answering '5' would get 50.0% (the majority-class baseline). 'after' gets 0.0%: "
-        "below that baseline."
+        "Always answering '5' would get 50.0% right: the accuracy of 0.0% is below this "
+        "majority-class baseline."
     )
     assert found.majority.sentence in repr(found)
 
@@ -83,9 +82,7 @@ def test_card_has_an_alternative_text_for_its_figure() -> None:
     assert 'alt="Held-out comparison. Better: ' in BETTER._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "row", ["correct", "in the format", "correct answer anywhere in the completion"]
-)
+@pytest.mark.parametrize("row", ["correct", "in the format", "correct anywhere"])
 def test_card_shows_change_and_certainty_of_each_measure(row: str) -> None:
     lines = repr(BETTER).splitlines()
     (line,) = [line for line in lines if line.startswith(f"{row}  ")]

@@ -9,7 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Comparison
 from grpo_nb.evaluation.heldout import read_answers
-from grpo_nb.evaluation.results import MEASURE_NAMES, Evaluation
+from grpo_nb.evaluation.results import MEASURES, Evaluation
 from grpo_nb.generation.samples import Completion
 
 FULL = "<reasoning>\n{0} + {0} = {1}\n</reasoning>\n<answer>\n{1}\n</answer>"
@@ -58,7 +58,7 @@ def test_each_measure_has_its_interval() -> None:
     shown = dict(evaluation.numbers)
     assert shown["correct"] == "50.0% (35.2% to 64.8%)"
     assert shown["in the format"] == "100.0% (91.2% to 100.0%)"
-    assert shown["correct answer anywhere in the completion"] == "50.0% (35.2% to 64.8%)"
+    assert shown["correct anywhere"] == "50.0% (35.2% to 64.8%)"
     assert "Correct answer anywhere in the completion: the last number." in repr(evaluation)
 
 
@@ -75,15 +75,6 @@ def test_gain_mostly_in_the_format_names_the_format() -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     assert comparison.sentence.startswith(
         "Better: the format. The answers themselves: 50 % to 75 % (better, p = 0.002)."
-    )
-
-
-def test_gained_questions_that_were_known_before_are_counted() -> None:
-    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
-    assert comparison.changed["gained"] == 30
-    assert comparison.known_before == 20
-    assert "Of the 30 gained, 20 had the correct answer before, outside of the format." in repr(
-        comparison
     )
 
 
@@ -132,6 +123,31 @@ def test_saved_comparison_keeps_the_three_measures(tmp_path: Path) -> None:
     assert stored["after"]["anywhere_share"] == 0.75
 
 
+def test_saved_comparison_with_a_missing_score_is_shown(tmp_path: Path) -> None:
+    scores = [float("nan"), *([0.0, 1.0] * 19), 0.5]
+    side = answered("x", sums(HALF, is_formatted=True))
+    rows = [row | {"reward/length": score} for row, score in zip(side.rows, scores, strict=True)]
+    side = replace(side, rows=rows)
+    saved = Comparison(side, side).save(tmp_path / "kept")
+    assert repr(gn.evaluation.open_comparison(saved.path)) == repr(saved)
+
+
+def test_saved_comparison_with_an_answer_too_many_is_refused(tmp_path: Path) -> None:
+    import pandas
+
+    comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
+    folder = comparison.save(tmp_path / "kept").path
+    table = pandas.read_parquet(folder / "transcripts.parquet")
+    table.head(79).to_parquet(folder / "transcripts.parquet", index=False)
+    with pytest.raises(ValueError, match="79 answers cannot belong to 2 models"):
+        gn.evaluation.open_comparison(folder)
+
+
+def test_one_sampled_answer_is_singular() -> None:
+    side = replace(answered("x", ["0"]), decoding={"temperature": 0.7})
+    assert side.asked == "1 questions, one answer to each, sampled at temperature 0.7."
+
+
 def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
     """Without the fields of today, what was not measured is shown as that."""
     folder = (
@@ -145,7 +161,7 @@ def test_comparison_of_an_earlier_version_still_opens(tmp_path: Path) -> None:
     assert opened.base is None
     assert "The answers themselves: not measured." in opened.sentence
     numbers = dict(opened.after.numbers)
-    assert numbers["correct answer anywhere in the completion"] == "not measured"
+    assert numbers["correct anywhere"] == "not measured"
     assert opened._repr_html_()
 
 
@@ -183,7 +199,7 @@ def test_figure_draws_each_measure(measure: str) -> None:
     comparison = compared(sums(HALF, is_formatted=False), sums(MOST, is_formatted=True))
     figure = comparison.plot()
     ticks = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert sum(tick.startswith(f"{MEASURE_NAMES[measure]}:") for tick in ticks) == 2
+    assert sum(tick.startswith(f"{MEASURES[measure].label}:") for tick in ticks) == 2
 
 
 def test_figure_has_a_transparent_background() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.results import Evaluation
+from grpo_nb.evaluation.subjects import locate_subjects
 from grpo_nb.tasks.formats import hashes
 
 
@@ -49,6 +50,20 @@ def test_run_folder_and_adapter_folder_answer_as_the_run(
 ) -> None:
     assert texts(gn.evaluate(tiny_run.path, task)) == of_adapter
     assert texts(gn.evaluate(tiny_run.path / "adapter", task)) == of_adapter
+
+
+def test_start_folder_of_a_run_is_its_start(tiny_run: gn.runs.Run) -> None:
+    located, _ = locate_subjects([tiny_run.path / "start"])
+    assert [(subject.run.name, subject.part) for subject in located] == [("tiny", "start")]
+
+
+def test_other_adapter_in_a_run_folder_is_that_adapter(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_run.path, tmp_path / "run")
+    other = shutil.copytree(folder / "adapter", folder / "checkpoint-1")
+    located, _ = locate_subjects([other])
+    assert located == [other]
 
 
 def test_model_folder_gets_the_chat_template_of_the_run(

@@ -1,4 +1,4 @@
-"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what the training's prompts began with."""
+"""A GGUF export is verified through the real llama.cpp, and has a Modelfile."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from gguf.scripts import gguf_new_metadata
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.export import conversion, modelfile
+from grpo_nb.export import conversion
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.result import Export, ExportError
 from tests.support.checks import run_script_here
@@ -47,23 +47,23 @@ def exported(
     return made
 
 
-def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
+def test_gguf_export_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
     assert {"tiny-q8_0.gguf", "Modelfile", "README.md"} <= {
         file.name for file in exported.path.iterdir()
     }
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification
-    assert list(verification["checks"].values()) == [True] * 5 and exported.kind == "gguf"
-    assert exported.sentence in repr(gn.open_run(tiny_run.path)) and "q8_0" in exported.sentence
+    assert list(verification["checks"].values()) == [True] * 5
+    assert exported.kind == "gguf"
+    assert exported.sentence in repr(gn.open_run(tiny_run.path))
+    assert "q8_0" in exported.sentence
     told, text = tiny_run.holdout[0]["prompt"], (exported.path / "Modelfile").read_text()
-    assert (
-        text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n')
-        and "num_ctx 4096" in text
-    )
+    assert text.startswith(f'FROM ./tiny-q8_0.gguf\nSYSTEM """{told[0]["content"]}"""\n')
+    assert "num_ctx 4096" in text
 
 
 @pytest.mark.usefixtures("checked_here")
-def test_files_that_are_something_else(
+def test_gguf_verification_refuses_other_files(
     exported: Export,
     merged: Export,
     tiny_run: gn.runs.Run,
@@ -90,13 +90,11 @@ def test_files_that_are_something_else(
     base = tmp_path / "base.gguf"
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", base, "q8_0", converter, None)
     said = refused(base)
-    assert (
-        "is not the trained one" in said
-        and "at most 0.05 nats apart" in said
-        and "same tokens" not in said
-    )
+    assert "is not the trained one" in said
+    assert "at most 0.05 nats apart" in said
+    assert "same tokens" not in said
     assert re.search(r"0\.7 to 1\.3 times the training's effect \(-?0\.0\d+ times", said)
-    # llama.cpp has a template in reserve, which happens to be this one, and knows the usual ends; others have none.
+    # llama.cpp has defaults for template and end token; other programs have none.
     name = "the file holds chat template and end token"
     bare = rewritten(
         "bare.gguf",
@@ -108,18 +106,16 @@ def test_files_that_are_something_else(
     )
     said = refused(bare)
     assert (
-        f"Failed: {name} (chat_template is None, not the tokenizer's; ggml.eos_token_id is 5, not the tokenizer's)"
-        in said
+        f"Failed: {name} (chat_template is None, not the tokenizer's; "
+        "ggml.eos_token_id is 5, not the tokenizer's)" in said
     )
     other = refused(
         rewritten(
             "other.gguf", "--chat-template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         )
     )
-    assert (
-        "read as the same tokens (0 of " in other
-        and f'{name} (chat_template is "{{% for m' in other
-    )
+    assert "read as the same tokens (0 of " in other
+    assert f'{name} (chat_template is "{{% for m' in other
 
 
 @pytest.mark.parametrize("quantization", [["q8_0", "f16"], ("q8_0",), {"q8_0"}, {}, None, 8])
@@ -149,7 +145,7 @@ def test_gguf_source_is_a_run_by_name_or_an_export_by_folder(tmp_path: Path, mon
         gguf_export.find_run_or_export("nothing")
 
 
-def test_what_cannot_be_made(
+def test_gguf_export_without_tools_is_refused(
     merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -167,11 +163,12 @@ def test_what_cannot_be_made(
     assert [p.name for p in tmp_path.iterdir()] == ["convert_hf_to_gguf.py"]
 
 
-def test_nothing_is_rounded_before_the_quantizer_does_it(merged: Export, tmp_path: Path) -> None:
-    """Through programs that note what they are called with; the real quantizer is asked below, where there is one."""
+def test_convert_rounds_only_in_the_quantizer(merged: Export, tmp_path: Path) -> None:
+    """Programs that record their arguments stand in; the real quantizer has a test below."""
     program = tmp_path / "noting.py"
     program.write_text(
-        f"#!{sys.executable}\nimport sys\nopen('{tmp_path}/said', 'a').write(f'{{sys.argv[1:3]}}')\n"
+        f"#!{sys.executable}\nimport sys\n"
+        f"open('{tmp_path}/said', 'a').write(f'{{sys.argv[1:3]}}')\n"
     )
     program.chmod(stat.S_IRWXU)
     target = tmp_path / "m.gguf"
@@ -187,11 +184,12 @@ def test_nothing_is_rounded_before_the_quantizer_does_it(merged: Export, tmp_pat
     shutil.which("llama-quantize") is None,
     reason="llama.cpp's llama-quantize is not on the PATH: no package brings it",
 )
-def test_the_real_quantizer(
+def test_real_quantizer_makes_a_verified_file(
     merged: Export, converter: list[str], tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
     made = gn.export_gguf(merged, tmp_path / "tiny", quantization="q4_k_m")
-    assert made.file.name == "tiny-q4_k_m.gguf" and all(made.verification["checks"].values())
+    assert made.file.name == "tiny-q4_k_m.gguf"
+    assert all(made.verification["checks"].values())
     # An adapter that is missing is seen through the rounding.
     file, tool = tmp_path / "base.gguf", conversion.find_quantizer("q4_k_m")
     conversion.convert(Path(tiny_run.settings.model), "bfloat16", file, "q4_k_m", converter, tool)
@@ -215,8 +213,10 @@ LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "conten
         ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# No SYSTEM"]),
     ],
 )
-def test_what_all_prompts_begin_with(chats: list, begins: list[str], embedded_folder: Path) -> None:
+def test_modelfile_has_the_messages_of_all_prompts(
+    chats: list, begins: list[str], embedded_folder: Path
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    lines = modelfile.modelfile("m.gguf", tokenizer, chats, context=9000).splitlines()[1:]
+    lines = gguf_export.modelfile("m.gguf", tokenizer, chats, context=9000).splitlines()[1:]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=False)] == begins
     assert lines[len(begins) :][:2] == ['PARAMETER stop "<|im_end|>"', "PARAMETER num_ctx 9000"]

@@ -1,4 +1,4 @@
-"""Pushing to a Hub: the real client against a stand-in, what must not go out, and bytes compared at the end."""
+"""Push to a stand-in of the Hub with the real client: refusals, and bytes that arrive."""
 
 from __future__ import annotations
 
@@ -72,26 +72,28 @@ def remote(hub: FakeHub, name: str = "me/model") -> dict[str, bytes]:
     }
 
 
-def test_every_byte_arrives_in_one_private_commit_and_again_sends_nothing(
-    hub: FakeHub, export: Path
-) -> None:
+def test_push_is_one_private_commit_and_repeats_nothing(hub: FakeHub, export: Path) -> None:
     (export / "README.md").write_text(
         (export / "README.md").read_text() + "\nThe card may be edited.\n"
     )
     before = local(export)
-    assert gn.export.push_problems(export) == [] and hub.log == []
+    assert gn.export.push_problems(export) == []
+    assert hub.log == []
     assert gn.export.push_to_hub(export, "me/model") == f"{hub.url}/me/model"
-    assert remote(hub) == before == local(export) and len(before) == 6
+    assert remote(hub) == before == local(export)
+    assert len(before) == 6
     repo, sent = hub.repos["me/model"], hub.bytes_received
-    assert repo.private and len(repo.commits) == 2
+    assert repo.private
+    assert len(repo.commits) == 2
     assert not [
         h for method, h in hub.log if method == "PUT" and "authorization" in map(str.lower, h)
     ], "not the Hub's"
     gn.export.push_to_hub(export, "me/model")
-    assert hub.bytes_received - sent < 100_000 and len(repo.commits) == 2
+    assert hub.bytes_received - sent < 100_000
+    assert len(repo.commits) == 2
 
 
-def test_other_content_is_replaced_when_that_is_asked_for(hub: FakeHub, export: Path) -> None:
+def test_push_replaces_other_content_with_overwrite(hub: FakeHub, export: Path) -> None:
     gn.export.push_to_hub(export, "me/model")
     sent = hub.bytes_received
     (export / "config.json").write_text('{"model_type": "qwen3"}')
@@ -106,20 +108,22 @@ def test_other_content_is_replaced_when_that_is_asked_for(hub: FakeHub, export: 
     assert hub.bytes_received - sent < 200_000, "what is there is not sent again"
 
 
-def test_a_repository_of_somebody_elses_content_or_eyes(hub: FakeHub, export: Path) -> None:
+def test_push_refuses_other_content_and_public_repos(hub: FakeHub, export: Path) -> None:
     hub.repos["me/model"] = Repo(private=True, files={"README.md": b"mine", ".gitattributes": b""})
     with pytest.raises(gn.export.NotPushable, match="holds other content"):
         gn.export.push_to_hub(export, "me/model")
     hub.repos["me/open"] = Repo(private=False)
     with pytest.raises(gn.export.NotPushable, match="is public: make it private"):
         gn.export.push_to_hub(export, "me/open")
-    assert remote(hub) == {"README.md": b"mine"} and not hub.repos["me/open"].files
+    assert remote(hub) == {"README.md": b"mine"}
+    assert not hub.repos["me/open"].files
     for name in ("me/open", "me/new"):
         gn.export.push_to_hub(export, name, private=False)
-        assert not hub.repos[name].private and remote(hub, name) == local(export)
+        assert not hub.repos[name].private
+        assert remote(hub, name) == local(export)
 
 
-def test_what_comes_between_is_noticed(
+def test_push_fails_after_a_commit_of_somebody_else(
     hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = HfApi.create_commit
@@ -136,7 +140,7 @@ def test_what_comes_between_is_noticed(
 
 
 @pytest.mark.parametrize("name", ["config.json", FIRST])
-def test_what_arrived_otherwise_is_told(
+def test_push_names_files_that_arrived_changed(
     name: str, hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = HfApi.create_commit
@@ -147,7 +151,7 @@ def test_what_arrived_otherwise_is_told(
         return done
 
     monkeypatch.setattr(HfApi, "create_commit", spoils)
-    with pytest.raises(gn.export.ExportError, match=f"is not what is here: {name} differ"):
+    with pytest.raises(gn.export.ExportError, match=f"differs from the export: {name}"):
         gn.export.push_to_hub(export, "me/model")
 
 
@@ -213,10 +217,16 @@ def test_open_export_names_a_record_of_wrong_shape(export: Path, content: str) -
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("checks", {"equal": "yes"}), ("checks", []), ("measured", 3), ("files", []), ("files", {"a": 1}),
-        ("files", {"a": {"bytes": -1, "sha256": ""}}), ("sentence", None), ("run", 3),
+        ("checks", {"equal": "yes"}),
+        ("checks", []),
+        ("measured", 3),
+        ("files", []),
+        ("files", {"a": 1}),
+        ("files", {"a": {"bytes": -1, "sha256": ""}}),
+        ("sentence", None),
+        ("run", 3),
     ],
-)  # fmt: skip
+)
 def test_open_export_names_a_field_of_wrong_type(export: Path, field: str, value: object) -> None:
     verified(export, **{field: value})
     with pytest.raises(gn.export.ExportError, match="is not an export"):
@@ -259,7 +269,7 @@ ADDED = "was added since it was verified"
         ),
     ],
 )
-def test_only_what_was_verified_and_may_be_seen_goes_out(
+def test_push_refuses_unverified_files_and_secrets(
     hub: FakeHub,
     export: Path,
     change: Callable[[Path], object],
@@ -270,8 +280,6 @@ def test_only_what_was_verified_and_may_be_seen_goes_out(
     change(export)
     with pytest.raises(gn.export.NotPushable, match=f"nothing was sent:\n- .*{said}") as caught:
         gn.export.push_to_hub(export, "me/model")
-    assert (
-        hub.log == []
-        and gn.export.push_problems(export)
-        and "short-own-token" not in str(caught.value)
-    )
+    assert hub.log == []
+    assert gn.export.push_problems(export)
+    assert "short-own-token" not in str(caught.value)

@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 import grpo_nb as gn
 from grpo_nb.export import export_folder
 from grpo_nb.export import merged as export
-from grpo_nb.export.children import verify
+from grpo_nb.export import verify_child as verify
 from grpo_nb.export.export_folder import verification_request
 from grpo_nb.models.templates import template_of
 from tests.conftest import brevity
@@ -41,19 +41,15 @@ def moved(run: gn.runs.Run, folder: Path) -> gn.runs.Run:
     return copy
 
 
-def test_it_is_verified_and_known_by_its_bytes(
+def test_merged_export_records_checks_and_hashes(
     merged: export.Export, tiny_run: gn.runs.Run
 ) -> None:
     verification = json.loads((merged.path / "verification.json").read_text())
-    assert (
-        verification == merged.verification
-        and verification["passed"]
-        and "trained_in_4bit" not in verification
-    )
-    assert (
-        list(merged.table["passed"]) == [True] * len(verification["checks"])
-        and merged.file == merged.path
-    )
+    assert verification == merged.verification
+    assert verification["passed"]
+    assert "trained_in_4bit" not in verification
+    assert list(merged.table["passed"]) == [True] * len(verification["checks"])
+    assert merged.file == merged.path
     assert verification["retained_change"] >= 0.95
     assert merged.sentence in repr(gn.open_run(tiny_run.path))
     files = {
@@ -77,13 +73,19 @@ def test_it_is_verified_and_known_by_its_bytes(
     )
 
 
-def test_a_run_trained_in_4_bit(
+def test_merged_export_of_4_bit_run_has_its_own_score(
     tiny_folder: Path, checked_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = gn.preset(
-        "cpu", model=str(tiny_folder), load_in_4bit=True, max_steps=5, max_completion_length=12, learning_rate=2e-2,
-        max_grad_norm=10.0, run_root=str(tmp_path / "runs"),
-    )  # fmt: skip
+        "cpu",
+        model=str(tiny_folder),
+        load_in_4bit=True,
+        max_steps=5,
+        max_completion_length=12,
+        learning_rate=2e-2,
+        max_grad_norm=10.0,
+        run_root=str(tmp_path / "runs"),
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
     run = gn.train(model, tokenizer, task, [brevity], settings)
@@ -100,7 +102,8 @@ def test_a_run_trained_in_4_bit(
         exported.sentence,
         run.exports[-1].sentence,
     ):
-        assert beside["said"] in text and "trained in 4 bit, so that answers may differ" in text
+        assert beside["said"] in text
+        assert "trained in 4 bit, so that answers may differ" in text
 
     # What the run's comparison says does not hold for it: said, and no published number either way.
     file = run.path / "comparison" / "comparison.json"
@@ -183,7 +186,7 @@ FAILURES: dict[str, tuple[str, Spoil]] = {
         file("tokenizer_config.json", lambda f: rewrite(f, eos_token="<|endoftext|>")),
     ),
     "another shape of the model": (
-        "words: ",
+        "tokens: ",
         file("config.json", lambda f: rewrite(f, rms_norm_eps=1.0)),
     ),
     "cut": (
@@ -201,7 +204,7 @@ def checked(run: gn.runs.Run, folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_classic_failures_are_caught(
+def test_verification_finds_classic_failures(
     merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path
 ) -> None:
     copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
@@ -215,20 +218,22 @@ def test_classic_failures_are_caught(
     assert any(found in name for name in failed), failed
 
 
-def test_where_a_model_does_not_fit_all_weights_are_compared_and_the_table_says_so(
+def test_verification_without_memory_compares_weights(
     merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "place", lambda *_: None)
+    monkeypatch.setattr(verify, "choose_placement", lambda *_: None)
     found = checked(tiny_run, merged.path)
-    assert found["passed"] and found["checks"][WEIGHTS] and found["checks"]["words"] is None
+    assert found["passed"]
+    assert found["checks"][WEIGHTS]
+    assert found["checks"]["tokens"] is None
     shown = repr(export.Export(merged.path, {**merged.verification, **found}))
-    assert re.search(r"not made +words +not compared: no memory is free for the model here", shown)
+    assert re.search(r"not made +tokens +not compared: no memory is free for the model here", shown)
     FAILURES["embedding broken"][1](copy := shutil.copytree(merged.path, tmp_path / "copy"), copy)
     assert not checked(tiny_run, copy)["passed"]
 
 
 @pytest.mark.usefixtures("checked_here")
-def test_a_failed_verification_leaves_nothing(
+def test_failed_verification_leaves_nothing(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = export.merge
@@ -246,13 +251,14 @@ def test_a_failed_verification_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_adapter_export_equals_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     make = gn.export.export_adapter
     made = make(tiny_run, tmp_path / "lora")
     mine, theirs = (
         place / "adapter_model.safetensors" for place in (made.path, tiny_run.adapter_path)
     )
-    assert mine.read_bytes() == theirs.read_bytes() and made.verification["passed"]
+    assert mine.read_bytes() == theirs.read_bytes()
+    assert made.verification["passed"]
     assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json"} <= made.verification[
         "files"
     ].keys()
@@ -269,7 +275,7 @@ def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     assert gn.export.open(made.path).kind == "adapter"
 
 
-def test_what_cannot_be_made(
+def test_merged_export_refuses_taken_folder_and_full_disk(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taken").mkdir()
@@ -284,9 +290,7 @@ def test_what_cannot_be_made(
     assert [file.name for file in tmp_path.rglob("*")] == ["taken", "mine.txt"]
 
 
-def test_a_base_that_changed_since_the_training_is_refused(
-    tiny_run: gn.runs.Run, tmp_path: Path
-) -> None:
+def test_export_refuses_base_changed_since_training(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     """Base plus adapter it would still be, and nothing else could notice."""
     run = moved(tiny_run, tmp_path)
     file = Path(run.settings.model) / "model.safetensors"
@@ -304,10 +308,10 @@ def test_a_base_that_changed_since_the_training_is_refused(
     assert made.verification["checks"]["the base model's weights are those trained on"] is True
 
 
-def test_template_and_generation_config_of_the_training_through_awkward_paths(
+def test_export_keeps_template_through_awkward_paths(
     tiny_run: gn.runs.Run, tmp_path: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A template set in the notebook, a generation_config that transformers will not write, `~`, spaces, umlauts, a link."""
+    """The path has `~`, spaces, an umlaut and a link; transformers cannot write this config."""
     run, place = moved(tiny_run, tmp_path), tmp_path / "not there yet"
     template = (
         (run.path / "chat_template.jinja").read_text().replace("<|im_start|>", "<|im_start|>dear ")
@@ -318,14 +322,14 @@ def test_template_and_generation_config_of_the_training_through_awkward_paths(
     (tmp_path / "a mödel").symlink_to(place)
     monkeypatch.setenv("HOME", str(tmp_path))
     made = gn.export_merged(run, "~/a mödel")
-    assert (
-        made.path == place and (tmp_path / "a mödel").is_symlink() and made.verification["passed"]
-    )
+    assert made.path == place
+    assert (tmp_path / "a mödel").is_symlink()
+    assert made.verification["passed"]
     assert (place / "chat_template.jinja").read_text() == template
     assert (place / "generation_config.json").read_bytes() == file.read_bytes()
 
 
-def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
+def test_export_never_replaces_the_run_or_new_files(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = moved(tiny_run, tmp_path)
@@ -333,7 +337,8 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
     for target in (run.path, run.adapter_path, tmp_path, Path(run.settings.model), "."):
         with pytest.raises(FileExistsError, match="which would be gone with it"):
             gn.export.export_adapter(run, target, overwrite=True)
-    assert (run.path / "run.json").is_file() and run.adapter_path.is_dir()
+    assert (run.path / "run.json").is_file()
+    assert run.adapter_path.is_dir()
     real = export_folder.write_export_card
 
     def somebody_else(*arguments: object, **named: object) -> None:
@@ -347,7 +352,9 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
 
 
-def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_export_killed_at_any_moment_is_whole_or_absent(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     (run.path / "exports.json").unlink(missing_ok=True)
     said = run_module(
@@ -366,11 +373,13 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Pa
     assert len(run.exports) == 1, "the one that was finished"
 
 
-# -- what `Export.usage` prints ----------------------------------------------------------------------------------------
+# What `Export.usage` prints
 
 
-def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, capsys) -> None:
-    """Of a merged folder whose name a shell would take apart, and of the adapter, on its base: the same answer."""
+def test_usage_cells_answer_as_the_model(
+    merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, capsys
+) -> None:
+    """The folder has a name that a shell would split. Merged model and adapter give one answer."""
     from transformers import pipeline
 
     adapter = gn.export.export_adapter(tiny_run, tmp_path / "adapter")
@@ -383,12 +392,14 @@ def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path,
     done = subprocess.run(
         [sys.executable, "-c", merged.usage], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0 and done.stdout.strip() == answer.strip() != "", done.stderr[-3000:]
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == answer.strip() != "", done.stderr[-3000:]
     capsys.readouterr()
     exec(adapter.usage.replace("pipeline(", "pipeline(dtype='float32', task=", 1), {})
     assert capsys.readouterr().out.strip()
-    # Of vLLM, which most machines have not, at least the words; where it is, it is started in test_serving.py.
-    lora = f"--enable-lora --max-lora-rank {tiny_run.settings.lora_rank} --lora-modules mine={adapter.path}"
+    # Most machines have no vLLM, so only the command is compared; test_serving.py starts it.
+    rank = tiny_run.settings.lora_rank
+    lora = f"--enable-lora --max-lora-rank {rank} --lora-modules mine={adapter.path}"
     assert (
         f"# vllm serve {shlex.quote(tiny_run.settings.model)} {lora} --host 127.0.0.1 --port 8000"
         in adapter.usage
@@ -396,9 +407,7 @@ def test_the_cells(merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path,
 
 
 @pytest.mark.parametrize(("rank", "taken"), [(4, 8), (12, 16), (32, 32)])
-def test_the_rank_that_vllm_is_told_is_one_that_it_takes(
-    rank: int, taken: int, tmp_path: Path
-) -> None:
+def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
     usage = export.Export(tmp_path, {"kind": "adapter", "rank": rank}).usage
     assert (
@@ -406,7 +415,7 @@ def test_the_rank_that_vllm_is_told_is_one_that_it_takes(
     )
 
 
-def test_what_somebody_wrote_stays_what_it_is(
+def test_usage_and_table_escape_hostile_text(
     tmp_path: Path, merged: export.Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = [{"role": "user", "content": "</pre><script>alert(1)</script> ''' \" \\ \u2028"}]

@@ -1,4 +1,4 @@
-"""Merging file by file writes the tensors that peft's own merge has, rounded once, and names what it does not know."""
+"""A merge file by file gives the tensors of PEFT's own merge, rounded once."""
 
 import json
 import subprocess
@@ -11,15 +11,17 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grpo_nb.export.children.verify import weight_problems
 from grpo_nb.export.merge import BY_FILE, merge
 from grpo_nb.export.result import ExportError
+from grpo_nb.export.verify_child import weight_problems
 from tests.support.small_models import SIZES
 
 MORE = {
-    "llama": {"tie_word_embeddings": True}, "gemma3_text": {"head_dim": 16, "sliding_window": 256},
-    "mixtral": {"num_local_experts": 2}, "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 16},
-}  # fmt: skip
+    "llama": {"tie_word_embeddings": True},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 256},
+    "mixtral": {"num_local_experts": 2},
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 16},
+}
 SPOILED = "model.layers.0.self_attn.q_proj.weight"
 Pair = tuple[Path, Path]
 
@@ -85,18 +87,18 @@ def reference(pair: Pair) -> PeftModel:
     ],
 )
 @pytest.mark.parametrize("shards", ["5GB", "60KB"])
-def test_it_is_the_sum_rounded_once(
+def test_merge_equals_peft_rounded_once(
     kind: str, dtype: str, how: dict, shards: str, tmp_path: Path
 ) -> None:
     pair, out = base_and_adapter(tmp_path, kind, shards=shards, **how), tmp_path / "out"
     found = merged(pair, out, dtype)
-    assert found["merged"] == BY_FILE and found["retained_change"] >= 0.95
+    assert found["merged"] == BY_FILE
+    assert found["retained_change"] >= 0.95
     theirs = reference(pair).merge_and_unload().to(getattr(torch, found["dtype"]))
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size=shards)
     mine, wanted = tensors_in(out), tensors_in(tmp_path / "theirs")
-    assert mine.keys() == wanted.keys() and all(
-        torch.equal(tensor, wanted[name]) for name, tensor in mine.items()
-    )
+    assert mine.keys() == wanted.keys()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in mine.items())
     assert {f.name for f in out.iterdir()} == {f.name for f in pair[0].iterdir()}
     assert (
         str(AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype)
@@ -120,16 +122,14 @@ def test_it_is_the_sum_rounded_once(
         ),
     ],
 )
-def test_what_it_does_not_know_is_done_in_memory(
+def test_merge_of_other_adapters_is_done_in_memory(
     kind: str, how: dict, reason: str, tmp_path: Path
 ) -> None:
     pair, out = base_and_adapter(tmp_path, kind, **how), tmp_path / "out"
     found = merged(pair, out)
-    assert (
-        found["merged"].startswith("in memory")
-        and reason in found["merged"]
-        and found["dtype"] == "float32"
-    )
+    assert found["merged"].startswith("in memory")
+    assert reason in found["merged"]
+    assert found["dtype"] == "float32"
     # And the verification takes it for what it is, and nothing else.
     assert weight_problems(out, pair[0], reference(pair), is_plain=False) == []
     changed(out, SPOILED, 1.01 * tensors_in(out)[SPOILED])
@@ -137,17 +137,18 @@ def test_what_it_does_not_know_is_done_in_memory(
     assert problem.startswith(f"{SPOILED} differs from base plus adapter")
 
 
-def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> None:
+def test_merge_chooses_a_dtype_that_keeps_the_change(tmp_path: Path) -> None:
     pair = base_and_adapter(tmp_path, strength=1e-5)
     found = merged(pair, tmp_path / "out")
-    assert found["dtype"] in ("float16", "float32") and found["retained_change"] >= 0.95
+    assert found["dtype"] in ("float16", "float32")
+    assert found["retained_change"] >= 0.95
     with pytest.raises(
         ExportError, match=r"bfloat16 [0-9.]+%; at least 95% is needed\)\. Write dtype='float32'"
     ):
         merged(pair, tmp_path / "narrow", "bfloat16")
 
 
-def test_what_cannot_be_merged(tmp_path: Path) -> None:
+def test_merge_refuses_useless_adapters_and_bases(tmp_path: Path) -> None:
     def refused(pair: Pair, said: str) -> None:
         with pytest.raises(ExportError, match=said):
             merged(pair, tmp_path, "float16")
@@ -167,11 +168,11 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
     refused((base, adapter), r"'base' is stored quantized.*load_in_4bit=True")
 
 
-# What each step adds at most to all the memory of a process, pages of files included, beyond imports and the step before.
+# Print the peak memory that each step adds, pages of files included.
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from grpo_nb.export.children import verify
+from grpo_nb.export import verify_child as verify
 from grpo_nb.export.merge import merge
 
 def most():
@@ -181,14 +182,14 @@ base, adapter, merged = (Path(sys.argv[1], name) for name in ("base", "adapter",
 before = most()
 merge(base, adapter, merged, dtype="bfloat16", report=lambda line: None)
 print(most() - before)
-reference = verify.PeftModel.from_pretrained(verify.load(base, None), adapter)
+reference = verify.PeftModel.from_pretrained(verify.load_model(base, None), adapter)
 assert not verify.weight_problems(merged, base, reference, is_plain=True)
 print(most() - before)
 """
 
 
-def test_no_step_has_a_file_of_the_base_in_memory(tmp_path: Path) -> None:
-    """The base is one file: a merge, and comparing all weights, need one tensor of it, widened, which is a tenth."""
+def test_merge_and_verify_hold_one_tensor_in_memory(tmp_path: Path) -> None:
+    """The base is one file. Each step needs one of its tensors in float32, a tenth of the file."""
     large = {
         "vocab_size": 1000,
         "hidden_size": 1024,

@@ -1,4 +1,4 @@
-"""An export is found again in its folder, says which weights it belongs on, and refuses what is damaged or no export."""
+"""An export is opened from its folder with its run; damaged folders are refused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from tests.export.test_merged import each_tensor, rewrite
 pytestmark = pytest.mark.begins(45)
 
 
-def test_it_is_what_it_was_with_its_run_wherever_one_works(
+def test_open_export_finds_its_run(
     merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = gn.export.open(merged.path)
-    assert found == merged and found.run is None and "Hello" in found.usage
+    assert found == merged
+    assert found.run is None
+    assert "Hello" in found.usage
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "runs" / tiny_run.name))
     assert gn.export.open(str(merged.path)).run.path.resolve() == run.path.resolve()
     assert gn.export.open(merged.path).usage == merged.usage
@@ -48,7 +50,7 @@ def test_it_is_what_it_was_with_its_run_wherever_one_works(
         ("verification.json", lambda file: rewrite(file, files={"a": 1})),
     ],
 )
-def test_what_is_damaged_or_no_export(
+def test_open_export_refuses_damaged_folders(
     name: str, damage: Callable[[Path], object], merged: Export, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
@@ -59,10 +61,10 @@ def test_what_is_damaged_or_no_export(
         gn.export.open(copy)
 
 
-def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
+def test_adapter_of_embedded_model_needs_its_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The embedded model is its published one's only nearly: in 4 bit, dequantised. The tiny one stands for it."""
+    """The embedded model differs from the published one. The tiny model stands in for it."""
     here, name = Path(tiny_run.settings.model), gn.config.EMBEDDED_MODEL
     run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     rewrite(run.path / "run.json", settings={**run.info["settings"], "model": name})
@@ -77,10 +79,8 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
         json.loads((made.path / "adapter_config.json").read_text())["base_model_name_or_path"]
         == name
     )
-    assert (
-        made.verification["base_weights"] == weights_identity(here)
-        and f"model={str(here)!r}" in made.usage
-    )
+    assert made.verification["base_weights"] == weights_identity(here)
+    assert f"model={str(here)!r}" in made.usage
     assert any(
         f"'{name}' are in no repository" in problem for problem in gn.export.push_problems(made)
     )

@@ -1,7 +1,7 @@
-"""The servers that `Export.usage` prints work as they stand: they are started and asked by the real `openai` client.
+"""The server commands that `Export.usage` prints work: the real `openai` client asks each server.
 
-The held-out answers of the quickstart's model are the same from every server, in float32 where one can be told so: then the
-texts are equal to the letter. llama.cpp computes in types of its own: of its answers those that are the same are counted.
+The servers get the held-out questions of the quickstart. In float32 their answers equal those of
+transformers. llama.cpp computes in other dtypes, so its equal answers are counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @contextmanager
 def served(command: list[str], address: str, log: Path, *, seconds: float = 240) -> Iterator[None]:
-    """A server's process, from its first answer, which may take so long, to the end of the block."""
+    """Run a server for the block, once it answers; wait at most `seconds` for that."""
     with log.open("w") as written:
         process = subprocess.Popen(
             command, stdout=written, stderr=subprocess.STDOUT, env=ENVIRONMENT
@@ -52,7 +52,8 @@ def served(command: list[str], address: str, log: Path, *, seconds: float = 240)
     try:
         end = time.monotonic() + seconds
         while True:
-            assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < end, log.read_text()[-3000:]
             try:
                 with urllib.request.urlopen(address, timeout=5):
                     break
@@ -123,8 +124,8 @@ def same(found: list[str], expected: list[str]) -> int:
 
 
 @only_published
-def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: list[str]) -> None:
-    """The kit's own comparison, stored with the run: rounding to 16 bit is all that lies between."""
+def test_merged_folder_answers_as_base_and_adapter(quick: Export, expected: list[str]) -> None:
+    """The run's comparison has the answers before the rounding to 16 bit."""
     told = {
         row["question"]: row["completion"]
         for row in gn.evaluation.open_comparison(quick.run.path).after.rows
@@ -135,7 +136,9 @@ def test_the_folder_answers_as_base_and_adapter_did(quick: Export, expected: lis
 
 
 @only_published
-def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) -> None:
+def test_transformers_serve_answers_as_transformers(
+    quick: Export, expected: list[str], tmp_path: Path
+) -> None:
     port = free_port()
     with served(
         shell_line(quick, "transformers", port), f"http://127.0.0.1:{port}/health", tmp_path / "log"
@@ -146,7 +149,7 @@ def test_transformers_serve(quick: Export, expected: list[str], tmp_path: Path) 
 @needs_vllm
 @only_published
 @pytest.mark.parametrize("kind", ["merged", "adapter"])
-def test_vllm_serve(
+def test_vllm_serve_answers_as_transformers(
     kind: str, quick: Export, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("VLLM_CPU_KVCACHE_SPACE", "1"), ("VLLM_NO_USAGE_STATS", "1")):
@@ -167,10 +170,10 @@ def test_vllm_serve(
 @pytest.mark.parametrize(
     ("quantization", "least"), [("q8_0", QUESTIONS * 3 // 4), ("f16", QUESTIONS - 1)]
 )
-def test_llama_cpp(
+def test_llama_cpp_server_answers_as_transformers(
     quantization: str, least: int, quick: Export, expected: list[str], tmp_path: Path
 ) -> None:
-    """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
+    """Measured: 16 of 16 in f16, 14 in q8_0; 1 for the model before its training."""
     try:
         converter = conversion.find_converter(None, str)
     except gn.machine.EnvironmentProblem as problem:
@@ -178,11 +181,9 @@ def test_llama_cpp(
     file, port = tmp_path / f"model-{quantization}.gguf", free_port()
     conversion.convert(quick.path, quick.verification["dtype"], file, quantization, converter, None)
     usage = Export(tmp_path, {"kind": "gguf", "file": file.name}).usage
-    assert (
-        f"# llama-server -m {file} " in usage
-        and f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
-    )
-    # One thread: several wait for each other at every layer, which takes long where cores are shared.
+    assert f"# llama-server -m {file} " in usage
+    assert f"# cd {tmp_path} && ollama create mine -f Modelfile" in usage
+    # Several threads would wait for each other at every layer on shared cores.
     threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
     code = (
         usage.replace("8080", str(port)).replace("server =", threads)

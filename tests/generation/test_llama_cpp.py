@@ -110,11 +110,22 @@ def test_sampled_answers_depend_on_the_seed_alone(gguf: Path) -> None:
     assert len({answer.text for answer in first}) == 3, "each prompt has a seed of its own"
 
 
-def test_unknown_sampling_parameter_is_refused(gguf: Path) -> None:
-    with pytest.raises(ValueError, match="'penalty' is not a parameter"):
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_unknown_sampling_parameter_is_refused(gguf: Path, temperature: float) -> None:
+    with pytest.raises(ValueError, match="'penalty', which is not a parameter"):
         llama_cpp.answer(
-            gguf, CHATS, max_completion_length=1, temperature=1, sampling={"penalty": 2}
+            gguf,
+            CHATS,
+            max_completion_length=1,
+            temperature=temperature,
+            sampling={"penalty": 2},
         )
+
+
+def test_list_of_openmp_threads_is_accepted(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
+    (answer,) = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=1)
+    assert answer.tokens == 1
 
 
 def test_missing_gguf_file_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from grpo_nb.generation.vllm import (
     model_runner_name,
     sample_with_vllm,
     sampling_arguments,
-    vllm_rollout_obstacle,
+    vllm_sampling_obstacle,
 )
 from grpo_nb.lab.examples import sample_group
 from grpo_nb.machine.packages import vllm_problem
@@ -103,7 +103,7 @@ def test_engine_starts_in_the_kits_loader(loaded) -> None:
     assert has_engine(model)
     assert choose_engine(model).is_vllm
     assert longest_row(model.vllm_engine) == LONGEST_ROW
-    assert vllm_rollout_obstacle(model) is None
+    assert vllm_sampling_obstacle(model) is None
     # vLLM's build for a CPU has no V2.
     assert model_runner_name(model).endswith("(V1)")
 

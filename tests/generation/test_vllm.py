@@ -25,7 +25,7 @@ from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.choice import choose_engine
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.sampling import generate, sample_with_transformers
-from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
+from grpo_nb.generation.vllm import sampling_arguments, vllm_sampling_obstacle
 from grpo_nb.training import prepare
 from grpo_nb.training.prepare import build_trainer
 from tests.support.signatures import FACTS, parameters_of
@@ -375,18 +375,14 @@ def test_model_without_an_engine_is_not_warned_of(caplog: Any) -> None:
 def test_rollout_obstacle_names_another_active_adapter(model: Any) -> None:
     model.add_adapter("other", model.peft_config["default"])
     model.set_adapter("other")
-    assert "other" in vllm_rollout_obstacle(model)
+    assert "other" in vllm_sampling_obstacle(model)
     model.set_adapter("default")
-    assert vllm_rollout_obstacle(model) is None
+    assert vllm_sampling_obstacle(model) is None
 
 
 def test_rollout_obstacle_names_a_merged_adapter(model: Any) -> None:
     model.merge_adapter()
-    assert "merged" in vllm_rollout_obstacle(model)
-
-
-def test_rollout_obstacle_names_a_model_without_engine() -> None:
-    assert "without vLLM" in vllm_rollout_obstacle(lora_model())
+    assert "merged" in vllm_sampling_obstacle(model)
 
 
 # Interrupts. On a real engine: test_real_vllm.py

@@ -86,7 +86,6 @@ def test_gradient_zero_of_two_steps_resumed_early_is_silent() -> None:
     for row in resumed:
         history.add(row)
     assert history.steps_per_row == 2
-    assert not history.is_one_step_per_row
     assert not of(check_health([*rows[:60], *rows[:12]]), "gradient")
 
 

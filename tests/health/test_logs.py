@@ -69,6 +69,23 @@ def test_read_printed_log_without_rows_is_refused() -> None:
         check_health("some text\nwithout a log")
 
 
+@pytest.mark.parametrize("log", [[], pandas.DataFrame()], ids=["list", "table"])
+def test_log_without_any_row_is_refused(log: object) -> None:
+    with pytest.raises(ValueError, match="the log has no rows"):
+        check_health(log)
+
+
+def test_printed_log_of_one_long_line_is_a_log() -> None:
+    row = FOUND[0] | {f"rewards/{number}/mean": 0.5 for number in range(20)}
+    assert check_health(str(row)).rows == 1
+
+
+@pytest.mark.parametrize("number", ["np.float64(0.5)", "tensor(0.5)", "tensor(0.5, device='cpu')"])
+def test_printed_number_of_numpy_or_torch_is_read(number: str) -> None:
+    (row,) = read_printed_log(f"{{'loss': {number}, 'reward': 1.0}}")
+    assert row["loss"] == 0.5
+
+
 @pytest.mark.parametrize("log", [["reward"], [1, 2], [None]])
 def test_read_log_other_rows_are_refused(log: list) -> None:
     with pytest.raises(TypeError, match=r"Pass trainer\.state\.log_history"):

@@ -11,7 +11,6 @@ from trl import chat_template_utils
 
 import grpo_nb as gn
 from grpo_nb.lab import ByHand
-from tests.support.lab_controls import text_of
 from tests.support.village import FORM, Village, progress, village_rows, village_task
 
 REWARDS = [gn.rewards.correctness(format=FORM), progress]
@@ -112,5 +111,13 @@ def test_lab_scores_an_episode_that_has_begun() -> None:
 
 def test_lab_samples_no_episode() -> None:
     lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
-    lab.sample()
-    assert "Play one with gn.lab.ByHand(task, row)" in text_of(lab)
+    with pytest.raises(ValueError, match=r"Play one with gn.lab.ByHand\(task, row\)"):
+        lab.sample()
+
+
+def test_lab_row_is_one_episode_until_it_is_scored_again() -> None:
+    lab = gn.RewardLab(REWARDS, village_task(gn.preset("cpu")))
+    environment = lab.row["environments"]
+    assert lab.row["environments"] is environment
+    lab.completions = ["another"]
+    assert lab.row["environments"] is not environment

@@ -1,4 +1,4 @@
-"""Check scores by hand: given by key and by click, saved, read again, and compared with a judge."""
+"""Check scores by hand: given by click or from a cell, saved, read again, and compared with a judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.lab.labels import HandLabels
 from tests.support.judges import by_length
-from tests.support.lab_controls import click, has_control, page_html, press_key, text_of
+from tests.support.lab_controls import click, has_control, page_html, text_of
 
 ROWS = [{"question": f"Why {i}?", "answer": str(i)} for i in range(3)]
 TEXTS = ["one", 'one, "two"\nthree', "<b>"]
@@ -27,11 +27,10 @@ def scores_of(lab: gn.RewardLab) -> list[float]:
     return [float(row["score"]) for row in lab.labels]
 
 
-def test_keys_and_clicks_give_scores_in_order(tmp_path: Path) -> None:
+def test_clicks_give_scores_in_order(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    press_key(lab, "4")
+    click(lab, "4")
     click(lab, "2")
-    press_key(lab, "x")
     given = [(row["completion"], row["score"]) for row in lab.labels]
     assert given == [(TEXTS[0], 4), (TEXTS[1], 2)]
     assert "Completion 3 of 3: your score?" in text_of(lab)
@@ -40,9 +39,9 @@ def test_keys_and_clicks_give_scores_in_order(tmp_path: Path) -> None:
 
 def test_last_score_is_taken_back(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    press_key(lab, "4")
-    press_key(lab, "2")
-    click(lab, "Take the last one back")
+    click(lab, "4")
+    click(lab, "2")
+    click(lab, "Undo the last score")
     click(lab, "5")
     assert scores_of(lab) == [4, 5]
 
@@ -68,19 +67,17 @@ def test_choices_are_at_most_eleven(tmp_path: Path, scale: tuple, count: int) ->
 
 def test_score_off_the_scale_is_refused(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    press_key(lab, "9")
-    assert "score = 9 must be between 1 and 5" in text_of(lab)
+    with pytest.raises(ValueError, match="score = 9 must be between 1 and 5"):
+        lab.label(9)
     assert lab.labels == []
-    press_key(lab, "1")
-    assert scores_of(lab) == [1]
 
 
 def test_scores_are_read_again_by_question(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
-    press_key(lab, "4")
-    press_key(lab, "5")
+    click(lab, "4")
+    click(lab, "5")
     lab.row_number = 1
-    press_key(lab, "1")
+    click(lab, "1")
     again = gn.RewardLab(lab.rewards, ROWS, labels=lab.labels_file)
     again.completions = TEXTS
     given = [(row["question"], row["completion"]) for row in again.labels]
@@ -95,14 +92,6 @@ def test_scores_on_fractional_scale_are_given_by_click(tmp_path: Path) -> None:
     click(lab, "0.5")
     lab.label(0.3)
     assert scores_of(lab) == [0.25, 0.5, 0.3]
-
-
-def test_scores_on_fractional_scale_are_given_by_key(tmp_path: Path) -> None:
-    lab = make_lab(tmp_path, 0, 0.5)
-    press_key(lab, "1")
-    press_key(lab, "4")
-    press_key(lab, "6")
-    assert scores_of(lab) == [0, 0.375]
 
 
 def test_scores_outside_fractional_scale_are_refused(tmp_path: Path) -> None:
@@ -139,18 +128,48 @@ def test_table_of_the_user_keeps_columns_and_open_rows(tmp_path: Path) -> None:
     file.write_text('question,completion,score,who\nWhy 0?," one",,Ada\nWhy 0?,two,3,Bo\n')
     lab = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
     lab.completions = [" one", "two"]
-    press_key(lab, "45")  # two keys before the box was emptied: the last counts
+    lab.label(5)
     again = gn.RewardLab(gn.rewards.xml_tags(), ROWS, labels=file)
     again.completions = [" one", "two"]
     assert "1: 5, 2: 3;" in text_of(again)
-    assert [row.get("who") for row in again.labels] == ["Ada", "Bo", ""]
+    assert [row["who"] for row in again.labels] == ["Ada", "Bo"]
+
+
+def test_undo_keeps_rows_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("question,completion,score\nWhy?,one,\nWhy?,two,\nWhy?,three,3\n")
+    labels = HandLabels(file)
+    with pytest.raises(ValueError, match="no score to undo"):
+        labels.undo()
+    labels.add("Why?", "one", 4)
+    labels.undo()
+    assert HandLabels(file).scores_of("Why?", ["one", "two", "three"]) == [None, None, 3]
+    assert len(HandLabels(file).rows) == 3
+
+
+@pytest.mark.parametrize("score", ["nan", "None", " ", None])
+def test_row_without_a_number_has_no_score(tmp_path: Path, score: str | None) -> None:
+    row = {"question": "Why?", "completion": "one", "score": score}
+    labels = HandLabels(tmp_path / "none.csv", rows=[row, {"question": "Why?", "completion": "b"}])
+    assert labels.scores_of("Why?", ["one", "b"]) == [None, None]
+
+
+def test_scale_of_a_judge_inside_a_reward_is_used(tmp_path: Path) -> None:
+    judge = gn.rewards.judge(by_length, "Long is good.", scale=(0, 10), cache=None)
+
+    def halved(completions, **columns):
+        return [score / 2 for score in judge(completions=completions, **columns)]
+
+    lab = gn.RewardLab(halved, ROWS, labels=tmp_path / "labels.csv")
+    click(lab, "10")
+    assert scores_of(lab) == [10]
 
 
 def test_person_and_judge_are_shown_side_by_side(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     for score in (2, 2, 5):
         lab.label(score)
-    click(lab, "Person and judge side by side")
+    click(lab, "Compare with the judge")
     assert "too few labels to tell; on 3 answers" in text_of(lab)
     assert text_of(lab).count("It has words.") >= 1
 
@@ -158,7 +177,7 @@ def test_person_and_judge_are_shown_side_by_side(tmp_path: Path) -> None:
 def test_side_by_side_without_a_judge_says_so(tmp_path: Path) -> None:
     lab = make_lab(tmp_path)
     lab.update([gn.rewards.xml_tags()])
-    click(lab, "Person and judge side by side")
+    click(lab, "Compare with the judge")
     assert "None of these rewards is a judge" in text_of(lab)
 
 

@@ -48,15 +48,6 @@ def test_sample_replaces_and_scores_the_completions(lab: gn.RewardLab, loaded) -
     assert lab.advantages == gn.scoring.group_advantages(expected.totals, 6)
 
 
-def test_sample_button_is_disabled_while_it_samples(lab: gn.RewardLab) -> None:
-    button = control(lab, "Sample a group")
-    seen = []
-    button.observe(lambda change: seen.append((change["new"], text_of(lab))), "disabled")
-    button.click()
-    assert [is_disabled for is_disabled, _ in seen] == [True, False]
-    assert "Sampling 4 completions from the model." in seen[1][1]
-
-
 def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:
     before = lab.completions
 
@@ -65,11 +56,11 @@ def test_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(sampling, "generate", fail)
-        lab.sample()
+        control(lab, "Sample a group").click()
     assert "RuntimeError: out of memory" in " ".join(text_of(lab).split())
     assert lab.completions == before
     assert lab.scores is not None
-    lab.sample()
+    control(lab, "Sample a group").click()
     assert "RuntimeError" not in text_of(lab)
     assert len(lab.completions) == 4
 

@@ -188,8 +188,16 @@ def test_moved_weight_changes_totals_without_a_call(task: Task) -> None:
 
 
 def test_weight_of_an_unknown_reward_is_refused(lab: gn.RewardLab) -> None:
-    with pytest.raises(ValueError, match=r"no reward is named 'brevty'.*brevity"):
+    with pytest.raises(ValueError, match=r"weights names 'brevty'.*brevity"):
         lab.weights = {"brevty": 1.0}
+
+
+def test_infinite_weight_is_refused_and_changes_nothing(lab: gn.RewardLab) -> None:
+    totals = lab.scores.totals
+    with pytest.raises(ValueError, match="correctness"):
+        lab.weights = {"correctness": float("inf")}
+    assert lab.weights["correctness"] == 2.0
+    assert lab.scores.totals == totals
 
 
 def test_update_scores_the_same_completions_and_keeps_weights(lab: gn.RewardLab) -> None:
@@ -318,6 +326,14 @@ def test_rows_without_answer_are_scored_and_not_checked() -> None:
     assert lab.scores.values == {"length": (0.4,)}
     click(lab, "Check the rewards on this row")
     assert "no column" in text_of(lab)
+    assert lab.report is None
+
+
+def test_check_that_fails_in_a_cell_raises_and_leaves_no_report(lab: gn.RewardLab) -> None:
+    lab.check()
+    lab.answer = "gold"
+    with pytest.raises(ValueError, match="no column 'gold'"):
+        lab.check()
     assert lab.report is None
 
 

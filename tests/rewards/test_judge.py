@@ -10,7 +10,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core.words import EnvironmentProblem
-from grpo_nb.scaleout.code import CannotLeave, RewardsCode
+from grpo_nb.scaleout.reward_source import NotPortable, RewardSource
 from grpo_nb.scoring.calls import call_reward, make_batch
 from grpo_nb.scoring.record import differences, rebuilt, record_of
 from tests.support.judges import Asked, by_length
@@ -214,8 +214,8 @@ def test_who_is_asked_makes_no_difference_to_the_record(tmp_path: Path) -> None:
 def test_judge_cannot_be_rebuilt_or_sent(tmp_path: Path) -> None:
     judge = kept(Asked(), tmp_path)
     assert rebuilt(record_of(judge)) is None
-    with pytest.raises(CannotLeave, match="may hold an address or a key"):
-        RewardsCode().add(judge)
+    with pytest.raises(NotPortable, match="may hold an address or a key"):
+        RewardSource().add(judge)
 
 
 def test_pickled_judge_is_the_same_judge(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A model card says what was measured, in metadata that the Hub reads, and nothing that others wrote breaks out of it."""
+"""The model card shows what was measured, and foreign texts stay text."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
         # No repository has the weights that it was trained on: it must not be loaded on others.
         (EMBEDDED, "adapter", None, None, "peft"),
         (HUB, "adapter", HUB, "adapter", "peft"),
-        (EMBEDDED, "merged bfloat16", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
-        (EMBEDDED, "gguf q8_0", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
+        (EMBEDDED, "merged", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
+        (EMBEDDED, "gguf", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
     ],
 )
-def test_the_metadata_is_what_the_hub_reads(
+def test_card_metadata_is_read_by_the_hub(
     model: str,
     kind: str,
     base: str | None,
@@ -63,35 +63,41 @@ def test_the_metadata_is_what_the_hub_reads(
 ) -> None:
     run = write_run(tmp_path / "runs" / "first", model=model)
     read = ModelCard(model_card(run, kind)).data
-    assert isinstance(read, ModelCardData) and read.to_dict() == card_data(run, kind).to_dict()
-    assert read.base_model == base and read.get("base_model_relation") == relation
-    assert read.library_name == library and read.license == (
-        "apache-2.0" if model == EMBEDDED else None
-    )
+    assert isinstance(read, ModelCardData)
+    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert read.base_model == base
+    assert read.get("base_model_relation") == relation
+    assert read.library_name == library
+    assert read.license == ("apache-2.0" if model == EMBEDDED else None)
     assert read.pipeline_tag == "text-generation"
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
 
 
-def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
+def test_card_shows_measurements_and_sources(run: gn.runs.Run) -> None:
     assert "Not measured" in model_card(run)
     compare_by_hand(run)
     card = model_card(run)
     page = rendered(card)
     assert COMPARISON["sentence"] in page
     assert "![Training curves. The reward rose from" in card
-    assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
-    assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
+    assert "<td>1.5</td>" in page
+    assert "class correctness" in page, "weight and source of the reward"
+    assert run.info["task"]["fingerprint"] in page
+    assert f"seed {run.settings.seed}" in page
     assert "<td><code>learning_rate</code></td>\n  <td><code>3e-05</code></td>" in page
     assert run.info["versions"]["trl"] in page
 
 
 @pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
-def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None:
+def test_card_has_no_private_parts(kind: str, tmp_path: Path) -> None:
     run = write_private_run(tmp_path / "runs" / "first")
     compare_by_hand(run, sentence="better, as /home/somebody/notes.txt says \x1b[2J\ud800\0")
     card = model_card(run, kind)
-    assert not [word for word in PRIVATE if word in card] and str(tmp_path) not in card
-    assert card.encode() and "\x1b" not in card and "\0" not in card
+    assert not [word for word in PRIVATE if word in card]
+    assert str(tmp_path) not in card
+    assert card.encode()
+    assert "\x1b" not in card
+    assert "\0" not in card
     for kept in ("train.csv", "my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
         assert kept in card, kept
     assert ModelCard(card).data.datasets is None
@@ -100,22 +106,33 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("openai/gsm8k", None), ("</answer>", None), ("a/b/c and /or/ not", None), ("re.findall('/think/x', text)", None),
-        (r'"A:\n" and "\\frac{1}{2}"', None), ("https://example.org/home/index.html", None), ("about ~3/4 of it", None),
-        ("/home/me/acme/model", "model"), ("/anywhere/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"),
-        ("open('/content/a b/c.txt') or x", "open('c.txt') or x"), ("see /mnt/a/b.csv, then", "see b.csv, then"),
-        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"), ("data/acme/q.csv", "q.csv"), ("D:\\data\\q.csv", "q.csv"),
+        ("openai/gsm8k", None),
+        ("</answer>", None),
+        ("a/b/c and /or/ not", None),
+        ("re.findall('/think/x', text)", None),
+        (r'"A:\n" and "\\frac{1}{2}"', None),
+        ("https://example.org/home/index.html", None),
+        ("about ~3/4 of it", None),
+        ("/home/me/acme/model", "model"),
+        ("/anywhere/acme/model", "model"),
+        ("~/x y/z", "z"),
+        ("../up/there", "there"),
+        ("open('/content/a b/c.txt') or x", "open('c.txt') or x"),
+        ("see /mnt/a/b.csv, then", "see b.csv, then"),
+        ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
+        ("data/acme/q.csv", "q.csv"),
+        ("D:\\data\\q.csv", "q.csv"),
         ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
     ],
-)  # fmt: skip
-def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
+)
+def test_private_parts_are_removed_from_text(text: str, said: str | None) -> None:
     assert without_private_parts(text) == (text if said is None else said)
     assert without_private_parts({"a": [text, 1, None]}) == {
         "a": [text if said is None else said, 1, None]
     }
 
 
-def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
+def test_card_shows_foreign_texts_as_text(run: gn.runs.Run) -> None:
     rewards = [
         {
             "name": HOSTILE_NAME,
@@ -135,21 +152,23 @@ def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
     # What the card itself uses, and nothing else.
     allowed = {"h1", "h2", "p", "a", "img", "code", "pre", "details", "summary"}
     allowed |= {"table", "thead", "tbody", "tr", "th", "td"}
-    assert (
-        set(tags) <= allowed
-        and tags.count("img") == 1
-        and tags.count("details") == 2
-        and tags.count("h1") == 1
-    )
-    assert "javascript:b)" in page and 'href="javascript' not in page
-    assert "# not a heading" in page and page.count("</details>") == 2
+    assert set(tags) <= allowed
+    assert tags.count("img") == 1
+    assert tags.count("details") == 2
+    assert tags.count("h1") == 1
+    assert "javascript:b)" in page
+    assert 'href="javascript' not in page
+    assert "# not a heading" in page
+    assert page.count("</details>") == 2
     reward_table = page.split("<h2>Rewards</h2>")[1].split("</table>")[0]
-    assert reward_table.count("<tr>") == 2 and reward_table.count("<td>") == 3
+    assert reward_table.count("<tr>") == 2
+    assert reward_table.count("<td>") == 3
     data = ModelCard(card).data
-    assert data.license == "apache-2.0" and data.datasets is None
+    assert data.license == "apache-2.0"
+    assert data.datasets is None
 
 
-def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
+def test_export_card_copies_its_figure(run: gn.runs.Run, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     folder.mkdir()
     checks = {"tensors finite and complete": True, "text | equal": False}
@@ -160,7 +179,8 @@ def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> 
     assert (folder / "figures" / "training.png").read_bytes() == (
         run.path / "figures" / "training.png"
     ).read_bytes()
-    assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
+    assert "- passed: tensors finite and complete" in text
+    assert "- FAILED: text \\| equal" in text
 
 
 def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
@@ -181,11 +201,10 @@ def test_card_has_the_three_heldout_measures(run: gn.runs.Run) -> None:
     assert "Correct answer anywhere in the completion: the last number in the text." in card
 
 
-def test_card_of_an_old_comparison_says_not_measured(run: gn.runs.Run) -> None:
+def test_card_says_which_measure_was_not_taken(run: gn.runs.Run) -> None:
     compare_by_hand(run)
     card = model_card(run)
     assert "| correct answer anywhere in the completion | not measured | not measured |" in card
-    assert "not measured when this was compared" in card
 
 
 def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
@@ -196,16 +215,9 @@ def test_card_shows_base_start_and_after(run: gn.runs.Run) -> None:
 def test_card_does_not_say_right_and_in_the_format_of_a_function(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     compare_by_hand(run, after=COMPARISON["after"] | {"compares_gold": False})
-    assert "| correct (by a function) | 25.0%" in model_card(run)
+    assert "| correct (as a reward function decides) | 25.0%" in model_card(run)
     compare_by_hand(run)
     assert "| correct (right, and in the format) | 25.0%" in model_card(run)
-
-
-def test_card_of_a_comparison_with_accuracies_alone_is_written(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "first")
-    sides = {name: {"accuracy": share} for name, share in (("before", 0.25), ("after", 0.75))}
-    compare_by_hand(run, **sides)
-    assert "| in the format | not measured | not measured |" in model_card(run)
 
 
 @pytest.mark.parametrize("name", ["hub_token", "HUB_TOKEN", "Api_Key", "Run_Root"])

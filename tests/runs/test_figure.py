@@ -166,7 +166,7 @@ def test_each_reward_is_named_with_weight_and_own_style() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward_range", "expected"),
+    ("total_range", "expected"),
     [
         pytest.param(None, (1.25, 2.75), id="range not known"),
         pytest.param((0.0, 3.5), (1.25, 2.75), id="inside the range"),
@@ -174,10 +174,10 @@ def test_each_reward_is_named_with_weight_and_own_style() -> None:
     ],
 )
 def test_reward_band_stays_in_the_possible_range(
-    reward_range: tuple[float, float] | None, expected: tuple[float, float]
+    total_range: tuple[float, float] | None, expected: tuple[float, float]
 ) -> None:
     rows = made_rows(8, reward=2.0, reward_std=0.75)
-    axis = panels(rows, reward_range=reward_range)["Total reward"]
+    axis = panels(rows, total_range=total_range)["Total reward"]
     assert band_of(axis) == expected
 
 
@@ -358,7 +358,7 @@ def test_live_plot_is_one_display_within_its_share_of_the_time(
 
     monkeypatch.setattr(figure_module, "training_figure", quick_figure)
     monkeypatch.setattr(figure_module, "png", slow_png)
-    run = SimpleNamespace(weights={}, reference="the base model", reward_range=None)
+    run = SimpleNamespace(weights={}, reference="the base model", total_range=None)
     plot = LivePlot(run)
     rows = made_rows(2000)
     for count in range(1, 2001):

@@ -1,4 +1,4 @@
-"""Names and texts that somebody sends are shown as text, wherever a run is shown, and break no figure and no list."""
+"""Foreign names and texts are shown as text, and break no figure and no list."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def assert_harmless(shown: str, *, is_html: bool) -> None:
     # Line breaks and tabs are all that a terminal or a page may get of the control characters.
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", shown)
     shown.encode("utf-8")
-    assert "49" not in re.findall(r"\b49\b", shown), "no template was rendered"
+    without_pictures = re.sub(r"base64,[\w+/=]*", "", shown)
+    assert "49" not in re.findall(r"\b49\b", without_pictures), "no template was rendered"
     if is_html:
         assert "<script" not in shown
         assert "<img src=x" not in shown

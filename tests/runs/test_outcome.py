@@ -1,4 +1,4 @@
-"""The words "It worked" need a better comparison, a cleared majority baseline and a risen reward, all three."""
+"""The verdict "It worked" needs a better comparison, a cleared baseline and a risen reward."""
 
 import dataclasses
 import json
@@ -7,14 +7,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from grpo_nb.runs.outcome import MajorityBaseline, baseline_of_task, judge_outcome
+from grpo_nb.runs.outcome import MajorityBaseline, judge_outcome
 from grpo_nb.runs.rise import Rise
 from grpo_nb.runs.run_folder import Run
 from tests.support.written_run import COMPARISON, compare_by_hand, write_run
 
 ROSE = Rise(first=0.2, last=0.9, p_value=0.001, steps=12)
 FLAT = Rise(first=0.5, last=0.4, p_value=0.7, steps=12)
-BETTER = SimpleNamespace(verdict="better", sentence="Better: the answers.")
+
+
+def compared(verdict: str, sentence: str, **fields: object) -> SimpleNamespace:
+    others = {"answers_verdict": None, "majority": None} | fields
+    return SimpleNamespace(verdict=verdict, sentence=sentence, **others)
+
+
+BETTER = compared("better", "Better: the answers.")
 CLEARED = MajorityBaseline(
     answer="spam", share=0.4, is_cleared=True, sentence="It is above that floor."
 )
@@ -23,34 +30,32 @@ BELOW = dataclasses.replace(CLEARED, is_cleared=False, sentence="It is not clear
 
 @pytest.mark.parametrize("baseline", [None, CLEARED])
 def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None) -> None:
-    outcome = judge_outcome(ROSE, BETTER, baseline)
+    outcome = judge_outcome(ROSE, compared("better", "Better: the answers.", majority=baseline))
     assert outcome.worked
     assert str(outcome).startswith("It worked. The reward rose from 0.20")
     assert "Held-out: Better: the answers." in outcome.sentence
 
 
 @pytest.mark.parametrize(
-    ("rise", "comparison", "baseline", "missing"),
+    ("rise", "comparison", "missing"),
     [
-        (FLAT, BETTER, None, "the reward did not rise clearly."),
-        (ROSE, BETTER, BELOW, "the majority-class baseline is not cleared."),
-        (ROSE, None, None, "the held-out answers were not compared."),
+        (FLAT, BETTER, "the reward did not rise clearly."),
         (
             ROSE,
-            SimpleNamespace(verdict="worse", sentence="Worse."),
-            None,
-            "the held-out answers got worse.",
+            compared("better", "Better.", majority=BELOW),
+            "the majority-class baseline is not cleared.",
         ),
+        (ROSE, None, "the held-out answers were not compared."),
+        (ROSE, compared("worse", "Worse."), "the held-out answers got worse."),
         (
             FLAT,
-            SimpleNamespace(verdict="no difference shown", sentence="No difference shown."),
-            None,
+            compared("no difference shown", "No difference shown."),
             "the held-out comparison shows no difference, and the reward did not rise clearly.",
         ),
     ],
 )
-def test_outcome_names_what_is_missing(rise, comparison, baseline, missing: str) -> None:
-    outcome = judge_outcome(rise, comparison, baseline)
+def test_outcome_names_missing_evidence(rise, comparison, missing: str) -> None:
+    outcome = judge_outcome(rise, comparison)
     assert not outcome.worked
     assert outcome.sentence.startswith(f"No gain is shown: {missing}")
     assert "It worked" not in outcome.sentence
@@ -69,28 +74,8 @@ def test_run_outcome_needs_the_saved_baseline_cleared(tmp_path: Path) -> None:
     assert not run.outcome().worked
 
 
-def test_run_outcome_of_an_old_comparison_uses_the_tasks_baseline(tmp_path: Path) -> None:
-    """The comparison has 53 to 89 % after, and no baseline of its own."""
-    run = write_run(tmp_path / "runs" / "first")
-    info = run.info
-    info["task"]["floor"] = ["spam", 0.6]
-    (run.path / "run.json").write_text(json.dumps(info))
-    compare_by_hand(run)
-    assert "majority" not in COMPARISON
-    assert "is not clearly above this majority-class baseline" in run.outcome().sentence
-    assert not run.outcome().worked
-
-
-def test_baseline_without_an_interval_is_not_cleared() -> None:
-    after = SimpleNamespace(accuracy=0.9, interval=None)
-    baseline = baseline_of_task({"task": {"floor": ["spam", 0.6]}}, after)
-    assert not baseline.is_cleared
-    assert "was stored without its interval" in baseline.sentence
-
-
 def test_outcome_did_not_work_where_the_answers_got_worse() -> None:
-    comparison = SimpleNamespace(**vars(BETTER), answers_verdict="worse")
-    outcome = judge_outcome(ROSE, comparison, None)
+    outcome = judge_outcome(ROSE, compared("better", "Better.", answers_verdict="worse"))
     assert not outcome.worked
     assert "the format improved, but the answers themselves got worse" in outcome.sentence
 
@@ -144,7 +129,7 @@ def test_outcome_of_a_stopped_run_says_so(tmp_path: Path) -> None:
     assert "The run is stopped by kl, after 20 of " in run.outcome().sentence
 
 
-def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path) -> None:
+def test_outcome_without_holdout_names_the_argument(tmp_path: Path) -> None:
     run = write_run(tmp_path / "first")
     info = run.info
     info["task"]["holdout"] = 0
@@ -154,6 +139,6 @@ def test_outcome_without_held_out_questions_says_how_to_have_some(tmp_path: Path
     )
 
 
-def test_outcome_refuses_what_is_no_comparison(tmp_path: Path) -> None:
+def test_outcome_refuses_other_values(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"is not a comparison\. Write run"):
         write_run(tmp_path / "first").outcome("better")

@@ -1,5 +1,6 @@
-"""Runs written and read back from disk in every state, whole or damaged, and what is said about them in words."""
+"""Runs are written and read back in every state, complete or damaged."""
 
+import math
 from pathlib import Path
 
 import pandas
@@ -8,6 +9,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.writers import writing_here
 from grpo_nb.runs import run_folder as run_file
+from grpo_nb.runs.groups import StepGroups
+from grpo_nb.runs.rows import tidy_row
 from tests.runs.test_figure import made_rows
 from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
@@ -37,16 +40,18 @@ def make_run(
     return made
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_run_reads_back_its_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    assert run.rows == made_rows(5) and run.steps == [2, 4] and len(run.completions()) == 4
-    assert (
-        list(run.completions(4)["right"]) == [1.0, 0.0]
-        and len(run.metrics) == 5
-        and run.weights == {"right": 2.0}
-    )
+    assert run.rows == made_rows(5)
+    assert run.steps == [2, 4]
+    assert len(run.completions()) == 4
+    assert list(run.completions(4)["right"]) == [1.0, 0.0]
+    assert len(run.metrics) == 5
+    assert run.weights == {"right": 2.0}
     assert run.holdout == [{key: HELD_OUT[key] for key in ("prompt", "question", "answer")}] * 3
-    assert len(run.trained_questions.hashes) == 3 and run.best is None and run.alerts == []
+    assert len(run.trained_questions.hashes) == 3
+    assert run.best is None
+    assert run.alerts == []
     with pytest.raises(
         ValueError, match=r"no completions of step 3\. Steps with completions: 2 to 4"
     ):
@@ -66,24 +71,25 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     (export,) = run.exports
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(run)
-    assert (
-        f"Held-out: {COMPARISON['sentence']}" in said
-        and "Exported gguf q8_0: exports/a (verified)" in said
-    )
+    assert f"Held-out: {COMPARISON['sentence']}" in said
+    assert "Exported gguf q8_0: exports/a (verified)" in said
 
 
 @pytest.mark.parametrize(
     ("status", "pid", "host", "seen"),
     [
-        ("running", None, None, "crashed"), ("running", GONE, None, "crashed"), ("finished", GONE, None, "finished"),
+        ("running", None, None, "crashed"),
+        ("running", GONE, None, "crashed"),
+        ("finished", GONE, None, "finished"),
         ("running", GONE, "elsewhere", "unknown"),
-        ("failed", GONE, None, "failed: ValueError: no"), ("stopped", GONE, None, "stopped by Watcher"),
+        ("failed", GONE, None, "failed: ValueError: no"),
+        ("stopped", GONE, None, "stopped by Watcher"),
     ],
-)  # fmt: skip
-def test_how_it_stands(
+)
+def test_status_sentence_of_each_state(
     tmp_path: Path, status: str, pid: int | None, host: str | None, seen: str
 ) -> None:
-    """A process that is gone has crashed; so has one that is there, but trains no more, as a kernel does."""
+    """A run has crashed if its process is gone, or lives but does not train any more."""
     told = {"error": "ValueError: no", "stopped_by": "Watcher"} | ({"host": host} if host else {})
     run = make_run(tmp_path / "run", status, pid, **told)
     assert run.status_sentence == seen
@@ -92,7 +98,7 @@ def test_how_it_stands(
             assert run.status == "running"
 
 
-def test_new_names_do_not_collide(tmp_path: Path) -> None:
+def test_new_run_folders_do_not_collide(tmp_path: Path) -> None:
     assert len({run_file.new_run_folder(tmp_path, None) for _ in range(5)}) == 5
     run_file.new_run_folder(tmp_path, "a")
     with pytest.raises(FileExistsError, match="File exists"):
@@ -118,7 +124,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_file_of_a_run_is_named(tmp_path: Path, name: str, damage: str) -> None:
     run = make_run(tmp_path / "run")
     file = run.path / name
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
@@ -131,7 +137,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: str) -> None
         )
 
 
-def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path) -> None:
+def test_damaged_row_is_named_except_a_truncated_last_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     file = run.path / "metrics.jsonl"
     lines = file.read_text().splitlines()
@@ -140,3 +146,57 @@ def test_a_damaged_line_is_named_and_a_last_one_cut_short_is_none(tmp_path: Path
     file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, is damaged.*delete that line"):
         _ = run.rows
+
+
+def test_tidy_row_keeps_its_step_against_a_metric_of_that_name() -> None:
+    logs = {"step": 0.5, "alerts": 1, "reward": 2}
+    assert tidy_row(logs, step=3, max_steps=9, beta=0.1) == {
+        "step": 3,
+        "max_steps": 9,
+        "reward": 2.0,
+    }
+
+
+@pytest.mark.parametrize("name", ["auto", "", "../a", "a" * 101])
+def test_new_run_folder_refuses_other_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a run"):
+        run_file.new_run_folder(tmp_path, name)
+
+
+def test_completions_of_an_empty_run_are_missing(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}))
+    with pytest.raises(ValueError, match="run has recorded no completions yet"):
+        run.completions()
+
+
+def groups_of(prompt: str, totals: list[float]) -> StepGroups:
+    table = pandas.DataFrame(
+        {
+            "group": 0,
+            "prompt": prompt,
+            "completion": ["x", "y"],
+            "total": totals,
+            "advantage": [0.0, 0.0],
+        }
+    )
+    return StepGroups.of("A step", table, {})
+
+
+@pytest.mark.parametrize("prompt", ['[{"a": 1}]', '[{"a', "[{}, 1]"])
+def test_group_shows_a_prompt_that_looks_like_json(prompt: str) -> None:
+    assert groups_of(prompt, [0.0, 1.0]).groups[0].question == prompt
+
+
+def test_group_without_any_score_is_not_called_equal() -> None:
+    assert groups_of("p", [math.nan, math.nan]).groups[0].has_spread
+
+
+def test_failed_run_without_recorded_error_names_none(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
+    assert run.status_sentence == "failed"
+
+
+def test_run_elsewhere_is_resumed_by_its_path(tmp_path: Path) -> None:
+    run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
+    (run.path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    assert f"at step 2: gn.train(..., resume={str(run.path)!r})" in repr(run)

@@ -35,7 +35,7 @@ def test_run_info_without_version_is_read_as_the_first(tmp_path: Path) -> None:
     assert read_run_info(write(tmp_path)).format_version == 1
 
 
-def test_run_info_leaves_out_what_was_not_recorded(tmp_path: Path) -> None:
+def test_run_info_leaves_out_unrecorded_fields(tmp_path: Path) -> None:
     content = read_run_info(write(tmp_path)).to_dict()
     assert "adapter_step" not in content
     assert "number_type" in content
@@ -64,7 +64,7 @@ def test_list_of_runs_goes_on_past_a_later_version(tmp_path: Path) -> None:
     assert "now" in repr(gn.runs.list(tmp_path))
 
 
-def test_every_checked_field_is_one_of_run_info() -> None:
+def test_checked_fields_are_fields_of_run_info() -> None:
     from grpo_nb.runs import run_info
 
     names = {field.name for field in dataclasses.fields(RunInfo)}

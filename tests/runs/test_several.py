@@ -17,7 +17,7 @@ from tests.support.written_run import COMPARISON, compare_by_hand
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of two runs that differ in beta and seed, the later one listed first by name, and one whose record is cut."""
+    """Two runs that differ in beta and seed, and one whose run.json is truncated."""
     runs = tmp_path / "runs"
     settings = {"plain": {}, "other": {"beta": 0.5, "seed": 7}}
     # 10:00 in Greenwich is later than 10:30 in Berlin.
@@ -33,34 +33,35 @@ def root(tmp_path: Path) -> Path:
     return runs
 
 
-def test_the_list_says_how_each_run_stands_and_what_differs(root: Path) -> None:
+def test_list_shows_status_and_differences(root: Path) -> None:
     listed = gn.runs.list(root)
-    assert (
-        [run.name for run in listed] == ["plain", "other"]
-        and len(listed) == 2
-        and listed[1].name == "other"
-    )
+    assert [run.name for run in listed] == ["plain", "other"]
+    assert len(listed) == 2
+    assert listed[1].name == "other"
     plain, other = listed.table.to_dict("records")
-    assert plain["status"] == "finished" and plain["steps"].startswith("14 of ")
+    assert plain["status"] == "finished"
+    assert plain["steps"].startswith("14 of ")
     assert plain["reward"] == pytest.approx(sum(row["reward"] for row in made_rows(14)[-10:]) / 10)
-    assert "beta=0.5" in other["what differs"] and "seed=7" in other["what differs"]
+    assert "beta=0.5" in other["what differs"]
+    assert "seed=7" in other["what differs"]
     assert "lora_rank" not in other["what differs"], "what is the same is not said"
-    assert "cut cannot be read" in repr(listed) and "<table>" in listed._repr_html_()
+    assert "cut cannot be read" in repr(listed)
+    assert "<table>" in listed._repr_html_()
     assert "0 runs" in repr(gn.runs.list(root / "nowhere"))
 
 
-def test_two_runs_in_one_figure_and_what_differs(root: Path) -> None:
+def test_side_by_side_shows_curves_and_differences(root: Path) -> None:
     compared = gn.runs.side_by_side(root / "plain", gn.open_run(root / "other"))
-    assert (
-        set(compared.differences) == {"beta", "seed"} and compared.differences["seed"]["other"] == 7
-    )
+    assert set(compared.differences) == {"beta", "seed"}
+    assert compared.differences["seed"]["other"] == 7
     figure = compared.plot()
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["plain", "other"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
-    assert "<img" in compared._repr_html_() and "beta=0.5, seed=7" in repr(compared)
+    assert "<img" in compared._repr_html_()
+    assert "beta=0.5, seed=7" in repr(compared)
 
 
-def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_line(
+def test_open_run_takes_names_and_refuses_other_paths(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root.parent)
@@ -69,15 +70,13 @@ def test_a_run_is_found_by_its_name_and_a_path_without_one_is_refused_in_one_lin
         with pytest.raises(FileNotFoundError, match="is not a run") as caught:
             gn.open_run(path)
         said = str(caught.value)
-        assert (
-            "\n" not in said
-            and len(said) < 700
-            and (path != "runs" or "Runs in 'runs': cut, other, plain" in said)
-        )
+        assert "\n" not in said
+        assert len(said) < 700
+        assert path != "runs" or "Runs in 'runs': cut, other, plain" in said
 
 
 def test_list_shows_each_held_out_measure(root: Path) -> None:
-    """A format that was learnt is not a better answer: 25 to 75 % correct alone would look like one."""
+    """A learnt format is not a better answer, so every measure is shown."""
     run = gn.open_run(root / "plain")
     sides = {"before": 0.6, "after": 0.55}
     compare_by_hand(
@@ -91,7 +90,7 @@ def test_list_shows_each_held_out_measure(root: Path) -> None:
 def test_curves_of_runs_show_answers_anywhere(root: Path) -> None:
     rows = [{"step": i, "holdout/accuracy": i / 9, "holdout/anywhere": 0.5} for i in range(1, 9)]
     (panel,) = overlay({"one": rows}).axes
-    assert panel.texts[0].get_text() == "correct; dotted: anywhere"
+    assert panel.texts[0].get_text() == "share, 95 % interval; dotted: anywhere"
     assert [line.get_linestyle() for line in panel.lines] == ["-", ":"]
 
 
@@ -99,11 +98,12 @@ def test_summary_of_a_run_shows_each_held_out_measure(root: Path) -> None:
     row = {"step": 15, "holdout/accuracy": 0.75, "holdout/in_format": 1.0, "holdout/anywhere": 0.5}
     with (root / "plain" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    said = "Best held-out score: 75.0% correct, 100.0% in the format, 50.0% correct anywhere at step 15."
+    measures = "75.0% correct, 100.0% in the format, 50.0% correct anywhere"
+    said = f"Best held-out score: {measures} at step 15."
     assert said in repr(gn.open_run(root / "plain"))
 
 
-def test_comparison_with_a_text_as_share_is_named_and_hides_no_run(root: Path) -> None:
+def test_damaged_comparison_hides_no_other_run(root: Path) -> None:
     compare_by_hand(
         gn.open_run(root / "plain"), after=COMPARISON["after"] | {"format_share": "most"}
     )

@@ -1,4 +1,4 @@
-"""A step's groups and the run viewer without a browser: what they read and show, driven as a front end drives it."""
+"""The groups of a step and the run viewer, driven as a front end drives them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def empty(tmp_path: Path) -> gn.runs.Run:
 
 @pytest.fixture
 def run(empty: gn.runs.Run) -> gn.runs.Run:
-    """Steps 1 to 30, of which 2, 4 and 30 have completions; of 4, all of a group have the same score."""
+    """Steps 1 to 30. Steps 2, 4 and 30 have completions; those of step 4 have equal scores."""
     for step in range(1, 31):
         if step in (2, 30):
             add_step(empty, step)
@@ -65,77 +65,78 @@ def run(empty: gn.runs.Run) -> gn.runs.Run:
     return empty
 
 
-def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
+def test_step_has_the_logged_completions(run: gn.runs.Run) -> None:
     step = run.step(2)
     first, second = step.groups
-    assert (first.question, second.question) == ("1?", "2?") and first.messages[0][
-        "content"
-    ] == "Be brief."
-    assert list(first.table["total"]) == [3, 2, 1, 0] and list(first.table["right"]) == [1, 1, 0, 0]
+    assert (first.question, second.question) == ("1?", "2?")
+    assert first.messages[0]["content"] == "Be brief."
+    assert list(first.table["total"]) == [3, 2, 1, 0]
+    assert list(first.table["right"]) == [1, 1, 0, 0]
     assert first.weights == {"right": 2.0, "form": 1.0}
     assert list(first.table["advantage"]) == pytest.approx(
         sorted(group_advantages([2, 1, 0, 3], 4), reverse=True)
     )
-    assert run.step(4).without_spread == 2 and step.without_spread == 0
-    assert "Step 2 of made" in repr(step) and "learned nothing" in run.step(4)._repr_html_()
+    assert run.step(4).without_spread == 2
+    assert step.without_spread == 0
+    assert "Step 2 of made" in repr(step)
+    assert "learned nothing" in run.step(4)._repr_html_()
 
 
-def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
+def test_viewer_opens_at_the_last_step(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run.path)
-    assert (
-        shows.step == 30
-        and shows._errors.value == ""
-        and repr(shows) == "RunViewer of made (finished): step 30"
-    )
+    assert shows.step == 30
+    assert shows._errors.value == ""
+    assert repr(shows) == "RunViewer of made (finished): step 30"
     groups = shows._step_view.value
-    assert (
-        groups.count("<details open") == 1
-        and f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
-    )
-    assert (
-        re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"]
-        and "&times; 2" in groups
-    )
-    assert "Group 1: 2?" in groups and "run.step(30)" in groups
+    assert groups.count("<details open") == 1
+    assert f"{group_advantages([2.0, 1.0, 0.0, 3.0], 4)[3]:+.3f}" in groups
+    assert re.findall(r"step 30 completion (\d)", groups)[:4] == ["3", "0", "1", "2"]
+    assert "&times; 2" in groups
+    assert "Group 1: 2?" in groups
+    assert "run.step(30)" in groups
     curves = shows._curves_view.value
     assert 'src="data:image/png;base64,' in curves
-    assert "The reward rose from" in curves and "warning" in curves and "Raise it." in curves
+    assert "The reward rose from" in curves
+    assert "warning" in curves
+    assert "Raise it." in curves
 
 
-def test_it_goes_to_the_nearest_step_with_completions_and_names_a_damaged_one(
+def test_viewer_goes_to_the_nearest_step(
     run: gn.runs.Run,
 ) -> None:
     (run.path / "completions" / "step_000059.parquet").write_bytes(b"not parquet")
     shows = gn.RunViewer(run)
     assert "step_000059.parquet is damaged" in shows._errors.value
     shows._slider.value = 4
-    assert shows.step == 4 and "learned nothing" in shows._step_view.value
+    assert shows.step == 4
+    assert "learned nothing" in shows._step_view.value
     shows.step = 20
-    assert shows.step == 30 and shows._errors.value == "" and "Step 30" in shows.logged.title
+    assert shows.step == 30
+    assert shows._errors.value == ""
+    assert "Step 30" in shows.logged.title
 
 
-def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
+def test_viewer_follows_a_running_run(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     add_step(run, 31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
-    assert shows.step == 31 and "far" in shows._curves_view.value
+    assert shows.step == 31
+    assert "far" in shows._curves_view.value
     shows.step = 2
     add_step(run, 32)
     shows.refresh()
-    assert shows.step == 2 and shows._slider.options[-1] == ("32", 32), (
-        "who looks at an early step stays there"
-    )
+    assert shows.step == 2
+    assert shows._slider.options[-1] == ("32", 32), "who looks at an early step stays there"
 
 
-def test_a_run_without_completions_has_its_curves(empty: gn.runs.Run) -> None:
+def test_viewer_without_completions_shows_curves(empty: gn.runs.Run) -> None:
     shows = gn.RunViewer(empty)
-    assert shows.step is None and "No step has been logged" in shows._curves_view.value
+    assert shows.step is None
+    assert "No step has been logged" in shows._curves_view.value
     empty.write_step({"step": 1, "reward": 0.5}, None)
     shows.refresh()
-    assert (
-        "The reward of the only step" in shows._curves_view.value
-        and "No completions" in shows._step_view.value
-    )
+    assert "The reward of the only step" in shows._curves_view.value
+    assert "No completions" in shows._step_view.value
 
 
 def test_everything_is_escaped(empty: gn.runs.Run) -> None:
@@ -148,7 +149,8 @@ def test_everything_is_escaped(empty: gn.runs.Run) -> None:
         "the hostile text has to be there to be escaped"
     )
     for page in pages:
-        assert "<script" not in page and "\x00" not in page
+        assert "<script" not in page
+        assert "\x00" not in page
         assert all(
             'src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page)
         )

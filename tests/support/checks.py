@@ -1,4 +1,4 @@
-"""The kit's checks of exports, made in this process: one of its own begins with six seconds of imports."""
+"""Check exports in this process, because a process of its own imports for six seconds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.export.children.verify import answer
+from grpo_nb.export.verify_child import answer
 
 
 def run_script_here(script: Path, request: Mapping[str, Any], **_: object) -> dict[str, Any]:
-    """Stand in for `grpo_nb.export.export_folder.run_script`; request and answer go through JSON as there."""
+    """Stand in for `export_folder.run_script`; request and answer go through JSON as there."""
     return json.loads(json.dumps(answer(json.loads(json.dumps(request)))))

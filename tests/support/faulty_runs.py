@@ -254,7 +254,7 @@ def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], 
     missed, accused = [], []
     for name in names:
         made, kind = made_run(name), name.partition(" #")[0]
-        loud = {alert.rule for alert in check(made.rows, **made.told).latest
+        loud = {alert.rule for alert in check(made.rows, **made.told).alerts
                 if alert.severity != "info" and not getattr(alert, "ended", None)}  # fmt: skip
         if kind in HEALTHY and loud:
             accused.append(f"{name}: {', '.join(sorted(loud))}")

@@ -36,13 +36,6 @@ def remove_completion(lab: Any, number: int) -> Any:
     return found
 
 
-def press_key(lab: Any, key: str) -> None:
-    """Type a key into the box for scores by hand."""
-    (box,) = [one for one in widgets_in(lab) if "key" in str(getattr(one, "description", ""))]
-    box.value = key
-    assert box.value == "", "the box is not ready for the next key"
-
-
 def html_views(lab: Any) -> list[str]:
     """Return the HTML of every view."""
     return [one.value for one in widgets_in(lab) if type(one).__name__ == "HTML"]

@@ -1,4 +1,4 @@
-"""Shared by tests of folders for TRL's own trainer: its next release, a model of letters, train.py started as a user does."""
+"""Helpers for tests of scale-out folders: plain TRL, a small model, train.py as users start it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.project import TRL
+from grpo_nb.scaleout.writing import TRL
 from tests.support.shared import made_once
 
 DRIVER = Path(__file__).with_name("scale_driver.py")
 EXACT = Path(__file__).with_name("scale_exact.py")
-# Nothing of this may be asked for by what is to run without it; the folder's own copy of the rewards' code comes before.
+# These must not be imported by train.py; the folder's own copy of the kit comes first.
 _ABSENT = ("grpo_nb", "unsloth", "unsloth_zoo")
 
 
 @pytest.fixture(scope="session")
 def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH with the release of TRL that train.py is for; neither kit nor Unsloth can be imported there."""
+    """A folder for PYTHONPATH with the TRL of train.py, and without kit and Unsloth."""
 
     def install(folder: Path) -> None:
         command = [
@@ -55,7 +55,7 @@ def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of two narrow layers that writes letters: steps of a tenth of a second, and completions of all lengths."""
+    """A Llama of two narrow layers that writes letters, for steps of a tenth of a second."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import (
@@ -72,18 +72,30 @@ def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFacto
     made = Tokenizer(models.WordLevel(signs, unk_token="<unk>"))
     made.pre_tokenizer, made.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", padding_side="left",
+        tokenizer_object=made,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        padding_side="left",
         model_max_length=2048,
-    )  # fmt: skip
+    )
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}\n{% endfor %}"
         "{% if add_generation_prompt %}a:{% endif %}"
     )
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(signs), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, eos_token_id=1, pad_token_id=0, bos_token_id=None, max_position_embeddings=2048,
-    )  # fmt: skip
+        vocab_size=len(signs),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+        max_position_embeddings=2048,
+    )
     folder = tmp_path_factory.mktemp("models") / "letters"
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -102,7 +114,7 @@ def start(
     script: str | Path = "train.py",
     code: int = 0,
 ) -> str:
-    """Start train.py in its folder as its README says, and return what it said; another exit fails the test."""
+    """Start train.py as its README says and return the output; check the exit status."""
     launcher = (
         ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"] if processes > 1 else []
     )
@@ -146,16 +158,23 @@ def trained(
     in_float64: bool = False,
     **changes: object,
 ) -> gn.runs.Run:
-    """A run of the kit whose updates are the gradients themselves, so that every difference stays one.
+    """Train with plain SGD, whose updates are the gradients, so every difference stays visible.
 
-    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise; `in_float64`,
-    all of it is computed in that.
+    Default rewards are `signs` and the kit's tags, and the default task is sixteen sums.
     """
     defaults = dict(
-        max_steps=steps, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5, optim="sgd", warmup_steps=0,
-        lr_scheduler_type="constant", max_grad_norm=1e9, run_root=str(root), num_generations=4,
+        max_steps=steps,
+        max_completion_length=16,
+        max_prompt_length=1024,
+        learning_rate=0.5,
+        optim="sgd",
+        warmup_steps=0,
+        lr_scheduler_type="constant",
+        max_grad_norm=1e9,
+        run_root=str(root),
+        num_generations=4,
         per_device_train_batch_size=8,
-    )  # fmt: skip
+    )
     settings = gn.preset("cpu", model=str(folder), **{**defaults, **changes})
     model, tokenizer = gn.load_model(settings)
     task = task or gn.load_task(

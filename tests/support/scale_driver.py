@@ -12,7 +12,7 @@ from accelerate import PartialState
 folders = [word for word in sys.argv[1:] if Path(word).is_dir()]
 rest = [word for word in sys.argv[1:] if word not in folders]
 for folder in folders:
-    for module in ("rewards", "steps"):
+    for module in ("rewards", "record"):
         sys.modules.pop(module, None)
     sys.path[0], sys.argv = folder, [f"{folder}/train.py", *rest]
     runpy.run_path(sys.argv[0], run_name="train")["main"]()

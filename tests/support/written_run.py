@@ -23,15 +23,40 @@ PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
     "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
 )  # fmt: skip
+
+
+def side_of(label: str, accuracy: float, interval: list[float], format_share: float) -> dict:
+    """Return the numbers of one model in comparison.json."""
+    return {
+        "label": label,
+        "accuracy": accuracy,
+        "interval": interval,
+        "format_share": format_share,
+        "format_interval": None,
+        "anywhere_share": None,
+        "anywhere_interval": None,
+        "anywhere_note": "not measured",
+        "compares_gold": True,
+        "model_id": None,
+    }
+
+
 COMPARISON = {
-    "before": {"label": "before", "accuracy": 0.25, "interval": [0.1, 0.47], "format_share": 0.5, "mean_length": 20.0,
-               "cut_share": 0.1},
-    "after": {"label": "after", "accuracy": 0.75, "interval": [0.53, 0.89], "format_share": 1.0, "mean_length": 12.0,
-              "cut_share": 0.0},
-    "difference": 0.5, "interval": [0.25, 0.75], "p_value": 0.002, "verdict": "better",
-    "sentence": "better: accuracy 25.0% before, 75.0% after on 20 questions (difference +50.0 points, 95 % interval "
-    "+25.0 to +75.0, p = 0.002).",
-}  # fmt: skip
+    "before": side_of("before", 0.25, [0.1, 0.47], 0.5),
+    "after": side_of("after", 0.75, [0.53, 0.89], 1.0),
+    "base": None,
+    "difference": 0.5,
+    "interval": [0.25, 0.75],
+    "p_value": 0.002,
+    "verdict": "better",
+    "sentence": (
+        "better: accuracy 25.0% before, 75.0% after on 20 questions (difference +50.0 points, 95 % "
+        "interval +25.0 to +75.0, p = 0.002)."
+    ),
+    "tests": {"anywhere": None},
+    "majority": None,
+    "contamination": None,
+}
 
 
 def write_run(

@@ -115,7 +115,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     """`found`, a case's first updates with what the kit hands over on a T4; `told`, what a run records of the written class."""
     from trl import GRPOConfig
 
-    from grpo_nb.config.effective_table import compared, requested_arguments
+    from grpo_nb.config.effective_table import compare_configurations, requested_arguments
     from grpo_nb.config.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")
@@ -124,7 +124,7 @@ def _case(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, Any]:
     built, alone = (kind(**handed, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
     return {
         "found": first_losses.updates(model, tokenizer, handed, place / "updates"),
-        "told": compared(settings, handed, built, alone).to_dict(),
+        "told": compare_configurations(settings, handed, built, alone).to_dict(),
     }
 
 

@@ -856,9 +856,9 @@ def test_exported_script_reads_nested_rows_as_they_were(tmp_path: Path) -> None:
         "Json": Json,
     }
     names |= {"pyarrow": pyarrow}
-    for function in ("lines", "is_changed", "rows_of"):
+    for function in ("read_rows", "is_changed_by_arrow", "load_dataset"):
         exec(script[script.index(f"def {function}(") :].partition("\n\n\n")[0], names)
-    assert repr(list(names["rows_of"]("train.jsonl"))) == repr(rows)
+    assert repr(list(names["load_dataset"]("train.jsonl"))) == repr(rows)
 
 
 # Cells that hold more than one value.

@@ -52,7 +52,7 @@ class Counting:
         self.before, self.seen = self.seen, state["seen"]
 
 
-def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> None:
+def test_dry_run_changes_nothing(tiny) -> None:
     model, tokenizer, task, settings = tiny
     fading, counting = Fading(brevity), Counting()
     rewards = [fading, counting, gn.rewards.xml_tags()]
@@ -62,9 +62,13 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
         name: t.detach().clone() for name, t in [*model.named_parameters(), *model.named_buffers()]
     }
     as_it_is = lambda: (  # noqa: E731
-        {name: p.requires_grad for name, p in model.named_parameters()}, [part.training for part in model.modules()],
-        torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist(), set(model.peft_config),
-    )  # fmt: skip
+        {name: p.requires_grad for name, p in model.named_parameters()},
+        [part.training for part in model.modules()],
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        numpy.random.get_state()[1].tolist(),
+        set(model.peft_config),
+    )
     before = as_it_is()
 
     dry = gn.dry_run(model, tokenizer, task, rewards, settings)
@@ -76,15 +80,15 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny) -> N
     assert as_it_is() == before
     assert not Path(settings.run_root).exists()
     # Rewards see the step of the training, after the trial call, and forget it.
-    assert (
-        counting.before == [99, (0, 12), (0, 12)] and counting.seen == [99] and fading.mean == 0.0
-    )
+    assert counting.before == [99, (0, 12), (0, 12)]
+    assert counting.seen == [99]
+    assert fading.mean == 0.0
 
     run = gn.train(model, tokenizer, task, rewards, settings.replace(max_steps=1), name="after")
     assert table_of(dry).equals(table_of(run.step(1))), "completions, scores, totals and advantages"
 
 
-def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny) -> None:
+def test_dry_run_keeps_a_4_bit_adapters_precision(tiny) -> None:
     """TRL rounds it to bfloat16 when its trainer is built."""
     *_, task, settings = tiny
     settings = settings.replace(load_in_4bit=True, max_steps=1)

@@ -39,7 +39,7 @@ def test_effective_settings_show_a_changed_value(table, name: str, value: object
     assert table.changed[name].runs == value
 
 
-def test_effective_settings_show_what_was_asked(table) -> None:
+def test_effective_settings_show_the_requested_values(table) -> None:
     assert table.changed["optim"].asked == "adamw_8bit"
 
 
@@ -47,7 +47,7 @@ def test_effective_settings_explain_changes_of_the_kit(table) -> None:
     assert "kit's" in table.changed["adam_beta2"].why
 
 
-def test_effective_settings_have_no_row_for_what_runs_as_asked(table) -> None:
+def test_effective_settings_leave_out_unchanged_values(table) -> None:
     assert table.arguments["seed"] == 3407
     assert "seed" not in table.changed
 

@@ -1,4 +1,4 @@
-"""Passes over the data instead of a number of steps: counted as TRL counts them, and kept with the run."""
+"""`num_train_epochs` is counted as TRL counts it, and kept with the run."""
 
 from __future__ import annotations
 

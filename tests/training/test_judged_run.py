@@ -1,4 +1,4 @@
-"""Runs paid by a judge and by async rewards: what is recorded, a judge that goes away, and that nothing is asked twice."""
+"""Runs with a judge or async rewards: records, a judge that goes away, no repeated questions."""
 
 from __future__ import annotations
 
@@ -49,22 +49,20 @@ def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path:
         trained(tiny_settings, [judge], resume="auto")
     second = Asked(kind="async")
     run = trained(tiny_settings, [judge_of(second, tmp_path)], resume="auto")
-    assert run.status == "finished" and len(run.rows) == 4
+    assert run.status == "finished"
+    assert len(run.rows) == 4
     asked = {(row.prompt, row.completion) for row in run.completions().itertuples()}
     assert first.calls + second.calls <= len(asked) + 1, "the trial is kept too"
     third = Asked(kind="async")
     again = trained(
         tiny_settings.replace(run_root=str(tmp_path / "other")), [judge_of(third, tmp_path)]
     )
-    assert third.calls == 0 and again.completions().equals(run.completions()), (
-        "a repeated run asks nothing"
-    )
+    assert third.calls == 0
+    assert again.completions().equals(run.completions()), "a repeated run asks nothing"
 
     table = run.completions(1)
-    assert (
-        table["judge says"].str.contains(r"It has words\.\nScore: ").all()
-        and table["judge"].between(0, 1).all()
-    )
+    assert table["judge says"].str.contains(r"It has words\.\nScore: ").all()
+    assert table["judge"].between(0, 1).all()
     assert all(row["judge/unscored"] == 0 for row in run.rows)
     assert "It has words." in run.step(1)._repr_html_(), "which the viewer shows, too"
     assert (
@@ -73,9 +71,7 @@ def test_resumed_run_sends_no_answer_twice(tiny_settings: gn.Settings, tmp_path:
     )
 
 
-def test_a_training_on_a_judge_that_was_never_measured_is_warned_of(
-    tiny_settings: gn.Settings, tmp_path: Path, recwarn
-) -> None:
+def test_unmeasured_judge_is_warned_of(tiny_settings: gn.Settings, tmp_path: Path, recwarn) -> None:
     trained(tiny_settings.replace(max_steps=1), [judge_of(Asked(), tmp_path)])
     assert "The judge 'judge' was never measured." in "".join(str(one.message) for one in recwarn)
 
@@ -93,9 +89,7 @@ def brevity(completions: list, **columns: object) -> list[float]:
     return [1 / (1 + len(completion_text(completion).split())) for completion in completions]
 
 
-def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
-    tiny_settings: gn.Settings, tmp_path: Path
-) -> None:
+def test_async_reward_works_everywhere(tiny_settings: gn.Settings, tmp_path: Path) -> None:
     rows, texts = (
         [{"question": f"Why {i}?", "answer": str(i)} for i in range(6)],
         ["one", "one two"],
@@ -107,11 +101,11 @@ def test_an_async_reward_of_ones_own_is_as_good_as_another_everywhere(
     ]
     assert kinds[0] == kinds[1]
     lab = gn.RewardLab([slow_brevity, brevity], rows)
-    assert (
-        lab.scores.values["slow_brevity"] == lab.scores.values["brevity"] and not lab.scores.errors
-    )
+    assert lab.scores.values["slow_brevity"] == lab.scores.values["brevity"]
+    assert not lab.scores.errors
     table = trained(tiny_settings, [slow_brevity, brevity]).completions()
-    assert len(table) and table["slow_brevity"].equals(table["brevity"])
+    assert len(table)
+    assert table["slow_brevity"].equals(table["brevity"])
     assert len(LOOPS) == 1, "to which a client's connections belong"
 
 

@@ -13,9 +13,14 @@ pytestmark = [pytest.mark.begins(11), pytest.mark.usefixtures("embedded_folder")
 
 def trained(folder: Path, steps: int, warmup: int, length: int) -> gn.runs.Run:
     settings = gn.preset(
-        "cpu", max_steps=steps, max_completion_length=length, per_device_train_batch_size=8, learning_rate=3e-4,
-        warmup_steps=warmup, run_root=str(folder),
-    )  # fmt: skip
+        "cpu",
+        max_steps=steps,
+        max_completion_length=length,
+        per_device_train_batch_size=8,
+        learning_rate=3e-4,
+        warmup_steps=warmup,
+        run_root=str(folder),
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, holdout_size=16, tokenizer=tokenizer)
     kinds = {gn.rewards.correctness: 2.0, gn.rewards.xml_format: 1.0, gn.rewards.xml_tags: 0.5}
@@ -24,15 +29,17 @@ def trained(folder: Path, steps: int, warmup: int, length: int) -> gn.runs.Run:
     )
 
 
-def test_two_steps_of_the_real_model_move_it(tmp_path: Path) -> None:
+def test_real_model_learns_in_two_steps(tmp_path: Path) -> None:
     first, last = trained(tmp_path, 2, 0, 32).rows
-    assert abs(first["kl"]) < 1e-3 < last["grad_norm"] and last["kl"] > 0
+    assert abs(first["kl"]) < 1e-3 < last["grad_norm"]
+    assert last["kl"] > 0
     assert first["reward"] > 0, "with the example it writes a tag here and there"
 
 
 @pytest.mark.slow
 def test_six_steps_show_in_reward_and_held_out_answers(tmp_path: Path) -> None:
-    """Found with three seeds: reward of two steps from 0.6 or less to 1.4 or more, right from 4 to 8 % of 24 to 58 to 75 %."""
+    """Three seeds gave a reward from at most 0.6 to at least 1.4, and correct answers (of 24)
+    from 4 to 8 % to 58 to 75 %."""
     run = trained(tmp_path, 6, 1, 48)
     rise, comparison = run.rise(), gn.compare(run)
     assert rise.last > 1.5 * rise.first, rise.sentence

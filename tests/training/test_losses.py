@@ -13,18 +13,26 @@ from grpo_nb.config.arguments import IMPORTANCE_SAMPLING_LEVELS, LOSS_TYPES
 from tests.support.adapters import way_back
 from tests.support.own_rewards import hashed
 
-# A random model would hardly ever end: with one token in eight as an end token, completions differ in length.
+# A random model would hardly ever end. With one token in eight as an end token, completions differ
+# in length.
 ENDS = list(range(0, 49152, 8))
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    """A function that trains two steps with a loss, both on the same samples, so that the second is off-policy."""
+    """A function that trains two steps on the same samples, so that the second is off-policy."""
     settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=2, num_generations=2, per_device_train_batch_size=4, warmup_steps=0,
-        max_completion_length=16, learning_rate=2e-2, max_grad_norm=100.0,
+        "cpu",
+        model=str(tiny_folder),
+        max_steps=2,
+        num_generations=2,
+        per_device_train_batch_size=4,
+        warmup_steps=0,
+        max_completion_length=16,
+        learning_rate=2e-2,
+        max_grad_norm=100.0,
         run_root=str(tmp_path_factory.mktemp("losses")),
-    )  # fmt: skip
+    )
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=4, holdout_size=1, tokenizer=tokenizer)
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -52,9 +60,10 @@ LEVELS = [
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_two_real_steps(trained, loss_type: str, level: str) -> None:
+def test_each_loss_trains_two_steps(trained, loss_type: str, level: str) -> None:
     run, change = trained(loss_type, level)
-    assert run.status == "finished" and len(run.rows) == 2
+    assert run.status == "finished"
+    assert len(run.rows) == 2
     assert all(
         math.isfinite(row["loss"]) and row["grad_norm"] > 0 and math.isfinite(row["kl"])
         for row in run.rows
@@ -81,9 +90,9 @@ def test_each_loss_is_another_one(trained) -> None:
         assert apart < 1e-3 if {a, b} == {"bnpo", "dapo"} else apart > 1e-3, (a, b, apart)
 
 
-# vespo takes its weights over the sequence whatever the level is; the level only reaches its KL term.
+# vespo always takes its weights over the sequence; the level only reaches its KL term.
 @pytest.mark.parametrize(
     "loss", ["grpo", "vespo", *(pytest.param(x, marks=pytest.mark.slow) for x in LOSS_TYPES)]
 )
-def test_the_level_matters(trained, loss: str) -> None:
+def test_importance_sampling_level_changes_the_loss(trained, loss: str) -> None:
     assert distance(*(trained(loss, level)[1] for level in ("token", "sequence"))) > 1e-4

@@ -1,4 +1,4 @@
-"""Real steps of GRPO with the trainer that Unsloth writes for a GPU, sampled by a real vLLM, on a CPU."""
+"""Steps of the trainer that Unsloth writes for a GPU, sampled by a real vLLM on a CPU."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytestmark = [needs_vllm, pytest.mark.begins(140)]
 
 @pytest.fixture(scope="module")
 def sampled(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Three steps through TRL's colocated vLLM as Unsloth changes it: the engine here, the adapter with each call."""
+    """Three steps through TRL's colocated vLLM as Unsloth changes it, with this engine."""
     return trained_elsewhere(tmp_path_factory.mktemp("sampled"), embedded_folder, "--vllm")
 
 
-def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_adapter(
+def test_trainer_samples_from_vllm_without_moving_the_adapter(
     sampled,
 ) -> None:
     check_run(sampled)
@@ -30,10 +30,8 @@ def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_ad
     )
 
 
-def test_the_held_out_curve_asks_the_engine_and_changes_nothing(
-    sampled, embedded_folder: Path, tmp_path: Path
-) -> None:
-    """And the training is the one without the curve; that each call has the adapter as it is stands in generation."""
+def test_heldout_curve_samples_from_vllm(sampled, embedded_folder: Path, tmp_path: Path) -> None:
+    """The training equals the one without the curve."""
     seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm", "--held-out")
     assert seen["calls"] == sampled["calls"] + 3
     for row, before in zip(seen["rows"], sampled["rows"], strict=True):

@@ -1,4 +1,4 @@
-"""The code of docs/guide/train.md runs; a fading weight, a reward model and a tracker do in a training what they say."""
+"""The code of docs/guide/train.md runs: a fading weight, a reward model, a tracker."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.begins(160)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/train.md").read_text(), re.DOTALL)
 
 
-def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_code_of_the_training_guide_runs(
+    tiny_folder: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
@@ -47,15 +49,22 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     assert [run.status for run in names["kept"]] == ["finished", "finished"]
     assert "pass_rate" in names["middle"].train.column_names
     assert {run.parent.name for run in (tmp_path / "runs").glob("*/run.json")} == {
-        "after-priming", "format", "answer", "where-groups-differ", "fading", "gspo", "tracked",
-    }  # fmt: skip
+        "after-priming",
+        "format",
+        "answer",
+        "where-groups-differ",
+        "fading",
+        "gspo",
+        "tracked",
+    }
     faded, judged = (gn.open_run(f"runs/{name}").completions() for name in ("fading", "tracked"))
     tags = gn.rewards.xml_tags()(completions=list(faded["completion"]))
     expected = [
         score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)
     ]
     assert faded["fading_tags"].tolist() == pytest.approx(expected)
-    assert judged["taste"].between(0, 1).all() and judged["taste"].nunique() > 4
+    assert judged["taste"].between(0, 1).all()
+    assert judged["taste"].nunique() > 4
     run = gn.open_run("runs/tracked")
     (events,) = run.path.rglob("events.out.tfevents.*")
     written = EventAccumulator(str(events.parent))

@@ -1,4 +1,4 @@
-"""What a step leaves behind: its row with measurements and alerts, its completions, what is shown."""
+"""Each logged step has its row with alerts, its completions, and a display."""
 
 import math
 from pathlib import Path
@@ -25,9 +25,7 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
     )
 
 
-def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(
-    tiny, settings: gn.Settings
-) -> None:
+def test_logged_metrics_reach_rows_and_health_rules(tiny, settings: gn.Settings) -> None:
     def logging(completions: list, log_metric=None, **columns: object) -> list[float]:
         if log_metric is not None:
             log_metric("logged", numpy.float32(0.25))
@@ -44,9 +42,7 @@ def test_what_observers_and_rewards_add_is_kept_and_reaches_the_health_rules(
 
 
 @pytest.mark.parametrize("where", ["notebook", "terminal"])
-def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
-    tiny, settings, monkeypatch, where: str
-) -> None:
+def test_failing_display_is_switched_off(tiny, settings, monkeypatch, where: str) -> None:
     def breaks(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no font")
 
@@ -57,24 +53,29 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(
         UserWarning, match="progress of this training is not shown any more"
     ) as caught:
         run = gn.train(*tiny, [brevity], settings)
-    assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
+    assert run.status == "finished"
+    assert len(run.rows) == 3
+    assert not run.info["not_saved"]
     told = [
         str(warning.message)
         for warning in caught
         if "progress of this training is not shown any more" in str(warning.message)
     ]
-    assert len(told) == 1 and "no font" in told[0]
+    assert len(told) == 1
+    assert "no font" in told[0]
 
 
 def nothing(completions: list, **columns: object) -> list[float]:
     return [0.0] * len(completions)
 
 
-def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, capsys) -> None:
+def test_run_without_signal_stops_on_critical_alert(tiny, settings, capsys) -> None:
     settings = settings.replace(max_steps=30, num_generations=2, per_device_train_batch_size=4)
     run = gn.train(*tiny, [nothing], settings.replace(stop_on_alert="critical"))
-    assert run.status == "stopped" and "no_spread" in run.info["stopped_by"]
-    assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
+    assert run.status == "stopped"
+    assert "no_spread" in run.info["stopped_by"]
+    assert len(run.rows) < settings.max_steps
+    assert run.adapter_path.is_dir()
     told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
     assert ("no_spread", "critical", 20) in told
     said = "".join(capsys.readouterr())
@@ -82,17 +83,15 @@ def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(tiny, settings, 
 
     # Gone on with without the stop, nothing is told twice and nothing forgotten.
     resumed = gn.train(*tiny, [nothing], settings, resume=run.name)
-    assert resumed.status == "finished" and len(resumed.rows) == settings.max_steps
+    assert resumed.status == "finished"
+    assert len(resumed.rows) == settings.max_steps
     again = [(alert.rule, alert.subject) for alert in resumed.alerts]
-    assert len(again) == len(set(again)) and [rule for rule, _ in again][: len(told)] == [
-        rule for rule, *_ in told
-    ]
+    assert len(again) == len(set(again))
+    assert [rule for rule, _ in again][: len(told)] == [rule for rule, *_ in told]
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
-def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
-    tiny, settings, value
-) -> None:
+def test_step_without_scores_has_no_reward(tiny, settings, value) -> None:
     def silent(completions: list, trainer_state=None, **columns: object) -> list:
         return (
             brevity(completions) if trainer_state.global_step >= 2 else [value] * len(completions)
@@ -100,10 +99,11 @@ def test_a_step_without_any_score_is_recorded_as_one_without_a_reward(
 
     run = gn.train(*tiny, [silent], settings)
     assert ["reward" in row for row in run.rows] == [False, False, True]
-    assert run.completions(1)["total"].isna().all() and run.completions(3)["total"].notna().all()
+    assert run.completions(1)["total"].isna().all()
+    assert run.completions(3)["total"].notna().all()
 
 
-def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
+def test_holdout_score_uses_the_runs_own_judge(monkeypatch) -> None:
     """20 questions, 19 of them right."""
     shared = {"is_formatted": True, "tokens": 5, "is_cut": False}
     answers = [
@@ -132,7 +132,8 @@ def test_a_held_out_score_is_what_the_training_pays(monkeypatch) -> None:
         watch(row, None)
     assert [row["step"] for row in rows if "holdout/accuracy" in row] == [1, 5, 10, 12]
     assert judges == paid_by[:1] * 4
-    assert rows[0]["holdout/accuracy"] == 0.95 and rows[0]["holdout/mean_length"] == 5
+    assert rows[0]["holdout/accuracy"] == 0.95
+    assert rows[0]["holdout/mean_length"] == 5
     assert (rows[0]["holdout/in_format"], rows[0]["holdout/anywhere"]) == (1.0, 0.9)
     assert rows[0]["holdout/anywhere_low"] < 0.9 < rows[0]["holdout/anywhere_high"]
     assert (rows[0]["holdout/low"], rows[0]["holdout/high"]) == pytest.approx(

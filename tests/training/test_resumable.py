@@ -1,4 +1,4 @@
-"""A training that was killed, interrupted or failed goes on as if nothing had happened, or says why it does not."""
+"""A killed, interrupted or failed training is resumed as if nothing had happened, or refused."""
 
 import contextlib
 import errno
@@ -38,7 +38,7 @@ GONE = 2**22 + 1  # above any pid that Linux gives out
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    """Model, tokenizer and a task of four prompts, so that a few steps go through the data several times."""
+    """Model, tokenizer and four prompts, so that a few steps pass over the data several times."""
     return load_tiny(tiny_folder, 4, 6)[:3]
 
 
@@ -57,9 +57,15 @@ def fresh(tiny, back):
 
 
 SETTINGS = {
-    "max_steps": 5, "save_steps": 2, "max_completion_length": 8, "num_generations": 4, "per_device_train_batch_size": 8,
-    "learning_rate": 2e-2, "lr_scheduler_type": "linear", "max_grad_norm": 10.0,
-}  # fmt: skip
+    "max_steps": 5,
+    "save_steps": 2,
+    "max_completion_length": 8,
+    "num_generations": 4,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 2e-2,
+    "lr_scheduler_type": "linear",
+    "max_grad_norm": 10.0,
+}
 
 
 @pytest.fixture
@@ -68,7 +74,7 @@ def settings(tiny_settings: gn.Settings) -> gn.Settings:
 
 
 def crash_images(root: str, name: str, *steps: int):
-    """An observer that copies the run's folder in the middle of given steps: what a machine that dies there leaves behind."""
+    """An observer that copies the run's folder within given steps, as a lost machine leaves it."""
 
     def copies(row: dict, completions: pandas.DataFrame) -> None:
         if row["step"] in steps:
@@ -91,9 +97,8 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
         assert ours == theirs, f"step {theirs['step']}"
     pandas.testing.assert_frame_equal(resumed.completions(), whole.completions())
     ours, theirs = adapter_in(resumed.adapter_path), adapter_in(whole.adapter_path)
-    assert ours.keys() == theirs.keys() and all(
-        torch.equal(ours[name], theirs[name]) for name in theirs
-    )
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert any(tensor.any() for name, tensor in theirs.items() if "lora_B" in name), (
         "nothing was trained"
     )
@@ -101,14 +106,16 @@ def assert_same_run(resumed: gn.runs.Run, whole: gn.runs.Run) -> None:
 
 # A generation serves four optimizer steps, and a checkpoint waits for its end.
 CYCLES = {
-    "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "per_device_train_batch_size": 4,
     "extra": {"num_iterations": 2, "steps_per_generation": 4},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
 def five_steps(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `whole` of five steps, and `whole-5`, which crashed in the fifth with the checkpoints of 2 and 4."""
+    """Runs `whole`, of five steps, and `whole-5`, which crashed in the fifth with checkpoints 2 and
+    4."""
     root = tmp_path_factory.mktemp("five_steps")
     settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **SETTINGS)
     back = way_back(tiny[0])
@@ -148,7 +155,7 @@ WAYS = [
 def test_interrupted_and_resumed_is_uninterrupted(
     fresh, back, settings, changes, shared, beta
 ) -> None:
-    # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
+    # Newest checkpoint by step. A pass over the data is two steps, so 3 is within the second one.
     crashes = {5: 4} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
     settings = settings.replace(
         shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes
@@ -162,13 +169,14 @@ def test_interrupted_and_resumed_is_uninterrupted(
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
         assert gn.open_run(Path(settings.run_root) / f"whole-{step}").status == "crashed"
         run = gn.train(*fresh, rewards, settings, resume=f"whole-{step}")
-        assert run.status == "finished" and run.info["resumed"][0]["step"] == checkpoint
+        assert run.status == "finished"
+        assert run.info["resumed"][0]["step"] == checkpoint
         assert_same_run(run, whole)
 
 
-# Three times is once in each way: while it writes a checkpoint, at any moment, and at any operation on files.
+# Once in each way: while it writes a checkpoint, at any moment, and at any operation on files.
 @pytest.mark.parametrize("times", [3, pytest.param(7, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
+def test_run_killed_at_random_moments_ends_the_same(
     times: int, tiny_folder: Path, tmp_path: Path
 ) -> None:
     root = str(tmp_path / "runs")
@@ -187,14 +195,16 @@ def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
     finally:
         torch.set_num_threads(threads)
     run, whole = (gn.open_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert run.status == "finished" and len(run.rows) == 12 and "resumed" not in whole.info
+    assert run.status == "finished"
+    assert len(run.rows) == 12
+    assert "resumed" not in whole.info
     assert_same_run(run, whole)
     left = sorted(file.name for file in run.path.rglob("*") if "partial" in file.name)
     assert not left, "what was half written when it was killed is still there"
 
 
-def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settings) -> None:
-    """The trap of trl 1.15: its `ref` adapter makes transformers load zeros in place of what was trained."""
+def test_reference_adapter_is_kept_on_resume(fresh, back, settings: gn.Settings) -> None:
+    """With the `ref` adapter of trl 1.15, transformers loads zeros as the trained adapter."""
     model, settings = fresh[0], settings.replace(max_steps=4)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -202,7 +212,8 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, back, settings: gn.Settin
     images = crash_images(settings.run_root, "second", 4)
     whole = gn.train(*fresh, [brevity], settings, name="second", observers=[images])
     assert whole.info["reference"] == "the adapter it started from"
-    assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6) and whole.rows[-1]["kl"] > 1e-3
+    assert whole.rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert whole.rows[-1]["kl"] > 1e-3
     back()  # a fresh process has neither the adapter that it started from nor the trained one
     resumed = gn.train(*fresh, [brevity], settings, resume="second-4")
     assert_same_run(resumed, whole)
@@ -225,14 +236,13 @@ def test_weights_that_were_not_restored_are_an_error(fresh, settings, crashed, m
     monkeypatch.setattr("grpo_nb.training.trainer.load_adapter", as_transformers_does)
     with pytest.raises(RuntimeError, match="was not restored"):
         gn.train(*fresh, [brevity], settings, resume="whole-5")
-    assert crashed.status == "failed" and not crashed.adapter_path.exists()
-    assert (
-        crashed.checkpoint_step == 4
-        and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
-    )
+    assert crashed.status == "failed"
+    assert not crashed.adapter_path.exists()
+    assert crashed.checkpoint_step == 4
+    assert checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, crashed) -> None:
+def test_damaged_checkpoint_is_passed_over(fresh, settings, whole, crashed) -> None:
     newest = crashed.path / "checkpoints" / "checkpoint-4"
     file = newest / "optimizer.pt"
     content = bytearray(file.read_bytes())
@@ -244,14 +254,15 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(fresh, settings, whole, cr
         match="checkpoint passed over: checkpoint-4: optimizer.pt is not what was written",
     ):
         run = gn.train(*fresh, [brevity], settings, resume=crashed.path)
-    assert run.info["resumed"][0]["step"] == 2 and not unfinished.exists()
+    assert run.info["resumed"][0]["step"] == 2
+    assert not unfinished.exists()
     assert_same_run(run, whole)
     assert (run.path / "checkpoints" / "damaged-4").is_dir(), (
         "what may still be worth something is not deleted"
     )
 
 
-def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
+def test_finished_run_continues_for_more_steps(fresh, settings, crashed) -> None:
     whole = gn.open_run(crashed.path.with_name("whole"))
     with pytest.raises(ValueError, match="has already done 5 steps"):
         gn.train(*fresh, [brevity], settings, resume="whole")
@@ -262,16 +273,19 @@ def test_more_steps_go_on_and_are_stated(fresh, settings, crashed) -> None:
     )
     with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
         run = gn.train(*fresh, [brevity], settings.replace(max_steps=7), resume="whole")
-    assert [row["step"] for row in run.rows] == list(range(1, 8)) and run.rows[:5] == before
-    assert run.settings.max_steps == 7 and "Resumed at step 5. max_steps was 5, is 7" in repr(run)
-    assert run.comparison is None and (run.path / "comparison-step-5").is_dir()
+    assert [row["step"] for row in run.rows] == list(range(1, 8))
+    assert run.rows[:5] == before
+    assert run.settings.max_steps == 7
+    assert "Resumed at step 5. max_steps was 5, is 7" in repr(run)
+    assert run.comparison is None
+    assert (run.path / "comparison-step-5").is_dir()
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], (
         "a finished run keeps the last"
     )
 
 
 @pytest.mark.parametrize("name", [pytest.param(None, marks=pytest.mark.slow), "finished"])
-def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, name) -> None:
+def test_same_cell_returns_the_finished_run(fresh, back, settings, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
         rewards = [Fading(brevity), gn.rewards.xml_tags()]
         return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
@@ -298,11 +312,12 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, n
         row["completion"] for row in answered.after.rows
     ]
     more = cell(max_steps=7)
-    assert more.path == first.path and len(more.rows) == 7, "more steps go on"
+    assert more.path == first.path
+    assert len(more.rows) == 7, "more steps go on"
 
 
 def broken_at(step: int, error: BaseException | None = None):
-    """A reward called `brevity` that fails in the generation after a step: with an error, or where one is divided by zero."""
+    """A reward called `brevity` that fails in the generation after a step."""
 
     def brevity_that_breaks(
         completions: list, trainer_state=None, **columns: object
@@ -317,7 +332,7 @@ def broken_at(step: int, error: BaseException | None = None):
     return brevity_that_breaks
 
 
-def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
+def test_reward_error_costs_steps_since_the_checkpoint(
     fresh, back, settings, whole: gn.runs.Run
 ) -> None:
     failing = broken_at(
@@ -329,11 +344,12 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
         gn.train(*fresh, [failing], settings, name="broken")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     run = gn.open_run(Path(settings.run_root) / "broken")
-    assert run.status == "failed" and "'brevity' raised" in run.status_sentence
-    assert len(run.rows) == 3 and run.checkpoint_step == 2 == run.info["adapter_step"]
-    assert (run.path / "figures" / "training.png").is_file() and set(fresh[0].peft_config) == {
-        "default"
-    }
+    assert run.status == "failed"
+    assert "'brevity' raised" in run.status_sentence
+    assert len(run.rows) == 3
+    assert run.checkpoint_step == 2 == run.info["adapter_step"]
+    assert (run.path / "figures" / "training.png").is_file()
+    assert set(fresh[0].peft_config) == {"default"}
     adapter, kept = (
         adapter_in(run.adapter_path),
         adapter_in(run.path / "checkpoints" / "checkpoint-2"),
@@ -346,22 +362,33 @@ def test_an_error_of_a_reward_costs_the_steps_since_the_checkpoint(
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
-        (None, RewardError, r"raised ZeroDivisionError: .*whole batch, though on none of its rows alone"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), gn.machine.EnvironmentProblem,
-         r"settings\.replace\(per_device_train_batch_size=.*gn\.load_model\(settings, adapter='"),
-        (OSError(errno.ENOSPC, "No space left on device"), gn.machine.EnvironmentProblem, "disk of .* is full.*resume="),
+        (
+            None,
+            RewardError,
+            r"raised ZeroDivisionError: .*whole batch, though on none of its rows alone",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            gn.machine.EnvironmentProblem,
+            r"settings\.replace\(per_device_train_batch_size=.*gn\.load_model\(settings, adapter='",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            gn.machine.EnvironmentProblem,
+            "disk of .* is full.*resume=",
+        ),
     ],
-)  # fmt: skip
-def test_what_ended_a_training_is_explained(fresh, settings, error, kind, told: str) -> None:
+)
+def test_machine_faults_are_explained(fresh, settings, error, kind, told: str) -> None:
     with pytest.raises(kind, match=told):
         gn.train(*fresh, [broken_at(1, error)], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
-    assert (
-        run.status == "failed" and re.search(told, run.info["error"]) and run.adapter_path.is_dir()
-    )
+    assert run.status == "failed"
+    assert re.search(told, run.info["error"])
+    assert run.adapter_path.is_dir()
 
 
-def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
+def test_error_within_an_update_keeps_the_last_checkpoint(
     fresh, settings, whole, monkeypatch
 ) -> None:
     model = fresh[0]
@@ -380,7 +407,8 @@ def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
         gn.train(*fresh, [brevity], settings, name="lost")
     monkeypatch.undo()
     run = gn.open_run(Path(settings.run_root) / "lost")
-    assert run.status == "failed" and run.checkpoint_step == run.info["adapter_step"] == 2
+    assert run.status == "failed"
+    assert run.checkpoint_step == run.info["adapter_step"] == 2
     left = adapter_in(run.adapter_path)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert not any(torch.equal(p, torch.ones_like(p)) for p in (*left.values(), *trained.values()))
@@ -388,7 +416,7 @@ def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(
 
 
 def presses(step: int, times: int = 1):
-    """An observer that presses Ctrl-C at a step, when its weights are changed and its row is not written."""
+    """An observer that presses Ctrl-C when the weights are changed and the row is not written."""
 
     def stop_button(row: dict, completions: object) -> None:
         for _ in range(times if row["step"] == step else 0):
@@ -408,9 +436,11 @@ def raises(error: BaseException):
 
 
 STOPS = {
-    "once": [presses(3)], "twice": [presses(3, times=2)], "from code": [raises(KeyboardInterrupt())],
+    "once": [presses(3)],
+    "twice": [presses(3, times=2)],
+    "from code": [raises(KeyboardInterrupt())],
     "with an error": [presses(3), raises(ZeroDivisionError("mine"))],
-}  # fmt: skip
+}
 
 
 # Within a generation those that end otherwise.
@@ -437,14 +467,12 @@ def whole_cycles(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("how", WITHIN)
-def test_a_step_within_a_generation_is_kept_as_others(fresh, settings, whole_cycles, how) -> None:
-    test_the_step_in_which_a_training_is_stopped_is_kept(
-        fresh, settings.replace(**CYCLES), whole_cycles, how
-    )
+def test_step_within_a_generation_is_kept(fresh, settings, whole_cycles, how) -> None:
+    test_step_of_an_interrupt_is_kept(fresh, settings.replace(**CYCLES), whole_cycles, how)
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole, how) -> None:
+def test_step_of_an_interrupt_is_kept(fresh, settings, whole, how) -> None:
     settings, observers = settings.replace(save_steps=100), STOPS[how]
     before = signal.getsignal(signal.SIGINT)
     has_error = len(observers) == 2
@@ -454,9 +482,8 @@ def test_the_step_in_which_a_training_is_stopped_is_kept(fresh, settings, whole,
     run = gn.open_run(Path(settings.run_root) / "stopped")
     assert run.status == ("failed" if has_error else "interrupted")
     assert len(run.rows) == run.checkpoint_step == run.info["adapter_step"] == 3
-    assert (
-        run.path / "figures" / "training.png"
-    ).is_file() and "gn.train(..., resume='stopped')" in repr(run)
+    assert (run.path / "figures" / "training.png").is_file()
+    assert "gn.train(..., resume='stopped')" in repr(run)
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="stopped"), whole)
 
@@ -476,7 +503,8 @@ def test_one_press_ends_after_the_step_and_two_end_at_once(
 
     brevity_or_stop.__name__ = "brevity"
     run = gn.train(*fresh, [brevity_or_stop], settings.replace(save_steps=3), name="pressed")
-    assert run.status == "interrupted" and len(run.rows) == run.checkpoint_step == steps
+    assert run.status == "interrupted"
+    assert len(run.rows) == run.checkpoint_step == steps
     is_pressed = False
     assert_same_run(gn.train(*fresh, [brevity], settings, resume="pressed"), whole)
 
@@ -489,7 +517,8 @@ class Watcher:
 
     def __call__(self, row: dict, completions: pandas.DataFrame) -> bool:
         self.count += 1
-        assert len(completions) == 8 and completions["step"].eq(row["step"]).all()
+        assert len(completions) == 8
+        assert completions["step"].eq(row["step"]).all()
         row["watched"] = float(self.count)
         return row["step"] == self.stop_at
 
@@ -500,22 +529,19 @@ class Watcher:
         self.count = state["count"]
 
 
-def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> None:
+def test_observer_stops_a_run_and_keeps_its_state(fresh, settings: gn.Settings) -> None:
     run = gn.train(*fresh, [brevity], settings, name="watched", observers=[Watcher(3), Watcher(99)])
-    assert (
-        run.status == "stopped"
-        and "stopped by Watcher" in repr(run)
-        and len(run.rows) == run.checkpoint_step == 3
-    )
+    assert run.status == "stopped"
+    assert "stopped by Watcher" in repr(run)
+    assert len(run.rows) == run.checkpoint_step == 3
     run = gn.train(
         *fresh, [brevity], settings, resume="watched", observers=[Watcher(98), Watcher(99)]
     )
-    assert run.status == "finished" and [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
+    assert run.status == "finished"
+    assert [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
-def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(
-    fresh, back, settings, whole
-) -> None:
+def test_heldout_score_does_not_change_the_training(fresh, back, settings, whole) -> None:
     runs = {"first": whole}
     for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
         runs[name] = gn.train(*fresh, [brevity], settings.replace(**changes), name=name)
@@ -523,9 +549,8 @@ def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_scor
     rows = {name: untimed(run.rows) for name, run in runs.items()}
     assert rows["first"] == rows["again"] != rows["seed"]
     scored = [row["step"] for row in rows["score"] if "holdout/accuracy" in row]
-    assert scored == [1, 2, 4, 5] and all(
-        0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"]
-    )
+    assert scored == [1, 2, 4, 5]
+    assert all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
     assert [
         {k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]
     ] == rows["first"]
@@ -541,7 +566,7 @@ RIGHT = {
 }  # of six questions, by step: the best of the first five is the third
 
 
-def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
+def test_run_leaves_its_best_adapter(fresh, back, settings, monkeypatch) -> None:
     def planned(self: HoldoutScore, row: dict, completions: object) -> None:
         row["holdout/accuracy"] = RIGHT[row["step"]] / 6
 
@@ -566,10 +591,12 @@ def test_the_best_adapter_is_left(fresh, back, settings, monkeypatch) -> None:
     )
     assert whole.best["step"] == whole.info["adapter_step"] == 3
     assert "is the best of several" in gn.compare(whole).after.subject  # from memory
-    # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
+    # Resumed after a kill behind its best step it leaves the same adapter; with more steps it
+    # continues from the last one.
     back()
     run = gn.train(*fresh, [brevity], best, resume="whole-5")
-    assert run.info["resumed"][0]["step"] == 4 and run.info["adapter_step"] == 3
+    assert run.info["resumed"][0]["step"] == 4
+    assert run.info["adapter_step"] == 3
     assert_same_run(run, whole)
     with pytest.warns(UserWarning, match="max_steps was 5, is 6"):
         longer = gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="whole")
@@ -588,7 +615,7 @@ def planned_scores(scores: dict[int, int]):
 
 
 def at_step(step: int, root: str, name: str):
-    """An observer that, at a step, copies the run's folder as it was at the end of the step before, with its best adapter."""
+    """An observer that copies the run's folder with its best adapter after the earlier step."""
 
     def copies(row: dict, completions: pandas.DataFrame) -> None:
         if row["step"] == step:
@@ -601,7 +628,7 @@ def at_step(step: int, root: str, name: str):
 
 
 def test_best_adapter_falls_back_when_its_step_was_cut(fresh, back, settings, monkeypatch) -> None:
-    """The best step, 5, comes after the checkpoint of step 4, and scores less when it is done again."""
+    """Step 5, the best, comes after the checkpoint of step 4, and scores less when repeated."""
     monkeypatch.setattr(
         HoldoutScore, "__call__", planned_scores({1: 1, 2: 4, 3: 3, 4: 3, 5: 6, 6: 0})
     )
@@ -693,7 +720,7 @@ def small_disk(tmp_path: Path):
     )  # lazily: a failed writer may still hold its file
 
 
-def test_a_full_disk_loses_nothing_earlier(
+def test_full_disk_keeps_earlier_work(
     fresh, back, settings, whole, small_disk: Path, monkeypatch
 ) -> None:
     settings = settings.replace(run_root=str(small_disk / "runs"))
@@ -713,7 +740,9 @@ def test_a_full_disk_loses_nothing_earlier(
         gn.train(*fresh, [brevity], settings, name="full", observers=[fill])
     assert any("Not saved" in note for note in caught.value.__notes__)
     run = gn.open_run(small_disk / "runs" / "full")
-    assert run.status in ("failed", "crashed") and run.checkpoint_step == 2 and len(run.rows) >= 3
+    assert run.status in ("failed", "crashed")
+    assert run.checkpoint_step == 2
+    assert len(run.rows) >= 3
     filler.unlink()
     back()
     assert_same_run(gn.train(*fresh, [brevity], settings, resume=run.path), whole)

@@ -1,4 +1,4 @@
-"""Which run is gone on with, what is said of it, and what its folder holds then: on made-up folders, without a model."""
+"""The run that is resumed, its reported changes and its folder, without a model."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ from grpo_nb.core.locks import FolderLockedError, locked
 from grpo_nb.runs import checkpoints
 from grpo_nb.runs.run_folder import new_run_folder, next_sequence
 from grpo_nb.runs.run_info import RunInfo
-from grpo_nb.training.resume import Resumption, continued_info, go_back, starting
+from grpo_nb.training.resume import Resumption, continued_info, go_back, lock_start
 from grpo_nb.training.resume import find_run as find
 from tests.support.locks import holder_of
 from tests.support.run_folders import write_run_folder
@@ -40,11 +40,21 @@ REWARD = {
 
 def make_info(**changes: object) -> dict:
     return {
-        "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
-        "started": "2026-01-01", "settings": SETTINGS.to_dict(), "task": TASK, "rewards": [REWARD],
-        "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts", "machine": {"gpu": None},
-        "reference": "the base model", **changes,
-    }  # fmt: skip
+        "status": "running",
+        "pid": GONE,
+        "process_start": 1.0,
+        "host": writers.process_identity()["host"],
+        "started": "2026-01-01",
+        "settings": SETTINGS.to_dict(),
+        "task": TASK,
+        "rewards": [REWARD],
+        "versions": {"trl": "1.15.0"},
+        "number_type": "float32",
+        "rollout": "shared prompts",
+        "machine": {"gpu": None},
+        "reference": "the base model",
+        **changes,
+    }
 
 
 def make_run(
@@ -99,15 +109,14 @@ def continued(run: gn.runs.Run, **now: object) -> dict:
         return continued_info(find(settings, None, run.path, info, locks), info).to_dict()
 
 
-def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
-    assert find_run(settings, None, "auto") is None and find_run(settings, None, None) is None
+def test_auto_resumes_the_newest_run(root: Path, settings: gn.Settings) -> None:
+    assert find_run(settings, None, "auto") is None
+    assert find_run(settings, None, None) is None
     late = make_run(root / "a", started="2026-01-02")
     early = make_run(root / "b", started="2026-01-01")
     assert find_run(settings, None, "auto").run.path == late.path
-    assert (
-        find_run(settings, "b", "auto").run.path == early.path
-        and find_run(settings, "c", "auto") is None
-    )
+    assert find_run(settings, "b", "auto").run.path == early.path
+    assert find_run(settings, "c", "auto") is None
     other = {"task": {**TASK, "fingerprint": "g"}}
     put(
         late.path / "run.json",
@@ -121,18 +130,19 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     )
 
 
-def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
+def test_finished_run_resumes_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished")
     for steps in (3, 4):
         with pytest.raises(ValueError, match=r"has already done 4 steps.*max_steps=8"):
             find_run(settings.replace(max_steps=steps), None, "a")
     for name, resume in ((None, "a"), (None, "auto"), ("a", "auto")):
         more = find_run(settings.replace(max_steps=10), name, resume)
-        assert more.checkpoint.step == 4 and not more.is_over, "the cell asks for more steps now"
+        assert more.checkpoint.step == 4
+        assert not more.is_finished, "the cell asks for more steps now"
 
 
 @pytest.mark.parametrize("name", [None, "a"])
-def test_auto_gives_a_finished_run_of_the_same_training_back(
+def test_auto_returns_a_finished_run_of_the_same_training(
     root: Path, settings: gn.Settings, name
 ) -> None:
     run = make_run(
@@ -140,11 +150,13 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(
     )  # on a drive its checkpoints may be gone
     put(run.path / "adapter" / "adapter_model.safetensors", b"weights")
     found = find_run(settings, name, "auto")
-    assert found.is_over and found.run.path == run.path
+    assert found.is_finished
+    assert found.run.path == run.path
     for changed, now in (
-        (settings.replace(seed=7), {}), (settings, {"task": {**TASK, "fingerprint": "g"}}),
+        (settings.replace(seed=7), {}),
+        (settings, {"task": {**TASK, "fingerprint": "g"}}),
         (settings, {"rewards": [{**REWARD, "source": "another", "hash": "c"}]}),
-    ):  # fmt: skip
+    ):
         if name is None:
             assert find_run(changed, name, "auto", **now) is None, "another training begins"
         else:
@@ -154,7 +166,7 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(
                 find_run(changed, name, "auto", **now)
 
 
-def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
+def test_auto_waits_for_a_run_of_another_machine(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", host="another")
     with pytest.raises(ValueError, match=r"written a moment ago by another machine \('another'\)"):
         find_run(settings, None, "auto")
@@ -164,9 +176,7 @@ def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> Non
     assert find_run(settings, None, "auto") is not None
 
 
-def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_run_without_checkpoint_is_set_aside_or_refused(root: Path, settings: gn.Settings) -> None:
     begun = make_run(root / "begun", steps=0, saved=())
     put(begun.path / "start" / "adapter_model.safetensors", b"primed")
     with pytest.raises(
@@ -191,9 +201,7 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(
         "checkpoints/checkpoint-4/x",
     ],
 )
-def test_what_was_trained_is_left_where_its_rows_are_lost(
-    root: Path, settings: gn.Settings, left: str
-) -> None:
+def test_run_with_lost_rows_is_not_set_aside(root: Path, settings: gn.Settings, left: str) -> None:
     file = put(make_run(root / "a", steps=0, saved=()).path / left, b"weeks of work")
     (root / "a" / "metrics.jsonl").unlink()
     for name in ("a", None):
@@ -202,14 +210,19 @@ def test_what_was_trained_is_left_where_its_rows_are_lost(
     assert file.read_bytes() == b"weeks of work"
 
 
-def test_what_changed_is_said_and_kept(root: Path) -> None:
+def test_resume_reports_and_records_changes(root: Path) -> None:
     run = make_run(root / "a", host="here", versions={"trl": "1.15.0", "vllm": "0.31.0"})
     same = {"host": "here", "versions": {"trl": "1.15.0", "vllm": "0.31.0", "new": "1"}}
     assert continued(run, **same)["resumed"][-1]["changed"] == []
     now = {
-        "settings": SETTINGS.replace(save_steps=7).to_dict(), "versions": {"trl": "1.16.0"}, "rollout": "stock (off)",
-        "host": "there", "started": "2028", "reference": "the adapter", "rewards": [{**REWARD, "source": "c", "hash": "c"}],
-    }  # fmt: skip
+        "settings": SETTINGS.replace(save_steps=7).to_dict(),
+        "versions": {"trl": "1.16.0"},
+        "rollout": "stock (off)",
+        "host": "there",
+        "started": "2028",
+        "reference": "the adapter",
+        "rewards": [{**REWARD, "source": "c", "hash": "c"}],
+    }
     with pytest.warns(UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; "):
         info = continued(run, **now)
     changed = [
@@ -236,19 +249,25 @@ def test_what_changed_is_said_and_kept(root: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "told"),
     [
-        ({"settings": SETTINGS.replace(beta=0.1).to_dict()}, r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)"),
-        ({"rewards": [{**REWARD, "weight": 2.0}]}, r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}"),
+        (
+            {"settings": SETTINGS.replace(beta=0.1).to_dict()},
+            r"beta was 0.04, is 0.1; settings = .*\(beta=0.04\)",
+        ),
+        (
+            {"rewards": [{**REWARD, "weight": 2.0}]},
+            r"their weights were \{'short': 1.0\}, and now are \{'short': 2.0\}",
+        ),
         ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "the rewards and their weights"),
         ({"task": {**TASK, "fingerprint": "g"}}, "fingerprint was 'f', is 'g'"),
         ({"task": {**TASK, "format": {"name": "think"}}}, "format was"),
     ],
-)  # fmt: skip
-def test_what_may_not_change_is_refused(root: Path, now: dict, told: str) -> None:
+)
+def test_resume_refuses_another_training(root: Path, now: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         continued(make_run(root / "a"), **now)
 
 
-def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
+def test_go_back_removes_later_files(root: Path) -> None:
     run = make_run(root / "a", steps=6)
     put(run.path / "completions" / ".step_000003.parquet.partial-0.0.1.None.0", b"")
     put(run.path / "comparison" / "new", b"")
@@ -261,16 +280,14 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
         assert [
             int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())
         ] == [1, 2, 3, 4]
-        assert (
-            not (run.path / "comparison").exists()
-            and (run.path / "exports-step-4.json").read_text() == "[1]"
-        )
+        assert not (run.path / "comparison").exists()
+        assert (run.path / "exports-step-4.json").read_text() == "[1]"
         assert [file.name for file in (run.path / "comparison-step-4").iterdir()] == ["new"]
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
 
 
-def test_a_run_that_is_being_trained_is_left_alone(root: Path, settings: gn.Settings) -> None:
+def test_resume_refuses_a_run_in_training(root: Path, settings: gn.Settings) -> None:
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         make_run(
@@ -327,28 +344,28 @@ def test_auto_leaves_a_folder_that_another_process_begins(
 
 
 @pytest.mark.parametrize("name", [None, "other"])
-def test_starting_refuses_when_another_process_was_faster(root: Path, name: str | None) -> None:
+def test_lock_start_refuses_when_another_process_was_faster(root: Path, name: str | None) -> None:
     """Both processes looked before either had a run, and both were getting ready."""
     sequence = next_sequence(root)
-    with starting(root, name, "auto", sequence):
+    with lock_start(root, name, "auto", sequence):
         make_run(root / "other", sequence=1)
     with pytest.raises(ValueError, match="another process has started"):
-        starting(root, name, "auto", sequence).__enter__()
-    with starting(root, name, None, sequence):
+        lock_start(root, name, "auto", sequence).__enter__()
+    with lock_start(root, name, None, sequence):
         assert next_sequence(root) == 2, "who asks for a new run gets one, with its own number"
 
 
-def test_starting_waits_for_another_start(root: Path) -> None:
-    first = starting(root, None, None, 1)
+def test_lock_start_waits_for_another_start(root: Path) -> None:
+    first = lock_start(root, None, None, 1)
     first.__enter__()
     threading.Timer(0.3, first.__exit__, (None, None, None)).start()
     began = time.monotonic()
-    with starting(root, None, None, 1):
+    with lock_start(root, None, None, 1):
         assert time.monotonic() - began > 0.2
     assert list(root.iterdir()) == []
 
 
-def test_a_lock_does_not_look_like_a_run_just_written(root: Path, settings: gn.Settings) -> None:
+def test_lock_file_does_not_count_as_fresh_write(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", host="another")
     for file in (run.path, *run.path.iterdir()):
         os.utime(file, (time.time() - 130,) * 2)
@@ -364,7 +381,7 @@ def test_auto_takes_the_higher_number_when_the_clock_went_back(
     assert [run.name for run in gn.runs.list(root)] == ["first", "second"]
 
 
-def test_a_new_run_gets_the_next_number(root: Path) -> None:
+def test_next_sequence_follows_the_highest_number(root: Path) -> None:
     assert next_sequence(root) == 1
     make_run(root / "old")
     make_run(root / "new", sequence=4)
@@ -372,13 +389,11 @@ def test_a_new_run_gets_the_next_number(root: Path) -> None:
     assert next_sequence(root) == 5
 
 
-def test_a_resumed_run_keeps_its_number(root: Path) -> None:
+def test_resumed_run_keeps_its_sequence(root: Path) -> None:
     assert continued(make_run(root / "a", sequence=3), sequence=9)["sequence"] == 3
 
 
-def test_auto_passes_over_a_damaged_neighbour_and_says_so(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a")
     put(root / "b" / "run.json", b'{"status": "running", "pid": "x"}')
     with pytest.warns(UserWarning, match=r"'b' cannot be resumed: .*has no field 'started'"):
@@ -387,9 +402,7 @@ def test_auto_passes_over_a_damaged_neighbour_and_says_so(
         find_run(settings, "b", "auto")
 
 
-def test_auto_begins_anew_and_warns_where_only_a_state_changed(
-    root: Path, settings: gn.Settings
-) -> None:
+def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
     make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "1:a"}])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
     now = {"rewards": [{**REWARD, "state": "1:b"}]}
@@ -402,7 +415,7 @@ def test_auto_begins_anew_and_warns_where_only_a_state_changed(
         ValueError, match="'a' was another training: the reward 'short' has changed"
     ):
         find_run(settings, "a", "auto", **now)
-    assert find_run(settings, None, "auto").is_over, "a run of a version that recorded no state"
+    assert find_run(settings, None, "auto").is_finished, "a run of a version that recorded no state"
 
 
 def test_go_back_deletes_best_adapters_after_the_checkpoint(root: Path) -> None:
@@ -444,24 +457,26 @@ def test_new_run_below_a_file_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: (folder / "manifest.json").write_text('{"files"'), "its manifest cannot be read"),
+        (
+            lambda folder: (folder / "manifest.json").write_text('{"files"'),
+            "its manifest cannot be read",
+        ),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
         (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
         (lambda folder: (folder / "a").unlink(), "a is not what was written"),
     ],
-)  # fmt: skip
-def test_damage_is_named_and_an_older_checkpoint_taken(
-    tmp_path: Path, damage: Callable, told: str
-) -> None:
+)
+def test_newest_checkpoint_passes_over_damage(tmp_path: Path, damage: Callable, told: str) -> None:
     write(tmp_path, 9)
     damage(write(tmp_path, 10))
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert newest.step == 9 and newest.passed_over[0].startswith(f"checkpoint-10: {told}")
-    checkpoints.clear_away(tmp_path, newest)
+    assert newest.step == 9
+    assert newest.passed_over[0].startswith(f"checkpoint-10: {told}")
+    checkpoints.set_damaged_aside(tmp_path, newest)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
 
 
-def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(
+def test_interrupted_deletion_leaves_no_complete_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (2, 10, 3):
@@ -488,7 +503,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(
         (RuntimeError("PytorchStreamWriter failed writing"), 4096, OSError, True),
     ],
 )
-def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_wrote(
+def test_failed_write_leaves_no_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     failed: BaseException,
@@ -506,15 +521,13 @@ def test_a_checkpoint_is_complete_or_not_there_and_a_full_disk_is_told_whoever_w
         checkpoints.write_checkpoint(tmp_path, 2, fill)
     assert checkpoints.is_disk_full(caught.value) == is_full
     newest = checkpoints.newest_checkpoint(tmp_path)
-    assert (
-        newest.step == 1
-        and newest.passed_over == []
-        and (newest.path / "a").read_text() == "content"
-    )
+    assert newest.step == 1
+    assert newest.passed_over == []
+    assert (newest.path / "a").read_text() == "content"
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
-def test_a_drive_that_cannot_sync_folders_is_no_obstacle(tmp_path: Path, monkeypatch) -> None:
+def test_checkpoint_needs_no_folder_sync(tmp_path: Path, monkeypatch) -> None:
     real = os.fsync
 
     def fsync(number: int) -> None:
@@ -555,3 +568,36 @@ def test_manifest_on_a_failing_drive_raises(
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(OSError, match="Input/output error"):
         checkpoints.find_damage(tmp_path)
+
+
+# Names, paths and old records.
+
+
+def test_resume_path_with_another_name_is_refused(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "a")
+    with pytest.raises(ValueError, match=r"resume='a' is the run 'a', not 'b'\. Leave out name="):
+        find_run(settings, "b", "a")
+
+
+def test_resume_path_expands_the_home_folder(
+    root: Path, settings: gn.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(root))
+    run = make_run(root / "elsewhere" / "a")
+    assert find_run(settings, None, "~/elsewhere/a").run.path == run.path
+
+
+def test_setting_that_the_record_lacks_had_its_default(root: Path, settings: gn.Settings) -> None:
+    recorded = settings.to_dict()
+    del recorded["temperature"]
+    make_run(root / "a", settings=recorded)
+    with pytest.raises(ValueError, match=r"was another training: temperature was 1\.0, is 0\.5"):
+        find_run(settings.replace(temperature=0.5), None, "a")
+
+
+def test_resumed_run_without_reference_has_the_base_model(root: Path) -> None:
+    run = make_run(root / "a")
+    info = run.info
+    del info["reference"]
+    put(run.path / "run.json", json.dumps(info).encode())
+    assert continued(run)["reference"] == "the base model"

@@ -1,4 +1,4 @@
-"""Stages are a loop over `gn.train(..., name=..., resume="auto")`: one adapter, and after a restart the same end."""
+"""Stages are a loop over `gn.train(..., name=..., resume="auto")` with one adapter."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.Run]) -> None:
+def test_stage_continues_from_the_earlier_adapter(whole: list[gn.runs.Run]) -> None:
     first, second = whole
     assert [run.status for run in whole] == ["finished", "finished"]
     assert not are_equal(adapter(first), adapter(first, "start")), "the first stage taught nothing"
@@ -73,9 +73,8 @@ def test_a_stage_goes_on_from_the_adapter_of_the_one_before(whole: list[gn.runs.
         "the base model",
         "the adapter it started from",
     ]
-    assert [run.rows[0]["kl"] for run in whole] == pytest.approx([0, 0], abs=1e-6) and first.rows[
-        -1
-    ]["kl"] > 1e-4
+    assert [run.rows[0]["kl"] for run in whole] == pytest.approx([0, 0], abs=1e-6)
+    assert first.rows[-1]["kl"] > 1e-4
 
 
 def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> None:
@@ -84,28 +83,30 @@ def test_second_stage_is_known_to_start_trained(whole: list[gn.runs.Run]) -> Non
     assert started_from_trained_adapter(second)
 
 
-def test_it_begins_with_the_questions_that_the_one_before_has_not_sampled(
+def test_stage_starts_with_unsampled_questions(
     whole: list[gn.runs.Run],
 ) -> None:
     """12 questions, 2 of them in each step."""
     first, second = (set(run.completions()["prompt"]) for run in whole)
-    assert len(first) == len(second) == 6 and not first & second
+    assert len(first) == len(second) == 6
+    assert not first & second
 
 
-def test_a_stage_that_was_interrupted_ends_the_loop_and_goes_on_after_a_restart(
+def test_interrupted_stage_resumes_after_a_restart(
     tiny, whole: list[gn.runs.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole[0].path, tmp_path / "form")
     monkeypatch.setenv("STOP_AT", "2")
     with pytest.warns(UserWarning, match="'form' is already finished; returning it"):
         stopped = train_both(tiny, tmp_path)
-    assert "resumed" not in stopped[0].info and are_equal(
-        adapter(stopped[1], "start"), adapter(whole[0])
-    )
-    assert stopped[1].status == "interrupted" and len(stopped[1].rows) == 2
+    assert "resumed" not in stopped[0].info
+    assert are_equal(adapter(stopped[1], "start"), adapter(whole[0]))
+    assert stopped[1].status == "interrupted"
+    assert len(stopped[1].rows) == 2
     monkeypatch.delenv("STOP_AT")
     runs = train_both(tiny, tmp_path)
-    assert runs[1].info["resumed"][0]["step"] == 2 and [run.status for run in runs] == [
+    assert runs[1].info["resumed"][0]["step"] == 2
+    assert [run.status for run in runs] == [
         "finished",
         "finished",
     ]

@@ -1,4 +1,4 @@
-"""A template that can open the thinking renders one and the same prompt wherever one is rendered, thinking on and off."""
+"""A template with a thinking mode renders the same prompt everywhere."""
 
 import shutil
 from collections.abc import Callable
@@ -62,8 +62,14 @@ def trained(
     request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Thinking:
     model, tokenizer, _, settings = load_tiny(
-        folder, 8, 4, max_steps=2, max_completion_length=32, holdout_every=1, run_root=str(tmp_path_factory.mktemp("runs"))
-    )  # fmt: skip
+        folder,
+        8,
+        4,
+        max_steps=2,
+        max_completion_length=32,
+        holdout_every=1,
+        run_root=str(tmp_path_factory.mktemp("runs")),
+    )
     asked = {"enable_thinking": request.param}
     how = {**SIZES, "tokenizer": tokenizer, "format": gn.tasks.think_answer()}
     task = gn.load_task("arithmetic", settings, **how, chat_template_kwargs=asked)
@@ -74,19 +80,28 @@ def trained(
 
 
 PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
-    "training and held-out curve": lambda t, _: gn.train(t.model, t.tokenizer, t.task, [brevity], t.settings),
+    "training and held-out curve": lambda t, _: gn.train(
+        t.model, t.tokenizer, t.task, [brevity], t.settings
+    ),
     "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings),
-    "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
-    "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
-    "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
+    "baseline": lambda t, _: gn.baseline(
+        t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2
+    ),
+    "model in memory": lambda t, _: gn.evaluate(
+        (t.model, t.tokenizer), t.task, max_completion_length=4
+    ),
+    "opened run, its own questions": lambda t, _: gn.compare(
+        gn.open_run(t.run.path), max_completion_length=4
+    ),
     "opened run, a set of questions": lambda t, _: gn.evaluate(
-        gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4),
+        gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4
+    ),
     "lengths": lambda t, _: t.task.fit(t.tokenizer, 256),
     "plan": lambda t, _: gn.plan(t.settings, t.task, model=t.model, tokenizer=t.tokenizer),
     "task": lambda t, _: repr(t.task),
     "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer).sample(),
     "export": lambda t, path: exported(t, path / "merged"),
-}  # fmt: skip
+}
 
 
 def exported(trained: Thinking, folder: Path) -> None:
@@ -99,18 +114,19 @@ def exported(trained: Thinking, folder: Path) -> None:
 
 @pytest.mark.usefixtures("checked_here")
 @pytest.mark.parametrize("place", PLACES)
-def test_every_place_renders_what_was_trained(
+def test_prompts_are_rendered_alike_everywhere(
     trained, rendered: list[str], tmp_path: Path, place: str
 ) -> None:
     own = trained.prompts([*trained.task.train, *trained.task.holdout])
     rendered.clear()
     PLACES[place](trained, tmp_path)
-    assert rendered and all(text.endswith(ENDS[trained.is_on]) for text in rendered), set(rendered)
+    assert rendered
+    assert all(text.endswith(ENDS[trained.is_on]) for text in rendered), set(rendered)
     if "a set of questions" not in place:
         assert own & set(rendered), "and these are the prompts of the task"
 
 
-def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
+def test_run_records_its_thinking_mode(trained: Thinking) -> None:
     run, task = gn.open_run(trained.run.path), trained.task
     assert (
         run.chat_template_kwargs
@@ -123,7 +139,8 @@ def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
         "chat_template_kwargs": {"enable_thinking": not trained.is_on},
     }
     other = gn.load_task("arithmetic", trained.settings, **how)
-    assert list(other.train) == list(task.train) and other.fingerprint != task.fingerprint
+    assert list(other.train) == list(task.train)
+    assert other.fingerprint != task.fingerprint
     with pytest.raises(
         ValueError,
         match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts",

@@ -38,7 +38,7 @@ def spoken(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     speak_for(monkeypatch, whole[0][1])
 
 
-def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> None:
+def test_rewards_score_the_last_turn_of_an_episode(whole: tuple) -> None:
     run = whole[1]
     table = run.completions(1)
     for line in table.itertuples():
@@ -50,12 +50,10 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
         assert line.completion == (last["content"] if last["role"] == "assistant" else "")
         said = json.dumps(turns)
         assert (line.progress > 0) == ("Go to the" in said or "The number is" in said)
-        assert line.correctness in (0.0, 1.0) and (
-            not line.correctness or "<answer>" in line.completion
-        )
-    assert (
-        table["correctness"].sum() > 0 and table["turns"].str.contains("Tool fly not found").any()
-    )
+        assert line.correctness in (0.0, 1.0)
+        assert not line.correctness or "<answer>" in line.completion
+    assert table["correctness"].sum() > 0
+    assert table["turns"].str.contains("Tool fly not found").any()
     row = run.rows[0]
     calls = [
         sum(len(turn.get("tool_calls") or ()) for turn in json.loads(turns))
@@ -63,13 +61,12 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
     ]
     assert row["tools/call_frequency"] == pytest.approx(sum(calls) / len(calls))
     unanswered = sum("tool_calls" in json.loads(turns)[-1] for turns in table["turns"]) / len(table)
-    assert 0 < row["tools/failure_frequency"] < 1 and row["tools/unanswered"] == unanswered
+    assert 0 < row["tools/failure_frequency"] < 1
+    assert row["tools/unanswered"] == unanswered
     shown = run.step(1)
-    assert (
-        "read(place=" in repr(shown)
-        and "→" in shown._repr_html_()
-        and "Tool fly" in shown._repr_html_()
-    )
+    assert "read(place=" in repr(shown)
+    assert "→" in shown._repr_html_()
+    assert "Tool fly" in shown._repr_html_()
     assert run.plot().axes[0].get_title(loc="left").strip() == "Total reward"
     titles = [axis.get_title(loc="left").strip() for axis in run.plot("all").axes]
     assert "Tool calls" in titles
@@ -77,7 +74,7 @@ def test_every_turn_is_kept_and_the_last_word_is_what_is_paid(whole: tuple) -> N
 
 
 @pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.04])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
+def test_resumed_run_with_tools_is_bit_equal(
     beta: float, whole: tuple, tiny_folder: Path, tmp_path: Path
 ) -> None:
     run = whole[1]
@@ -90,7 +87,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_by_bit(
 
     trained(loaded_village(tiny_folder, tmp_path, beta=beta), "cut", observers=[stop])
     resumed = trained(loaded_village(tiny_folder, tmp_path, beta=beta), "cut", resume="auto")
-    assert len(resumed.rows) == 4 and untimed(resumed.rows) == untimed(run.rows)
+    assert len(resumed.rows) == 4
+    assert untimed(resumed.rows) == untimed(run.rows)
     assert all(resumed.completions(step).equals(run.completions(step)) for step in run.steps)
     one, other = (
         load_file(each.adapter_path / "adapter_model.safetensors") for each in (run, resumed)
@@ -127,9 +125,7 @@ def test_other_tools_are_another_training(whole: tuple) -> None:
             )
 
 
-def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
-    whole: tuple, tmp_path: Path
-) -> None:
+def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
     (_, tokenizer, task, rewards, settings), run = whole
     compared = gn.compare(run, task)
     assert (
@@ -155,21 +151,19 @@ def test_held_out_episodes_are_played_and_a_run_without_its_tools_is_refused(
     with pytest.raises(ValueError, match=r"was trained with tools, and llama\.cpp, which"):
         gn.export_gguf(run, tmp_path / "gguf")
     kept = tokenizer_for(run.path, settings.model)
-    assert kept.response_template == tokenizer.response_template and "<call>" in kept.chat_template
+    assert kept.response_template == tokenizer.response_template
+    assert "<call>" in kept.chat_template
     exported = gn.export.export_adapter(run, tmp_path / "adapter")
     _, loaded = gn.load_model(settings, adapter=exported.path, report=lambda line: None)
-    assert (
-        loaded.response_template == tokenizer.response_template
-        and loaded.chat_template == tokenizer.chat_template
-    )
+    assert loaded.response_template == tokenizer.response_template
+    assert loaded.chat_template == tokenizer.chat_template
 
 
-def test_a_baseline_and_a_dry_run_play_too(whole: tuple) -> None:
+def test_baseline_and_dry_run_use_tools(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=3)
-    assert (
-        gate.scores.values["progress"] != (0.0,) * len(gate.scores) and gate.verdict != "no signal"
-    )
+    assert gate.scores.values["progress"] != (0.0,) * len(gate.scores)
+    assert gate.verdict != "no signal"
     assert gate.right.values["progress"] == (0.0,) * 3
     trial = gn.dry_run(model, tokenizer, task, rewards, settings)
     assert "read(place=" in repr(trial)
@@ -183,7 +177,7 @@ class Told(Village):
         return " Read the notes."
 
 
-def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tuple) -> None:
+def test_environment_that_speaks_first_matches_its_rows(whole: tuple) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     told = task.with_tools(environment=Told)
     run = gn.train(
@@ -191,10 +185,11 @@ def test_a_run_whose_environment_speaks_first_is_matched_with_its_rows(whole: tu
     )
     assert run.step(1).groups[0].question.endswith("? Read the notes.")
     rates = [rate for rate in told.with_pass_rates(run).train["pass_rate"] if rate is not None]
-    assert len(rates) == 2 and told.after([run]).train[0] != told.train[0]
+    assert len(rates) == 2
+    assert told.after([run]).train[0] != told.train[0]
 
 
-def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
+def test_reward_error_names_the_row(whole: tuple) -> None:
     def broken(environments: list, **columns: Any) -> list[float]:
         return [1 / (each.seen - 1) for each in environments]
 
@@ -205,7 +200,7 @@ def test_what_a_reward_raises_names_the_row(whole: tuple) -> None:
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
-def test_an_image_ends_the_training_in_words(whole: tuple) -> None:
+def test_image_from_a_tool_is_refused(whole: tuple) -> None:
     class Camera(Village):
         def read(self, place: str) -> list:
             """Read the note at a place.
@@ -253,7 +248,7 @@ def test_alerts_where_every_call_fails_or_nobody_answers() -> None:
     )
 
 
-def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
+def test_completion_ends_at_an_unanswered_call() -> None:
     call = {
         "role": "assistant",
         "content": "",
@@ -270,7 +265,9 @@ def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
     assert Completion.of_episode([bare], [1], True, {}).shown == "read(mill)", (
         "TRL lets it through, and fails it"
     )
-    assert told.is_cut and told.text == "" and told.shown == "read()\n→ <answer>7</answer>"
+    assert told.is_cut
+    assert told.text == ""
+    assert told.shown == "read()\n→ <answer>7</answer>"
     paid = gn.score(
         gn.rewards.correctness(format=FORM), [list(told.turns)], {"prompt": [], "answer": "7"}
     )
@@ -284,7 +281,7 @@ def test_a_completion_is_cut_where_its_last_call_has_no_answer() -> None:
 
 
 def test_function_that_reads_environments_can_judge(whole: tuple) -> None:
-    """No gold answer can be played, so its full score is not known, and no wrong answer is beaten."""
+    """No gold answer can be played, so its full score is unknown and no wrong answer is beaten."""
     task, run = whole[0][2], whole[1]
     evaluation = gn.evaluate(run, task, correct=progress)
     assert "progress() scores with 1 or more (no maximum" in evaluation.judged_by

@@ -29,27 +29,30 @@ def fresh(tiny):
     back()
 
 
-def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
+def test_run_folder_is_complete(tiny_run: gn.runs.Run) -> None:
     path = tiny_run.path
     assert tiny_run.status == "finished"
     info = json.loads((path / "run.json").read_text())
-    assert info["settings"] == tiny_run.settings.to_dict() and info["rollout"] == "shared prompts"
+    assert info["settings"] == tiny_run.settings.to_dict()
+    assert info["rollout"] == "shared prompts"
     assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
-    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["hash"]) == 16
+    assert "def brevity" in info["rewards"][0]["source"]
+    assert len(info["rewards"][0]["hash"]) == 16
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 15))
     measured = {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"}
     assert all(measured <= set(row) for row in rows)
-    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6) and all(row["kl"] > 0 for row in rows[6:])
-    assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (
-        path / "adapter" / "ref"
-    ).exists()
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert all(row["kl"] > 0 for row in rows[6:])
+    assert (path / "adapter" / "adapter_model.safetensors").is_file()
+    assert not (path / "adapter" / "ref").exists()
     assert set(tiny_run.model.peft_config) == {"default"}, "the model is left as it was found"
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert len(tiny_run.holdout) == 10
     card = (path / "README.md").read_text()
-    assert "brevity" in card and "library_name: peft" in card
+    assert "brevity" in card
+    assert "library_name: peft" in card
     assert "base_model:" not in card, "a folder of this machine is no name on the Hub"
 
 
@@ -65,7 +68,8 @@ def test_completions_hold_scores_and_advantages(tiny_run: gn.runs.Run) -> None:
         "total",
         "advantage",
     ]
-    assert len(table) == 16 and set(table["group"]) == {0, 1}
+    assert len(table) == 16
+    assert set(table["group"]) == {0, 1}
     for _, group in table.groupby("group"):
         assert group["prompt"].nunique() == 1
         scores = pandas.Series(
@@ -95,21 +99,41 @@ plain = returning(0.0, "plain")
 @pytest.mark.parametrize(
     ("rewards", "changes", "told"),
     [
-        ([], {}, "rewards is empty"), ([plain, plain], {}, "two rewards are named 'plain'"),
-        ([returning(0.0, "too_few", 0)], {}, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
-        ([returning(1e39, "infinite")], {}, r"'infinite' raised ValueError: it gave 1e\+39: return a finite .*on row 0"),
-        ([returning(0.0, "total")], {}, r"\[\'total\'\] is already a column of the record of completions"),
+        ([], {}, "rewards is empty"),
+        ([plain, plain], {}, "two rewards are named 'plain'"),
+        (
+            [returning(0.0, "too_few", 0)],
+            {},
+            "'too_few' raised ValueError: it returned 0 scores for 1 completions",
+        ),
+        (
+            [returning(1e39, "infinite")],
+            {},
+            r"'infinite' raised ValueError: it gave 1e\+39: return a finite .*on row 0",
+        ),
+        (
+            [returning(0.0, "total")],
+            {},
+            r"\[\'total\'\] is already a column of the record of completions",
+        ),
         ([gn.rewards.correctness(column="gold")], {}, "needs the data column 'gold'"),
-        ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"), ([plain], {"seed": -1}, "(?i)seed"),
+        ([plain], {"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
+        ([plain], {"seed": -1}, "(?i)seed"),
         ([plain], {"extra": {"logging_steps": 0}}, "logging_steps"),
         ([plain], {"keep_adapter": "best"}, "needs held-out scores"),
-        *(([plain], {"extra": {name: value}}, told) for name, value, told in [
-            ("save_strategy", "nope", "save_strategy"), ("eval_strategy", "steps", "eval"), ("report_to", ["wandbb"], "wandbb"),
-            ("hub_strategy", "sometimes", "hub_strategy"), ("unsloth_num_chunks", 4, "unsloth_num_chunks"),
-        ]),
+        *(
+            ([plain], {"extra": {name: value}}, told)
+            for name, value, told in [
+                ("save_strategy", "nope", "save_strategy"),
+                ("eval_strategy", "steps", "eval"),
+                ("report_to", ["wandbb"], "wandbb"),
+                ("hub_strategy", "sometimes", "hub_strategy"),
+                ("unsloth_num_chunks", 4, "unsloth_num_chunks"),
+            ]
+        ),
     ],
-)  # fmt: skip
-def test_what_cannot_be_trained_leaves_nothing_behind(
+)
+def test_refused_training_leaves_no_files(
     fresh, tiny_settings, rewards, changes: dict, told: str
 ) -> None:
     with pytest.raises((ValueError, TypeError, RewardError), match=told):
@@ -146,18 +170,15 @@ def test_batches_that_share_nothing_are_named(fresh, tiny_settings) -> None:
     assert math.isfinite(run.rows[0]["reward"])
 
 
-def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(
-    fresh, tiny_settings, monkeypatch
-) -> None:
+def test_other_architecture_trains_on_the_stock_path(fresh, tiny_settings, monkeypatch) -> None:
     monkeypatch.setattr(prepare.CpuEngine, "obstacle", lambda model, longest: "this model is odd")
     with pytest.warns(UserWarning, match="three times as long: this model is odd"):
         run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), name="stock")
-    assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(
-        run.rows[0]["reward"]
-    )
+    assert run.info["rollout"] == "stock (this model is odd)"
+    assert math.isfinite(run.rows[0]["reward"])
 
 
-def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
+def test_run_beyond_memory_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
     monkeypatch.setattr("grpo_nb.config.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(
         gn.machine.EnvironmentProblem,

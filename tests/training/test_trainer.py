@@ -1,4 +1,4 @@
-"""The trainer with shared prompts against TRL's own: the same samples, losses, gradients and runs."""
+"""Our trainer with shared prompts has the samples, losses and gradients of TRL's."""
 
 import itertools
 
@@ -22,7 +22,8 @@ PROMPTS = [
     "Say a number between one and nine.",
     "Why is the sky blue?",
 ]
-# A random model would hardly ever end: with one token in twelve as an end token, completions differ in length.
+# A random model would hardly ever end. With one token in twelve as an end token, completions differ
+# in length.
 ENDS = list(range(0, 49152, 12))
 
 
@@ -37,7 +38,7 @@ def first_group_alike(completions: list, **columns: object) -> list[float]:
 
 @pytest.fixture(scope="module")
 def base(tiny_folder):
-    """The tiny model with a LoRA that has an effect, its tokenizer, and a copy of the LoRA to go back to."""
+    """The tiny model with a LoRA that has an effect, its tokenizer, and a copy of the LoRA."""
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
     give_effect(model, seed=8)
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
@@ -58,11 +59,27 @@ def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPO
         for text in PROMPTS
     ]
     defaults = dict(
-        output_dir=str(folder), per_device_train_batch_size=8, num_generations=4, max_completion_length=10, max_steps=2,
-        learning_rate=1.0, lr_scheduler_type="constant", optim="sgd", beta=0.04, temperature=1.0, top_k=0, seed=5,
-        loss_type="bnpo", gradient_checkpointing=False, bf16=False, logging_steps=1, save_strategy="no",
-        report_to="none", disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
+        output_dir=str(folder),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=10,
+        max_steps=2,
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        beta=0.04,
+        temperature=1.0,
+        top_k=0,
+        seed=5,
+        loss_type="bnpo",
+        gradient_checkpointing=False,
+        bf16=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
     asked, data = GRPOConfig(**{**defaults, **arguments}), Dataset.from_dict({"prompt": rows})
     own = {"engine": CpuEngine(model)} if issubclass(kind, KitTrainer) else {}
     trainer = kind(
@@ -114,16 +131,25 @@ LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 
 @pytest.mark.parametrize("beta", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 @pytest.mark.parametrize("loss_type", LOSSES)
-def test_every_loss_type_in_float32(base, tmp_path, loss_type: str, beta: float) -> None:
+def test_trainer_matches_trl_for_each_loss(base, tmp_path, loss_type: str, beta: float) -> None:
     level = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
     assert_same_runs(base, tmp_path, loss_type=loss_type, beta=beta, **level)
 
 
 # TRL averages these over micro-batches, and the rows of a micro-batch are others.
-BY_MICRO_BATCH = frozenset({
-    "kl", "entropy", "loss", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
-    "clip_ratio/low_min", "clip_ratio/high_max", "cispo_clip_ratio",
-})  # fmt: skip
+BY_MICRO_BATCH = frozenset(
+    {
+        "kl",
+        "entropy",
+        "loss",
+        "clip_ratio/low_mean",
+        "clip_ratio/high_mean",
+        "clip_ratio/region_mean",
+        "clip_ratio/low_min",
+        "clip_ratio/high_max",
+        "cispo_clip_ratio",
+    }
+)
 
 
 # Of those that weigh tokens alike one.
@@ -135,10 +161,9 @@ def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: s
     assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, **sizes)
 
 
-def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(
-    base, tmp_path
-) -> None:
-    # Five times the bound of the others: four large updates, each of which begins with the rounding of those before.
+def test_trainer_matches_trl_over_several_iterations(base, tmp_path) -> None:
+    # Five times the bound of the others: each of four large updates starts with the rounding of the
+    # earlier ones.
     more = dict(max_steps=4, learning_rate=0.3, num_iterations=2, relative=1e-3)
     assert_same_runs(base, tmp_path, **more)
     sizes = dict(
@@ -147,7 +172,7 @@ def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32
     assert_same_runs(base, tmp_path, but=BY_MICRO_BATCH, **sizes, **more)
 
 
-def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_path) -> None:
+def test_trainer_matches_trl_with_masked_truncation(base, tmp_path) -> None:
     assert_same_runs(
         base, tmp_path, mask_truncated_completions=True, max_completion_length=30, temperature=0.8
     )
@@ -156,7 +181,7 @@ def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_pa
     assert_same_runs(base, tmp_path, scale_rewards="batch", entropy_coef=0.01)
 
 
-def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_path) -> None:
+def test_trainer_skips_groups_without_spread_at_beta_zero(base, tmp_path) -> None:
     entropy = frozenset({"entropy"})
     assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
     assert_same_runs(
@@ -170,7 +195,7 @@ def test_groups_without_spread_are_skipped_at_beta_zero_in_float32(base, tmp_pat
     )
 
 
-def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
+def test_step_without_advantage_moves_only_by_momentum(base, tmp_path) -> None:
     """As in TRL: Adam gets a gradient of zeros, not none, and goes on with what it remembers."""
     changes = {}
     for kind in (KitTrainer, GRPOTrainer):
@@ -180,9 +205,16 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
             return letters(completions) if next(calls) % 3 == 0 else [1.0] * len(completions)
 
         rows, changes[kind], _ = run(
-            base, kind, tmp_path / kind.__name__, reward=then_alike, beta=0.0, max_steps=3, optim="adamw_torch",
-            learning_rate=1e-3, adam_epsilon=1e-4,
-        )  # fmt: skip
+            base,
+            kind,
+            tmp_path / kind.__name__,
+            reward=then_alike,
+            beta=0.0,
+            max_steps=3,
+            optim="adamw_torch",
+            learning_rate=1e-3,
+            adam_epsilon=1e-4,
+        )
         if kind is KitTrainer:
             assert ["entropy" in row and row["entropy"] is not None for row in rows] == [
                 True,
@@ -193,9 +225,7 @@ def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tm
         assert (changes[KitTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
 
 
-def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(
-    base, tmp_path
-) -> None:
+def test_skipped_completions_keep_a_ratio_of_one(base, tmp_path) -> None:
     """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
     trainer = build(base, KitTrainer, tmp_path, reward=first_group_alike, beta=0.0)
     trainer.model.train()
@@ -208,7 +238,7 @@ def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_im
 
 
 @pytest.mark.parametrize("asked", [{"num_beams": 2}, {"stop_strings": ["."]}, {"max_time": 1.0}])
-def test_engine_does_not_sample_what_it_would_ignore(asked: dict) -> None:
+def test_engine_refuses_settings_that_it_would_ignore(asked: dict) -> None:
     assert CpuEngine.sampling_obstacle(GenerationConfig(do_sample=True, **asked)) is not None
 
 

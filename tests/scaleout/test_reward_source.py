@@ -1,4 +1,4 @@
-"""A reward leaves as code with all that it uses, or is refused with the name of what holds it here."""
+"""Rewards are written as source with everything they use, or refused with the reason."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pickle
 import re
 import subprocess
 import sys
+import xml
+import xml.etree.ElementTree
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.scaleout.code import CannotLeave, KitFiles, RewardsCode
-from grpo_nb.scaleout.project import _Plan, _write_rewards
+from grpo_nb.scaleout.reward_source import KitFiles, NotPortable, RewardSource
+from grpo_nb.scaleout.writing import _write_rewards
 from grpo_nb.scoring.record import record_of
 from tests.support import tiny
 
@@ -39,7 +40,7 @@ class Scale:
 
 
 def varied(completions, weight=FACTOR, **columns):
-    """Uses a constant, a pattern, a function, a class, an import and the kit; `tiny` here is its own."""
+    """Uses a constant, a pattern, a function, a class, an import, the kit and a local `tiny`."""
     tiny = [gn.rewards.completion_text(c) for c in completions]
     return [
         Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None)
@@ -61,11 +62,9 @@ def found_later(completions, **columns):
 
 
 def written(folder: Path, rewards: list) -> KitFiles:
-    code = RewardsCode()
-    plan = _Plan(
-        SimpleNamespace(name="a-run"), None, code, [code.add(reward) for reward in rewards]
-    )
-    return _write_rewards(folder, plan)
+    source = RewardSource()
+    calls = [source.add(reward) for reward in rewards]
+    return _write_rewards(folder, "a-run", source, calls)
 
 
 def loaded(folder: Path, rewards: list) -> list:
@@ -82,23 +81,72 @@ def loaded(folder: Path, rewards: list) -> list:
 TEXTS = ["one two two", r"\boxed{7} three", ""]
 
 
-def test_a_function_takes_with_it_what_it_uses(tmp_path: Path) -> None:
+def test_function_is_written_with_what_it_uses(tmp_path: Path) -> None:
     there = loaded(tmp_path, [varied, found_later])
-    assert there[0] is not varied and there[0](completions=TEXTS) == varied(completions=TEXTS)
+    assert there[0] is not varied
+    assert there[0](completions=TEXTS) == varied(completions=TEXTS)
     assert pickle.loads(pickle.dumps(there[0]))(completions=TEXTS) == varied(completions=TEXTS)
     assert there[1](completions=TEXTS) == found_later(completions=TEXTS)
     text = (tmp_path / "rewards.py").read_text()
-    assert "Uses a constant" in text and "test_code" not in text
+    assert "Uses a constant" in text
+    assert "test_code" not in text
+
+
+def mentions_the_kit(completions, **columns):
+    """Score as grpo_nb.rewards.accuracy does."""
+    return [1.0 for _ in completions]
+
+
+def test_reward_that_only_mentions_the_kit_needs_no_kit(tmp_path: Path) -> None:
+    assert loaded(tmp_path, [mentions_the_kit])[0](completions=TEXTS) == [1.0, 1.0, 1.0]
+    assert not (tmp_path / "kit").exists()
+
+
+def reads_xml(completions, **columns):
+    return [float(xml.etree.ElementTree.fromstring("<a>2</a>").text) for _ in completions]
+
+
+def test_submodule_of_an_imported_package_is_imported(tmp_path: Path) -> None:
+    written(tmp_path, [reads_xml])
+    code = "import rewards; print(rewards.REWARDS[0](completions=[0]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "[2.0]", done.stderr[-500:]
+
+
+other_name = words_of
+
+
+def calls_by_other_name(completions, **columns):
+    return [float(len(other_name(text))) for text in completions]
+
+
+def test_function_under_another_name_is_defined(tmp_path: Path) -> None:
+    there = loaded(tmp_path, [calls_by_other_name])
+    assert there[0](completions=TEXTS) == calls_by_other_name(completions=TEXTS)
+
+
+def test_reward_with_variables_of_an_outer_function_is_refused() -> None:
+    limit = 3
+
+    def inner(completions, **columns):
+        return [limit for _ in completions]
+
+    with pytest.raises(NotPortable, match="inner uses limit of the function around it"):
+        RewardSource().add(inner)
 
 
 OF_THE_KIT = [
     gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()),
     gn.rewards.json_answer(column="solution", format=gn.tasks.boxed()),
-    gn.rewards.xml_tags(name="tags"), gn.rewards.exact_text(name='a "b"'), gn.rewards.length(5, 9, unit="words"),
-]  # fmt: skip
+    gn.rewards.xml_tags(name="tags"),
+    gn.rewards.exact_text(name='a "b"'),
+    gn.rewards.length(5, 9, unit="words"),
+]
 
 
-def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
+def test_rewards_of_the_kit_have_equal_records(tmp_path: Path) -> None:
     there = loaded(tmp_path, OF_THE_KIT)
     assert [record_of(reward) for reward in there] == [record_of(reward) for reward in OF_THE_KIT]
 
@@ -111,15 +159,17 @@ def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
         ([found_later], 8, {"numpy"}),
     ],
 )
-def test_of_the_kit_goes_what_the_rewards_need_and_that_is_enough(
+def test_kit_files_are_enough_without_the_kit(
     tmp_path: Path, rewards: list, most: int, pinned: set[str]
 ) -> None:
     """In a process that knows neither kit nor site-packages' copy of it."""
     found = written(tmp_path, rewards)
-    assert 0 < len(found.files) <= most and pinned <= {
-        pin.partition("==")[0] for pin in found.requirements()
-    }
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; print(len(rewards.REWARDS))"
+    assert 0 < len(found.files) <= most
+    assert pinned <= {pin.partition("==")[0] for pin in found.requirements()}
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import rewards; "
+        "print(len(rewards.REWARDS))"
+    )
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "grpo_nb.py").write_text("raise ModuleNotFoundError('not here')")
     environment = {"PYTHONPATH": str(tmp_path / "blocked")}
@@ -143,16 +193,19 @@ def uses_a_file(completions, **columns):
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        (lambda completions, **columns: [0.0], "is no function with a name of its own.*def NAME"),
-        (functools.partial(varied, weight=3), "'varied' is no function with a name of its own"),
-        (reads_a_widget, "slider, .*IntSlider, lives in this process only.*SLIDER = "),
+        (
+            lambda completions, **columns: [0.0],
+            "is not a function with a name of its own.*def NAME",
+        ),
+        (functools.partial(varied, weight=3), "'varied' is not a function with a name of its own"),
+        (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
         (
             uses_a_file,
-            "tiny is of tests.support.tiny, a file of your own.*from tests.support.tiny import NAME",
+            "tiny is from tests.support.tiny, a file of your own.*from .*tiny import NAME",
         ),
     ],
 )
-def test_what_cannot_leave_is_named(reward: object, told: str) -> None:
-    with pytest.raises(CannotLeave, match=told) as caught:
-        RewardsCode().add(reward)
+def test_reward_without_source_or_data_is_refused(reward: object, told: str) -> None:
+    with pytest.raises(NotPortable, match=told) as caught:
+        RewardSource().add(reward)
     assert "\n" not in str(caught.value)

@@ -1,0 +1,452 @@
+"""Compare an export with base and adapter, in a process that imports neither the kit nor unsloth.
+
+`grpo_nb.core.processes.run_script` calls `answer` with a request. After each step the script prints
+a line with a dot, which the parent counts for its progress bar.
+
+Weights and tokenizer are always compared. Answers are compared if a model fits into memory, in
+float32 if that fits: greedy answers are scored token by token by base, adapter and export.
+
+`request["check"]` is "merged" or "gguf". Both have `base`, `merged`, `prompts` (chat messages),
+`chat_template_kwargs`, `max_new_tokens`, `limits` and `free_memory`. "merged" also has `adapter`,
+`chat_template` (None for the tokenizer's) and `is_plain`; "gguf" has `file` and `answers`, which
+llama.cpp gave before, in another process.
+"""
+
+import gc
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from gguf import GGUFReader
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers.core_model_loading import revert_weight_conversion
+
+#: Check name -> (passed, or None if the check was not made; measurement in words).
+Checks = dict[str, tuple[bool | None, str]]
+#: Largest relative error of a weight that was rounded once. In 16 bit it is twice the largest error
+#: of rounding to the nearest value; in float32 16 times, for the order of sums in B @ A.
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0**-20}
+#: float16 has no relative precision below 6e-5, only steps of 6e-8.
+SMALLEST_STEP = 1e-7
+#: Values that are compared at once: 4 MB of float32 stay in the processor's cache.
+BLOCK = 2**20
+#: Memory for a model: a share of its weights in float32 or as stored, and room for activations.
+FLOAT32_FACTOR = 1.1
+STORED_FACTOR = 1.2
+ACTIVATION_BYTES = 2**30
+#: Widened limits of the training's effect where both sides are rounded to 16 bit, by more than a
+#: short training may have changed.
+EFFECT_IN_16_BIT = (0.5, 1.5)
+NOT_COMPARED: Checks = {"tokens": (None, "not compared: no memory is free for the model here")}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Device of a model, and dtype to convert it to; None keeps the dtype of its files."""
+
+    device: str
+    dtype: torch.dtype | None
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Make the requested checks; return verdict and measurement of each by its name."""
+    verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
+    checks = verify(request)
+    measured = {name: text for name, (_, text) in checks.items()}
+    return {
+        "passed": all(passed is not False for passed, _ in checks.values()),
+        "checks": {name: passed for name, (passed, _) in checks.items()},
+        "measured": measured,
+        "tokens": ", ".join(text for name, text in measured.items() if name.startswith("tokens")),
+        "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
+    }
+
+
+def verify_merged(request: dict[str, Any]) -> Checks:
+    """Check a merged model against base and adapter."""
+    folder = Path(request["merged"])
+    base = Path(request["base"])
+    chats = request["prompts"]
+    template_kwargs = request["chat_template_kwargs"]
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = request["chat_template"] or tokenizer.chat_template
+    if request["is_plain"]:
+        placement = choose_placement([base, folder], request["free_memory"])
+    else:
+        # Trained biases and modules must not be rounded, so the model needs float32.
+        placement = Placement("cpu", torch.float32)
+    reference = PeftModel.from_pretrained(load_model(base, placement), request["adapter"]).eval()
+    prompts = [prompt_tokens(tokenizer, chat, template_kwargs) for chat in chats]
+    if placement is not None:
+        answers = greedy_answers(reference, tokenizer, prompts, request["max_new_tokens"])
+        adapter_logprobs, _ = token_logprobs(reference, prompts, answers)
+        with reference.disable_adapter():
+            base_logprobs, _ = token_logprobs(reference, prompts, answers)
+    weights = weight_problems(folder, base, reference, is_plain=request["is_plain"])
+    del reference
+    gc.collect()  # Only one model is in memory at a time.
+    texts = tokenizer_problems(folder, base, tokenizer, chats, template_kwargs)
+    checks: Checks = {
+        "every weight is base plus adapter, rounded once": (not weights, "; ".join(weights[:3])),
+        "tokenizer, chat template and end tokens are the training's": (
+            not texts,
+            "; ".join(texts[:3]),
+        ),
+    }
+    if placement is None:
+        return checks | NOT_COMPARED
+    if weights or texts:
+        return checks
+    # What a user does with the folder: plain transformers, without the kit.
+    chat = pipeline(
+        "text-generation",
+        model=load_model(folder, placement),
+        tokenizer=str(folder),
+        device=placement.device,
+    )
+    merged_logprobs, is_top = token_logprobs(chat.model.eval(), prompts, answers)
+    reply = chat(
+        chats[0],
+        max_new_tokens=8,
+        do_sample=False,
+        tokenizer_encode_kwargs=dict(template_kwargs),
+    )
+    is_answer = reply[0]["generated_text"][-1]["role"] == "assistant"
+    checks["a pipeline answers"] = (is_answer, "")
+    limits = request["limits"]
+    if placement.dtype != torch.float32:
+        limits = (*EFFECT_IN_16_BIT, *limits[2:])
+    return checks | token_checks(limits, base_logprobs, adapter_logprobs, merged_logprobs, is_top)
+
+
+def verify_gguf(request: dict[str, Any]) -> Checks:
+    """Check the answers of llama.cpp in the request against the merged model and the base."""
+    merged = Path(request["merged"])
+    base = Path(request["base"])
+    rows = request["answers"]
+    tokenizer = AutoTokenizer.from_pretrained(merged)
+    equal_prompts = 0
+    for chat, row in zip(request["prompts"], rows, strict=True):
+        ids = prompt_tokens(tokenizer, chat, request["chat_template_kwargs"])
+        equal_prompts += ids == row["prompt_ids"]
+    metadata = metadata_problems(request["file"], tokenizer)
+    checks: Checks = {
+        "prompts are read as the same tokens": (
+            equal_prompts == len(rows),
+            f"{equal_prompts} of {len(rows)}",
+        ),
+        "the file holds chat template and end token": (not metadata, "; ".join(metadata)),
+    }
+    answered = [row for row in rows if row["ids"]]
+    if not answered:
+        return checks | {"tokens: llama.cpp answers": (False, "every answer is empty")}
+    placement = choose_placement([merged, base], request["free_memory"])
+    if placement is None:
+        return checks | NOT_COMPARED
+    prompts = [row["prompt_ids"] for row in answered]
+    answers = [row["ids"] for row in answered]
+    values = []
+    for row in answered:
+        # llama.cpp reports no value inside a character that is made of several tokens.
+        values += [float("nan") if value is None else value for value in row["log_probs"]]
+    gguf_logprobs = torch.tensor(values)
+    is_known = gguf_logprobs.isfinite()
+    merged_logprobs, is_top = token_logprobs(load_model(merged, placement), prompts, answers)
+    gc.collect()
+    base_logprobs, _ = token_logprobs(load_model(base, placement), prompts, answers)
+    return checks | token_checks(
+        request["limits"],
+        base_logprobs[is_known],
+        merged_logprobs[is_known],
+        gguf_logprobs[is_known],
+        is_top,
+    )
+
+
+def token_checks(
+    limits: Sequence[float],
+    base_logprobs: torch.Tensor,
+    trained_logprobs: torch.Tensor,
+    export_logprobs: torch.Tensor,
+    is_top: torch.Tensor,
+) -> Checks:
+    """Return the checks of an export's log-probabilities for the tokens of the same answers.
+
+    The training's effect is the slope of a regression through the origin, of the change from base
+    to export on the change from base to trained model: 0 if the adapter was lost, 2 if it was
+    applied twice.
+
+    Args:
+        limits: Lowest and highest effect, largest mean distance in nats, and lowest share of
+            positions with the same top-1 token. They separate known failures from sound exports
+            (docs/evidence/export.md).
+        base_logprobs: Log-probabilities in nats under the base.
+        trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
+        export_logprobs: Those under the export.
+        is_top: Whether each token is the top-1 token.
+    """
+    lowest, highest, max_nats, min_share = limits
+    share = is_top.float().mean().item()
+    distance = (export_logprobs - trained_logprobs).abs().mean().item()
+    training = trained_logprobs - base_logprobs
+    change = export_logprobs - base_logprobs
+    effect = ((training * change).sum() / (training * training).sum().clamp(min=1e-12)).item()
+    return {
+        f"tokens: {lowest} to {highest} times the training's effect": (
+            lowest <= effect <= highest,
+            f"{effect:.3f} times the effect",
+        ),
+        f"tokens: log-probabilities at most {max_nats} nats apart": (
+            distance <= max_nats,
+            f"{distance:.4f} nats apart",
+        ),
+        f"tokens: same top-1 token at {min_share:.0%} of positions": (
+            share >= min_share,
+            f"same top-1 token at {share:.1%} of {len(is_top)} positions",
+        ),
+    }
+
+
+def weight_problems(merged: Path, base: Path, reference: PeftModel, *, is_plain: bool) -> list[str]:
+    """Name tensors that are missing, unexpected, or not base plus adapter rounded once.
+
+    For a plain LoRA the change is PEFT's `get_delta_weight`, so that the formula of the merge is
+    not compared with itself. Otherwise the reference is PEFT's merge in float32; `reference` has no
+    adapter afterwards.
+    """
+    layers = {}
+    if is_plain:
+        for name, module in reference.get_base_model().named_modules():
+            if isinstance(module, LoraLayer):
+                layers[f"{name}.weight"] = module
+        base_files = tensor_files(base)
+        expected_names = base_files.keys()
+    else:
+        model = reference.merge_and_unload()
+        tied = getattr(model, "all_tied_weights_keys", None) or {}
+        state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+        # transformers joins the experts when it loads a model; a saved file has them apart.
+        expected = revert_weight_conversion(model, state)
+        expected_names = expected.keys()
+    files = tensor_files(merged)
+    missing = sorted((expected_names | layers.keys()) - files.keys())
+    unexpected = sorted(files.keys() - expected_names)
+    problems = [f"{name} is missing" for name in missing]
+    problems += [f"{name} is unexpected" for name in unexpected]
+    for name in sorted(files.keys() & expected_names):
+        report_step()
+        tensor = read_tensor(files[name], name)
+        start = read_tensor(base_files[name], name) if is_plain else expected[name]
+        if tensor.shape != start.shape:
+            problems.append(f"{name} has shape {tuple(tensor.shape)}, not {tuple(start.shape)}")
+            continue
+        terms = [start]
+        if name in layers:
+            terms.append(layers[name].get_delta_weight("default").detach())
+        wrong_values = count_wrong(tensor, terms)
+        if wrong_values:
+            share = wrong_values / tensor.numel()
+            problems.append(f"{name} differs from base plus adapter in {share:.1%} of its values")
+    return problems
+
+
+def count_wrong(tensor: torch.Tensor, terms: Sequence[torch.Tensor]) -> int:
+    """Count values that differ from the sum of the terms by more than one rounding."""
+    rounding = ROUNDING.get(tensor.dtype, 0.0)
+    blocks = [part.reshape(-1).split(BLOCK) for part in (tensor, *terms)]
+    wrong_values = 0
+    for values, *parts in zip(*blocks, strict=True):
+        exact = sum(part.float().cpu() for part in parts)
+        is_close = (values.float() - exact).abs() <= exact.abs() * rounding + SMALLEST_STEP
+        # "not close" instead of "far", so that NaN counts as wrong.
+        wrong_values += int((~is_close).sum())
+    return wrong_values
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor in a folder: from the index, or the only file."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = json.loads(index.read_text())["weight_map"]
+        return {name: folder / file for name, file in names.items()}
+    single = folder / "model.safetensors"
+    with safe_open(single, framework="pt") as opened:
+        return dict.fromkeys(opened.keys(), single)
+
+
+def read_tensor(file: Path, name: str) -> torch.Tensor:
+    """Return a tensor, mapped from its file.
+
+    The file is opened for each tensor, because the pages of an open file count as memory of this
+    process.
+    """
+    with safe_open(file, framework="pt") as opened:
+        return opened.get_tensor(name)
+
+
+def tokenizer_problems(
+    folder: Path,
+    base: Path,
+    original: Any,
+    chats: Sequence[Any],
+    template_kwargs: Mapping[str, Any],
+) -> list[str]:
+    """Return a sentence for each difference in how prompts are read and answers end."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    problems = []
+    for part in ("eos_token", "pad_token", "bos_token", "chat_template"):
+        if getattr(tokenizer, part) != getattr(original, part):
+            problems.append(f"{part} differs from the training's")
+    if not problems:
+        for chat in chats:
+            ids = prompt_tokens(tokenizer, chat, template_kwargs)
+            if ids != prompt_tokens(original, chat, template_kwargs):
+                problems.append("prompts become other tokens")
+                break
+    base_config = base / "generation_config.json"
+    config = folder / "generation_config.json"
+    if base_config.is_file():
+        is_same = config.is_file() and config.read_bytes() == base_config.read_bytes()
+        if not is_same:
+            problems.append("generation_config.json, which ends answers, is not the base's")
+    return problems
+
+
+def metadata_problems(file: str, tokenizer: Any) -> list[str]:
+    """Return a sentence for chat template and end token, if a GGUF file does not hold them.
+
+    llama.cpp has defaults for both; other programs do not.
+    """
+    fields = GGUFReader(file).fields
+    expected = {
+        "chat_template": tokenizer.get_chat_template(),
+        "ggml.eos_token_id": tokenizer.eos_token_id,
+    }
+    problems = []
+    for name, value in expected.items():
+        field = fields.get(f"tokenizer.{name}")
+        content = None if field is None else field.contents()
+        if content != value:
+            problems.append(f"{name} is {content!r:.80}, not the tokenizer's")
+    return problems
+
+
+def choose_placement(folders: Sequence[Path], free_memory: int) -> Placement | None:
+    """Return where the larger of some models fits, in float32 if possible; None if nowhere.
+
+    Args:
+        folders: Folders of the models, which are loaded one after the other.
+        free_memory: Bytes of free memory outside of the GPU.
+    """
+    devices = [("cpu", free_memory)]
+    if torch.cuda.is_available():
+        devices.insert(0, ("cuda", torch.cuda.mem_get_info()[0]))
+    as_stored = max(weight_bytes(folder) for folder in folders)
+    in_float32 = max(weight_bytes(folder, width=4) for folder in folders)
+    for device, free in devices:
+        if free > FLOAT32_FACTOR * in_float32 + ACTIVATION_BYTES:
+            return Placement(device, torch.float32)
+        if free > STORED_FACTOR * as_stored + ACTIVATION_BYTES:
+            return Placement(device, None)
+    return None
+
+
+def weight_bytes(folder: Path, width: int | None = None) -> int:
+    """Return the size of a model's weights in bytes, as stored or with another width of a value."""
+    total = 0
+    for file in set(tensor_files(folder).values()):
+        size = file.stat().st_size
+        if width is not None:
+            with safe_open(file, framework="pt") as opened:
+                name = next(iter(opened.keys()))
+                stored_width = opened.get_tensor(name).element_size()
+            size = size * width // stored_width
+        total += size
+    return total
+
+
+def load_model(folder: Path, placement: Placement | None) -> Any:
+    """Load a model; without a placement its weights stay mapped from the files.
+
+    The dtype is converted after the load. transformers would keep the pages of the files in memory
+    while it converts, half as much again.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    if placement is None:
+        return model
+    return model.to(device=placement.device, dtype=placement.dtype)
+
+
+def prompt_tokens(
+    tokenizer: Any, chat: list[dict[str, str]], template_kwargs: Mapping[str, Any]
+) -> list[int]:
+    """Return the tokens of a chat as in training, with the generation prompt."""
+    encoded = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, tokenize=True, return_dict=True, **template_kwargs
+    )
+    return encoded["input_ids"]
+
+
+@torch.no_grad()
+def greedy_answers(
+    model: Any, tokenizer: Any, prompts: list[list[int]], max_tokens: int
+) -> list[list[int]]:
+    """Return greedy answers, up to and including the end token."""
+
+    def report_token(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Count a token for the progress bar; as a stopping criterion it never stops."""
+        report_step()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    padded = padded.to(model.device)
+    output = model.generate(
+        **padded,
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        stopping_criteria=[report_token],
+    )
+    # A model can have several end tokens. What follows the first one is padding.
+    end_ids = model.generation_config.eos_token_id
+    end_ids = {end_ids} if isinstance(end_ids, int) else set(end_ids or ())
+    end_ids.add(tokenizer.eos_token_id)
+    answers = []
+    for row in output[:, padded["input_ids"].shape[1] :].tolist():
+        ends = [position for position, token in enumerate(row) if token in end_ids]
+        answers.append(row[: ends[0] + 1] if ends else row)
+    return answers
+
+
+@torch.no_grad()
+def token_logprobs(
+    model: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return, for each token of all answers, its log-probability and whether it is the top-1 token.
+
+    Returns:
+        Two tensors of as many values as the answers have tokens: float32 in nats, and bool.
+    """
+    logprobs = []
+    is_top = []
+    for prompt, tokens in zip(prompts, answers, strict=True):
+        report_step()
+        targets = torch.tensor(tokens)
+        input_ids = torch.tensor([prompt + tokens], device=model.device)
+        output = model(input_ids=input_ids, use_cache=False)
+        logits = output.logits[0, len(prompt) - 1 : -1].float().cpu()
+        logprobs.append(logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0])
+        is_top.append(logits.argmax(-1) == targets)
+    return torch.cat(logprobs), torch.cat(is_top)
+
+
+def report_step() -> None:
+    """Report one more step to the parent process."""
+    print(".", flush=True)

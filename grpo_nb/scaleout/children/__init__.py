@@ -1,1 +1,0 @@
-"""What runs in processes of its own and imports no kit."""

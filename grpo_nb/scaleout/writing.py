@@ -1,0 +1,431 @@
+"""Write a run as a folder that trains it again with TRL's own trainer.
+
+A setting that cannot be the same elsewhere is changed with a sentence (`Project.changes`), or the
+run is refused. Before the folder appears, its rewards must give the recorded scores in a fresh
+process.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from grpo_nb import __version__
+from grpo_nb.config.arguments import is_publishing
+from grpo_nb.config.settings import EMBEDDED_MODEL
+from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
+from grpo_nb.core.pages import render
+from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.export.export_folder import require_same_base
+from grpo_nb.export.hub import files_with_secrets
+from grpo_nb.models.identity import weights_identity
+from grpo_nb.models.sources import resolve_model
+from grpo_nb.rewards.base import RewardFunction, reward_name
+from grpo_nb.runs.card import public_settings, published_name, without_private_parts
+from grpo_nb.runs.run_folder import Run, open_run
+from grpo_nb.scaleout.project import (
+    COPIED_FIELDS,
+    FORMAT_VERSION,
+    Project,
+    copy_files,
+    open_project,
+)
+from grpo_nb.scaleout.reward_source import KIT, ROOT, KitFiles, NotPortable, RewardSource
+from grpo_nb.scoring.calls import make_batch
+from grpo_nb.scoring.record import rebuilt, record_of
+
+#: Release that train.py is for: the first whose plain trainer takes a step on a CPU. TRL 1.15 asks
+#: for Triton there.
+TRL = "1.16.0"
+ROW_FILES = ("train.jsonl", "holdout.jsonl")
+PINNED = ("torch", "transformers", "peft", "accelerate", "datasets")
+#: Arguments that train.py sets itself, or that mean something on this machine only.
+SET_BY_TRAIN_PY = {
+    "generation_batch_size",
+    "use_cpu",
+    "dataloader_pin_memory",
+    "output_dir",
+    "reward_weights",
+    "logging_dir",
+    "max_seq_length",
+}
+#: Arguments that only Unsloth has. The first change memory, but no numbers.
+MEMORY_ONLY = ("unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch")
+UNSLOTH_ONLY = ("vllm_sampling_params", "context_parallel_size", "context_parallel_backend")
+
+
+def write(
+    run: Run | str | Path,
+    folder: str | Path,
+    *,
+    rewards: Sequence[RewardFunction] | None = None,
+    overwrite: bool = False,
+) -> Project:
+    """Write a run as a folder that trains it again on any machine, with TRL's `GRPOTrainer`.
+
+    The folder holds `train.py`, its settings (`run.yaml`), the rewards as source code, the rows,
+    the adapter that the run started with, the first steps as `record.jsonl`, and a `README.md` with
+    the commands. A base model that is not on the Hub is copied to `base/`. Neither Unsloth nor this
+    package has to be installed to train it. docs/guide/scale_out.md says what stays equal.
+
+    Args:
+        run: From `train` or `open_run`, or its folder.
+        folder: The folder to make.
+        rewards: Reward functions of the run, in their order. Needed if the run was opened from its
+            folder and has rewards of your own.
+        overwrite: If True, replace an existing folder.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is False.
+        FileNotFoundError: The run did not keep its rows or its first adapter.
+        ExportError: The base model here is not the one that the run was trained on.
+        ValueError: A reward or a setting cannot be written; the message says what to change.
+
+    >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
+    """
+    run = open_run(run)
+    target = target_of(folder)
+    if run.info["task"].get("tools"):
+        raise ValueError(
+            f"the run {run.name!r} has tools, which cannot be written to the folder. Train it "
+            "here, with gn.train(...)."
+        )
+    base = None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
+    check_target(target, overwrite, [run.path] if base is None else [run.path, base])
+    needed = ("adapter_model.safetensors", *ROW_FILES)
+    missing = [name for name in needed if not (run.start_path / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"the run {run.name!r} has not kept what it started with: {missing}. Rows of more than "
+            "100 MB are not kept. Train with fewer rows."
+        )
+    source = RewardSource()
+    reward_calls = [source.add(reward) for reward in _rewards_of(run, rewards)]
+    trainer, changes = _trainer_arguments(run)
+    record = _record(run)
+    with staged_folder(target) as staged:
+        copy_files(run.start_path, staged / "adapter_init", "adapter_*")
+        for name in ROW_FILES:
+            shutil.copyfile(run.start_path / name, staged / name)
+        if (run.path / "chat_template.jinja").is_file():
+            shutil.copyfile(run.path / "chat_template.jinja", staged / "chat_template.jinja")
+        kit_files = _write_rewards(staged, run.name, source, reward_calls)
+        _try_rewards(staged, run, record)
+        if base is not None:
+            require_same_base(run, base)
+            copy_files(base, staged / "base")
+        lines = "".join(json.dumps(step) + "\n" for step in record)
+        (staged / "record.jsonl").write_text(lines, "utf-8")
+        _write_settings(staged, run, trainer, base)
+        _write_origin(staged, run, trainer, changes, base)
+        _write_programs(staged, run, trainer, kit_files)
+        _write_from_template(
+            staged / "README.md",
+            run=run.name,
+            settings=run.settings,
+            version=__version__,
+            changes=changes,
+            model=run.settings.model
+            if base is None
+            else f"base (of {Path(run.settings.model).name})",
+            has_record=bool(record),
+            kit_files=len(kit_files.files),
+            has_vllm=bool(trainer.get("use_vllm")),
+        )
+        texts = {file.name: file for file in staged.iterdir() if file.is_file()}
+        leaks = files_with_secrets(texts)
+        if leaks:
+            raise ValueError(
+                f"{', '.join(leaks)} would hold what looks like an access token or key. Remove it "
+                "from the reward or the settings, and revoke it: the run's folder holds it too."
+            )
+        put_in_place(staged, target, overwrite=overwrite)
+    return open_project(target)
+
+
+# The run
+
+
+def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[RewardFunction]:
+    """Return the given reward functions, those in memory, or those made from the run's record."""
+    recorded = run.info["rewards"]
+    rewards = list(given or run.rewards or map(rebuilt, recorded))
+    pairs = zip(recorded, rewards, strict=False)
+    missing = [entry["name"] for entry, reward in pairs if reward is None]
+    if missing:
+        raise NotPortable(
+            f"the run {run.name!r} was opened from its folder, which holds only the source text of "
+            f"{', '.join(missing)}. Pass the functions in their order: "
+            "gn.scaleout.write(run, folder, rewards=[...])."
+        )
+    trained_with = [(entry["name"], entry["hash"]) for entry in recorded]
+    if [(reward_name(reward), record_of(reward)["hash"]) for reward in rewards] != trained_with:
+        raise ValueError(
+            "these are not the rewards that the run was trained with. Pass the same functions in "
+            f"the same order: {[*run.weights]}."
+        )
+    return rewards
+
+
+def _trainer_arguments(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments for TRL's trainer in one process, and a sentence for each change."""
+    settings = run.settings
+    changes = []
+    refused = [name for name in UNSLOTH_ONLY if settings.extra.get(name) is not None]
+    if refused:
+        raise ValueError(
+            f"extra has {', '.join(refused)}, which only Unsloth has, and without which the "
+            "training would be another. Train without: settings.replace(extra={...})."
+        )
+    for name in MEMORY_ONLY:
+        if settings.extra.get(name) is not None:
+            changes.append(f"{name} is left out: only Unsloth has it, and it changes no numbers.")
+    arguments = dict(run.info["effective"]["arguments"])
+    publishing = sorted(name for name in arguments if is_publishing(name))
+    if publishing:
+        raise ValueError(
+            f"the run {run.name!r} has {', '.join(publishing)} in its run.json, which would "
+            "publish while the folder trains. Remove it from that file. What was verified is pushed by "
+            "gn.export.push_to_hub(export, 'user/name')."
+        )
+    if arguments.get("optim") == "adamw_flash":
+        arguments["optim"] = "adamw_torch_fused"
+        changes.append("adamw_flash becomes adamw_torch_fused: the same optimizer outside Unsloth.")
+    if arguments["loss_type"] == "bnpo":
+        arguments["loss_type"] = "dapo"
+        changes.append(
+            "The loss bnpo becomes dapo. bnpo divides by the tokens of one process, so each number "
+            "of processes would learn something else. With one process and one forward pass a step "
+            "they are equal."
+        )
+    # This changes only memory. In several processes (DDP), the reentrant kind ends in an error.
+    arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    is_ordered = run.info["task"].get("is_ordered", False)
+    arguments.setdefault("shuffle_dataset", not is_ordered)
+    size = settings.per_device_train_batch_size
+    arguments["per_device_train_batch_size"] = size
+    arguments["gradient_accumulation_steps"] = settings.gradient_accumulation_steps
+    arguments["steps_per_generation"] = settings.generation_batch_size // size
+    public = public_settings(arguments)
+    written = {name: public[name] for name in public if name not in SET_BY_TRAIN_PY}
+    return json.loads(json.dumps(written, default=str)), changes
+
+
+def _record(run: Run) -> list[dict[str, Any]]:
+    """Return completions and results of the first steps; empty if the run kept no completions."""
+    settings = run.settings
+    file = run.start_path / "generations.json"
+    generation_batch = settings.generation_batch_size
+    if not file.is_file() or generation_batch % settings.batch_size:
+        return []
+    # If a generation is for several steps, TRL shuffles its completions over them, so that losses
+    # differ although nothing is wrong. bnpo is dapo only if the step is one forward pass.
+    is_one_step = generation_batch == settings.batch_size
+    is_one_pass = generation_batch == settings.per_device_train_batch_size
+    has_same_loss = is_one_step and (settings.loss_type != "bnpo" or is_one_pass)
+    metrics = {row["step"]: row for row in run.rows}
+    record = []
+    for generation in json.loads(file.read_text("utf-8")):
+        step = generation["step"] + 1
+        if step not in run.steps or step not in metrics:
+            break
+        table = run.completions(step)
+        entry = {
+            "step": step,
+            "rows": generation["rows"],
+            "prompt": [row["prompt"] for row in _repeated(generation["rows"], run)],
+            "completion": list(table["completion"]),
+            "completion_ids": generation["completion_ids"],
+            "rewards": {name: list(map(float, table[name])) for name in run.weights},
+            "advantages": list(map(float, table["advantage"])),
+        }
+        for name in ("loss", "grad_norm"):
+            if has_same_loss and name in metrics[step]:
+                entry[name] = metrics[step][name]
+        record.append(entry)
+    return record
+
+
+def _repeated(rows: Sequence[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
+    """Return each row once for each of its completions."""
+    return [row for row in rows for _ in range(run.settings.num_generations)]
+
+
+# The folder
+
+
+def _write_rewards(
+    staged: Path, run_name: str, source: RewardSource, reward_calls: Sequence[str]
+) -> KitFiles:
+    """Write rewards.py and the files of the kit that it needs, and return these files."""
+    program = staged / "rewards.py"
+    values = {
+        "run": run_name,
+        "version": __version__,
+        "imports": sorted(set(source.imports.values())),
+        "definitions": source.definitions.values(),
+        "rewards": reward_calls,
+    }
+    _write_from_template(program, needs_kit=False, **values)
+    kit_files = KitFiles(program)
+    if kit_files.is_needed:
+        _write_from_template(program, needs_kit=True, **values)
+        for file in kit_files.files:
+            target = staged / "kit" / file.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        package = staged / "kit" / KIT
+        package.mkdir(parents=True, exist_ok=True)
+        docstring = f'"""The part of grpo_nb {__version__} that these rewards need."""\n'
+        (package / "__init__.py").write_text(docstring)
+    return kit_files
+
+
+def _try_rewards(staged: Path, run: Run, record: Sequence[dict[str, Any]]) -> None:
+    """Score the recorded completions in a fresh process.
+
+    Raises:
+        NotPortable: A reward fails there, or gives other scores.
+    """
+    import numpy
+
+    batches = []
+    for step in record:
+        batch = make_batch(
+            step["completion"], _repeated(step["rows"], run), completion_ids=step["completion_ids"]
+        )
+        arguments = {
+            "prompts": batch.prompts,
+            "completions": batch.completions,
+            "completion_ids": batch.completion_ids,
+            **batch.columns,
+        }
+        progress = {"global_step": step["step"] - 1, "max_steps": run.settings.max_steps}
+        batches.append({"arguments": arguments, **progress})
+    script = Path(__file__).with_name("score_child.py")
+    try:
+        scores = run_script(script, {"folder": str(staged), "batches": batches})
+    except ChildError as error:
+        raise NotPortable(
+            f"rewards.py fails in a process of its own: {error.last(1)}. A reward may use what is "
+            "defined at the top of its notebook or file, but no file next to it: change the "
+            "reward, and train again."
+        ) from error
+    for step, step_scores in zip(record, scores, strict=True):
+        for name, reward_scores in zip(run.weights, step_scores, strict=True):
+            recorded = step["rewards"][name]
+            # Scores are recorded in float32, and a reward model may have run in another batch.
+            if not numpy.allclose(recorded, reward_scores, rtol=1e-4, atol=1e-4, equal_nan=True):
+                raise NotPortable(
+                    f"the reward {name!r} gives other scores in a fresh process (step "
+                    f"{step['step']}), so it remembers something or draws random numbers. Make it "
+                    "depend on its arguments only."
+                )
+
+
+def _write_settings(staged: Path, run: Run, trainer: dict[str, Any], base: Path | None) -> None:
+    """Write run.yaml."""
+    import yaml
+
+    values = {
+        "model": run.settings.model if base is None else "base",
+        "revision": _cached_revision(run) if base is None else None,
+        "dtype": run.info["number_type"],
+        "load_in_4bit": run.settings.load_in_4bit,
+        "reference": "base" if _reference_is_base(run) else "start",
+        "reward_weights": run.weights,
+        "trainer": trainer,
+    }
+    head = (
+        "# All settings of the run. Those under trainer are arguments of TRL's GRPOConfig for one\n"
+        "# process; train.py divides the batch among several.\n"
+    )
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    (staged / "run.yaml").write_text(head + text, "utf-8")
+
+
+def _cached_revision(run: Run) -> str | None:
+    """Return the commit of a Hub model in this machine's cache; None if the model is not in it.
+
+    Raises:
+        ExportError: The cached weights are not those that the run was trained on.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(run.settings.model, "config.json")
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    if weights_identity(folder) is not None:
+        require_same_base(run, folder)
+    return folder.name
+
+
+def _reference_is_base(run: Run) -> bool:
+    """Return whether KL was measured against the base although the first adapter changes it."""
+    from safetensors.torch import load_file
+
+    if (run.path / "reference").is_dir():
+        return False
+    adapter = load_file(str(run.start_path / "adapter_model.safetensors"))
+    return any(bool(adapter[name].any()) for name in adapter if ".lora_B" in name)
+
+
+def _write_origin(
+    staged: Path, run: Run, trainer: dict[str, Any], changes: list[str], base: Path | None
+) -> None:
+    """Write origin.json: what the run was, for `open_project`."""
+    info = run.info
+    settings = run.settings.to_dict()
+    for name in ("loss_type", "optim"):
+        if name in trainer:
+            settings[name] = trainer[name]
+    # The embedded model is known by its name everywhere, although its files are in base/ too.
+    if base is not None and run.settings.model != EMBEDDED_MODEL:
+        settings["model"] = "base"
+    settings["extra"] = public_settings(run.settings.extra)
+    settings["run_root"] = "runs"
+    rewards = []
+    for entry in info["rewards"]:
+        # The source stays as it is, because it is in rewards.py as well.
+        rewards.append({**without_private_parts(entry), "source": entry["source"]})
+    origin = {
+        "form": FORMAT_VERSION,
+        "run": run.name,
+        "changes": changes,
+        "trainer": trainer,
+        "settings": settings,
+        "task": {**info["task"], "name": without_private_parts(info["task"]["name"])},
+        "rewards": rewards,
+    }
+    for name in ("started", "versions", "machine", *COPIED_FIELDS):
+        origin[name] = info.get(name)
+    write_json(staged / "origin.json", origin)
+
+
+def _write_programs(staged: Path, run: Run, trainer: dict[str, Any], kit_files: KitFiles) -> None:
+    """Write train.py with its requirements, record.py, and configurations for accelerate."""
+    pinned = list(PINNED)
+    is_quantized_optimizer = any(word in trainer["optim"] for word in ("8bit", "paged", "bnb"))
+    if run.settings.load_in_4bit or is_quantized_optimizer:
+        pinned.append("bitsandbytes")
+    versions = run.info["versions"]
+    requirements = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
+    trl = "trl[vllm]" if trainer.get("use_vllm") else "trl"
+    requirements += [f"{trl}=={TRL}", f"pyyaml=={version('pyyaml')}"]
+    for requirement in kit_files.requirements():
+        if requirement.partition("==")[0] not in (*PINNED, "trl"):
+            requirements.append(requirement)
+    _write_from_template(staged / "train.py", requirements=requirements)
+    _write_from_template(staged / "record.py")
+    _write_from_template(staged / "ddp.yaml", use_cpu="false")
+    _write_from_template(staged / "fsdp2.yaml")
+    _write_from_template(staged / "cpu2.yaml", "ddp.yaml", use_cpu="true")
+
+
+def _write_from_template(file: Path, template: str = "", **values: Any) -> None:
+    """Write a file from the template of its name, or of another name."""
+    name = template or file.name
+    file.write_text(render(f"scaleout/templates/{name}.jinja", **values), "utf-8")

@@ -1,0 +1,62 @@
+"""Check which rows are tried, their wrong answers, and the order of findings."""
+
+import itertools
+import math
+
+import pytest
+
+from grpo_nb.checks.findings import WHOLE_SET, make_finding
+from grpo_nb.checks.report import sort_findings
+from grpo_nb.checks.rows import MAX_ROWS_TRIED, choose_rows
+from grpo_nb.checks.wrong_answers import make_near_misses
+
+
+@pytest.mark.parametrize("count", [25, 47, 71])
+def test_rows_tried_come_from_the_whole_task(count: int) -> None:
+    rows = [{"question": f"{n}?", "answer": str(100 + n)} for n in range(count)]
+    places = [int(row.gold) - 100 for row in choose_rows(rows, "answer").rows]
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    assert len(places) <= MAX_ROWS_TRIED
+    assert max(gaps) == min(gaps)
+    assert places[-1] + gaps[0] >= count
+
+
+def test_nan_is_no_gold_answer() -> None:
+    rows = [{"question": "a", "answer": "1"}, {"question": "b", "answer": math.nan}]
+    assert choose_rows(rows, "answer").all_golds == ["1"]
+
+
+def test_options_are_wrong_answers_and_aliases_are_not() -> None:
+    rows = [{"question": "?", "choices": ["cat", "ox"], "names": ["cat", "Felix"], "answer": "cat"}]
+    (row,) = choose_rows(rows, "answer").rows
+    assert row.accepted == ["cat", "Felix"]
+    assert "ox" in row.wrong
+
+
+@pytest.mark.parametrize("gold", ["100.00", "100.50"])
+def test_near_misses_of_decimals_keep_the_tolerance(gold: str) -> None:
+    for near in make_near_misses(gold):
+        assert abs(float(near.answer) - float(gold)) > 2
+
+
+def test_near_miss_of_a_signed_number_has_one_sign() -> None:
+    answers = {near.change: near.answer for near in make_near_misses("+5")}
+    assert answers["the other sign"] == "-5"
+
+
+def test_findings_are_sorted_by_reward_then_cause() -> None:
+    given = [
+        ("right answer refused", "b"),
+        ("format outweighs the answer", WHOLE_SET),
+        ("every candidate", "a"),
+        ("depends on its group", "b"),
+        ("skips rows", "a"),
+    ]
+    findings = sort_findings([make_finding(kind, reward, "seen") for kind, reward in given])
+    assert [finding.kind for finding in findings] == [
+        "depends on its group",
+        "right answer refused",
+        "every candidate",
+        "format outweighs the answer",
+        "skips rows",
+    ]

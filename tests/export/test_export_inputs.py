@@ -1,0 +1,138 @@
+"""Inputs of exports that are refused, or that once gave a wrong export."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import grpo_nb as gn
+from grpo_nb.export import conversion, verify_child
+from grpo_nb.export import gguf as gguf_export
+from grpo_nb.export.merge import retained_shares
+from grpo_nb.export.result import Export, ExportError
+from tests.export.test_merged import rewrite
+
+pytestmark = pytest.mark.begins(42)
+GIB = 2**30
+
+
+def test_gguf_of_an_adapter_export_names_the_run(tmp_path: Path) -> None:
+    export = Export(tmp_path, {"kind": "adapter", "run": "first"})
+    with pytest.raises(ValueError, match=r"adapter files.*gn\.export_gguf\('first', path\)"):
+        gn.export_gguf(export, tmp_path / "out")
+
+
+def test_gguf_of_a_changed_merged_export_is_refused(merged: Export, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
+    export = gn.export.open(copy, run=merged.run.path)
+    rewrite(copy / "config.json", rms_norm_eps=1.0)
+    with pytest.raises(ExportError, match=r"config\.json has changed since it was verified"):
+        gn.export_gguf(export, tmp_path / "out")
+
+
+def test_open_with_a_run_of_another_adapter_is_refused(
+    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    other = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "other"))
+    weights = other.adapter_path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b" ")
+    with pytest.raises(ValueError, match="the run 'other' has another adapter"):
+        gn.export.open(merged.path, run=other)
+
+
+def test_open_finds_a_run_that_is_a_link(
+    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / tiny_run.name).symlink_to(tiny_run.path)
+    assert gn.export.open(merged.path).run.name == tiny_run.name
+
+
+def test_converter_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is not a file"):
+        conversion.find_converter(tmp_path / "convert.py", print)
+
+
+def test_converter_in_the_home_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "convert.py").touch()
+    command = conversion.find_converter("~/convert.py", print)
+    assert command[-1] == str(tmp_path / "convert.py")
+
+
+def test_retained_share_is_never_negative() -> None:
+    weight = torch.tensor([[1.0035]])
+    change = torch.tensor([[1e-5]])
+    assert retained_shares([(weight, change)], ["bfloat16"]) == {"bfloat16": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("free", "dtype"),
+    [
+        pytest.param(1.5 * GIB, torch.float32, id="fits in float32"),
+        pytest.param(1.02 * GIB, None, id="fits as stored"),
+    ],
+)
+def test_placement_is_chosen_by_the_larger_model(
+    free: float, dtype: torch.dtype | None, tmp_path: Path
+) -> None:
+    """A 16-bit base of 8 MB whose merged model is in float32: 16 MB."""
+    folders = []
+    for name, stored in (("base", torch.bfloat16), ("merged", torch.float32)):
+        folder = tmp_path / name
+        folder.mkdir()
+        weights = {"a": torch.zeros(2**22, dtype=stored)}
+        save_file(weights, folder / "model.safetensors")
+        folders.append(folder)
+    expected = verify_child.Placement("cpu", dtype)
+    if dtype is None:
+        assert verify_child.choose_placement(folders[:1], int(free)) in (None, expected)
+    else:
+        assert verify_child.choose_placement(folders, int(free)) == expected
+    # The base alone would fit into this memory, but the merged model does not.
+    assert verify_child.choose_placement(folders, int(GIB + 1.2 * 2**23 + 1)) is None
+
+
+def test_greedy_answer_ends_at_every_end_token() -> None:
+    """Generation stops at all end tokens of the model, and pads the shorter answers."""
+    config = SimpleNamespace(eos_token_id=[7, 8])
+    generated = torch.tensor([[1, 2, 5, 8, 0, 0], [1, 2, 5, 5, 7, 0], [1, 2, 5, 5, 5, 5]])
+    model = SimpleNamespace(
+        device="cpu", generation_config=config, generate=lambda **kwargs: generated
+    )
+
+    class Padded(dict):
+        def to(self, device: str) -> Padded:
+            return self
+
+    tokenizer = SimpleNamespace(
+        eos_token_id=7, pad_token_id=0, pad=lambda *a, **k: Padded(input_ids=generated[:, :2])
+    )
+    answers = verify_child.greedy_answers(model, tokenizer, [[1, 2]] * 3, 4)
+    assert answers == [[5, 8], [5, 5, 7], [5, 5, 5, 5]]
+
+
+def test_gguf_without_any_answer_is_refused(
+    merged: Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_child, "metadata_problems", lambda *_: [])
+    request = {
+        "merged": str(merged.path),
+        "base": tiny_run.settings.model,
+        "prompts": [],
+        "chat_template_kwargs": {},
+        "answers": [],
+        "file": "none.gguf",
+        "free_memory": 10**12,
+        "limits": gguf_export.LIMITS["q8_0"],
+    }
+    checks = verify_child.verify_gguf(request)
+    assert checks["tokens: llama.cpp answers"] == (False, "every answer is empty")

@@ -1,0 +1,58 @@
+"""Adapters are read only if they are plain LoRAs, and a base model is known by its weights."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import IA3Config, LoraConfig
+from safetensors.torch import save_file
+
+import grpo_nb as gn
+from grpo_nb.models.adapter import read_adapter
+from grpo_nb.models.identity import base_identity
+
+
+def lora_folder(folder: Path, **options: object) -> Path:
+    """Write a LoRA of rank 4 on one layer."""
+    LoraConfig(r=4, target_modules=["q_proj"], **options).save_pretrained(folder)
+    tensors = {"base_model.model.q_proj.lora_A.weight": torch.zeros(4, 8)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("initialisation", [True, "gaussian", "eva", "orthogonal"])
+def test_lora_on_an_unchanged_base_is_read(initialisation: object, tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path, init_lora_weights=initialisation)
+    assert read_adapter(gn.Settings(), folder).settings.lora_rank == 4
+
+
+def test_lora_that_changed_its_base_is_refused(tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path, init_lora_weights="pissa")
+    with pytest.raises(ValueError, match=r"no plain LoRA \(init_lora_weights\)"):
+        read_adapter(gn.Settings(), folder)
+
+
+def test_adapter_of_another_kind_is_named(tmp_path: Path) -> None:
+    IA3Config(target_modules=["q_proj"], feedforward_modules=[]).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="of the kind IA3, and only a LoRA"):
+        read_adapter(gn.Settings(), tmp_path)
+
+
+def test_adapter_without_safetensors_is_refused(tmp_path: Path) -> None:
+    folder = lora_folder(tmp_path)
+    os.rename(folder / "adapter_model.safetensors", folder / "adapter_model.bin")
+    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors"):
+        read_adapter(gn.Settings(), folder)
+
+
+def test_model_made_in_memory_ignores_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    model = SimpleNamespace(config=SimpleNamespace(_name_or_path=""))
+    assert base_identity(model, "not here") is None

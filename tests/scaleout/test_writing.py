@@ -1,0 +1,326 @@
+"""The written folder: its content, the runs it can be written from, and refusals."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import grpo_nb as gn
+from grpo_nb.scaleout.reward_source import NotPortable
+from tests.export.test_merged import rewrite
+from tests.support.own_rewards import hashed
+from tests.support.scale import DRIVER, said_by, signs, start, trained
+
+
+@pytest.fixture(scope="module")
+def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
+    """A run of three steps, with its rewards in memory."""
+    return trained(
+        letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9}
+    )
+
+
+def values_of(folder: gn.scaleout.Project) -> dict:
+    return yaml.safe_load((folder.path / "run.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def project(run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> gn.scaleout.Project:
+    return gn.scaleout.write(run, tmp_path_factory.mktemp("folders") / "anywhere")
+
+
+def test_folder_is_complete_and_has_nothing_private(
+    run: gn.runs.Run, project: gn.scaleout.Project, letters_folder: Path
+) -> None:
+    values = values_of(project)
+    assert values["model"] == "base"
+    assert (project.path / "base" / "config.json").is_file()
+    assert values["reward_weights"] == {"signs": 1.0, "xml_tags": 1.0}
+    assert values["trainer"]["learning_rate"] == 0.5
+    assert values["trainer"]["adam_beta2"] == 0.9
+    assert len((project.path / "train.jsonl").read_text().splitlines()) == 16
+    record = [json.loads(line) for line in (project.path / "record.jsonl").read_text().splitlines()]
+    assert [entry["rewards"]["signs"] for entry in record] == [
+        run.completions(n)["signs"].tolist() for n in (1, 2, 3)
+    ]
+    program = (project.path / "train.py").read_text()
+    assert "unsloth" not in program
+    assert "import grpo_nb" not in program
+    assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
+    texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file()]
+    private = (str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
+    assert not [word for word in private if any(word in text for text in texts)]
+
+
+def test_run_that_would_publish_elsewhere_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    """The run comes from somebody else: settings and trainer arguments are both checked."""
+    sent = Path(shutil.copytree(run.path, tmp_path / "sent"))
+    info = json.loads((sent / "run.json").read_text())
+    info["effective"]["arguments"] |= {"push_to_hub": True, "hub_token": "mine"}
+    (sent / "run.json").write_text(json.dumps(info))
+    with pytest.raises(
+        ValueError, match=r"has hub_token, push_to_hub in its run\.json.*gn\.export\.push_to_hub"
+    ):
+        gn.scaleout.write(gn.open_run(sent), tmp_path / "anywhere", rewards=run.rewards)
+
+
+def test_folder_refuses_to_publish_while_it_trains(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in ("push_to_hub=true", "hub_model_id=me/x", "log_completions_hub_repo=me/x"):
+        assert "would publish while this trains" in said_by(
+            project.path, capsys, "--plan", "--set", asked
+        )
+
+
+def test_plan_never_splits_a_group(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight completions in groups of four: no group is split."""
+    for count, size in ((1, 8), (2, 4)):
+        said = said_by(project.path, capsys, "--plan", "--processes", str(count))
+        assert said == f"{count} processes x {size} completions x 1 passes a step\n"
+    for count in (3, 4):
+        told = said_by(project.path, capsys, "--plan", "--processes", str(count))
+        assert f"8 a generation, in groups of 4, do not divide by {count} processes" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--processes", "2"), "planned for 2 processes, started with 1"),
+        (("--set", "lerning_rate=1"), "unknown ['lerning_rate']"),
+        (
+            ("--set", "output_dir=elsewhere"),
+            "output_dir cannot be set: train.py sets it",
+        ),
+    ],
+)
+def test_train_py_refuses_unknown_arguments(
+    arguments: tuple[str, ...],
+    told: str,
+    project: gn.scaleout.Project,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert told in said_by(project.path, capsys, *arguments)
+    assert not (project.path / "result").exists()
+
+
+def test_adapter_of_the_folder_is_a_copy(run: gn.runs.Run, project: gn.scaleout.Project) -> None:
+    name = "adapter_config.json"
+    copy = project.path / "adapter_init" / name
+    assert not copy.samefile(run.start_path / name)
+
+
+def test_scientific_number_is_a_number(project: gn.scaleout.Project) -> None:
+    """The default of epsilon_high is None, so its type cannot be seen there."""
+    program = runpy.run_path(str(project.path / "train.py"), run_name="train")
+    settings = program["read_settings"](["epsilon_high=1e-1"])
+    assert settings["trainer"]["epsilon_high"] == 0.1
+
+
+def test_replay_without_a_record_is_refused(
+    project: gn.scaleout.Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(project.path, tmp_path / "copy"))
+    (copy / "record.jsonl").write_text("")
+    assert "record.jsonl is empty" in said_by(copy, capsys, "--replay")
+
+
+def test_folder_is_formatted_and_linted(project: gn.scaleout.Project) -> None:
+    for options in (["check"], ["format", "--check", "--line-length", "100"]):
+        command = [sys.executable, "-m", "ruff", *options, "--isolated", "train.py", "record.py"]
+        done = subprocess.run(command, cwd=project.path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_run_whose_base_changed_is_refused(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    rewrite(copy / "run.json", base="0" * 32)
+    with pytest.raises(gn.export.ExportError, match="are not those that the run"):
+        gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_accelerate_configurations_have_known_keys(project: gn.scaleout.Project) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    known = {option.dest for option in launch_command_parser()._actions}
+    for name, kind in (("ddp", "MULTI_GPU"), ("cpu2", "MULTI_GPU"), ("fsdp2", "FSDP")):
+        config = load_config_from_file(
+            str(project.path / f"{name}.yaml")
+        )  # refuses keys of its own level
+        assert config.distributed_type.value == kind
+        assert config.num_processes == 2
+        assert config.use_cpu is (name == "cpu2")
+        assert {*config.fsdp_config} <= known, "the launcher would drop it without a word"
+
+
+# Other runs
+
+
+def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.scaleout.Project:
+    """Train two steps with these rewards, and write the run."""
+    return gn.scaleout.write(
+        trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder"
+    )
+
+
+def test_stage_and_long_generation_replay_equal_numbers(
+    run: gn.runs.Run, letters_folder: Path, plain_trl: Path, tmp_path: Path
+) -> None:
+    """A stage begins with the adapter of the one before.
+
+    TRL shuffles the completions of a generation over its steps, so losses differ. Only rewards and
+    advantages are compared.
+    """
+    settings = run.settings.replace(max_steps=2, loss_type="dapo", run_root=str(tmp_path), extra={})
+    rewards = [signs, hashed]
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
+    kept: list[gn.runs.Run] = []
+    for name in ("first", "second"):
+        kept.append(gn.train(model, tokenizer, task.after(kept), rewards, settings, name=name))
+    stage = gn.scaleout.write(kept[-1], tmp_path / "stage", rewards=rewards)
+    assert values_of(stage)["reference"] == "start"
+    many = rewritten(
+        letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16}
+    )
+    told = (plain_trl, "--replay", "--tolerance", "1e-5", str(stage.path), str(many.path))
+    first, second, _ = start(stage.path, *told, script=DRIVER).split("The same numbers in ")
+    assert "loss: largest difference" in first
+    assert "advantages: largest difference" in second
+    assert "loss:" not in second
+
+
+def test_rewards_that_start_processes_are_written(letters_folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Add {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]}
+        for n in range(8)
+    ]
+    rewards = [signs, gn.rewards.code_tests(), gn.rewards.maths()]
+    project = rewritten(
+        letters_folder, tmp_path, rewards, task=gn.load_task(rows, format=gn.tasks.xml(), holdout=2)
+    )
+    asked = [json.loads(line) for line in (project.path / "train.jsonl").read_text().splitlines()]
+    assert all(row["tests"] == [f"assert f(1) == {int(row['answer']) + 1}"] for row in asked)
+    assert len(asked) == 6
+    assert '"math-verify==' in (project.path / "train.py").read_text()
+
+
+def test_settings_of_a_gpu_run_are_written(run: gn.runs.Run, tmp_path: Path) -> None:
+    more = {
+        "fast_inference": True,
+        "extra": {"unsloth_num_chunks": 4},
+        "model": "acme/tiny",
+        "load_in_4bit": True,
+    }
+    made = {
+        "loss_type": "dapo",
+        "mask_truncated_completions": True,
+        "epsilon_high": 0.28,
+        "use_vllm": True,
+    }
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    effective = run.info["effective"] | {"arguments": run.info["effective"]["arguments"] | made}
+    rewrite(
+        copy / "run.json",
+        settings=run.info["settings"] | {"loss_type": "dapo", **more},
+        effective=effective,
+    )
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    values, program = values_of(project), (project.path / "train.py").read_text()
+    # With the reentrant kind of Unsloth, a step of several processes would end in an error.
+    wanted = made | {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    assert wanted.items() <= values["trainer"].items()
+    assert values["load_in_4bit"] is True
+    assert '"bitsandbytes==' in program
+    assert '"trl[vllm]==1.16.0"' in program
+    assert values["model"] == "acme/tiny", "a model of the Hub stays there"
+    assert not (project.path / "base").exists(), "a model of the Hub stays there"
+    assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
+
+
+# Refusals
+
+
+def reads_a_file(completions: list, **columns: object) -> list[float]:
+    return [len(Path("beside.txt").read_text()) / (1 + len(str(c))) for c in completions]
+
+
+KEY = "hf_" + "k" * 34
+
+
+def leaks(completions: list, **columns: object) -> list[float]:
+    return [len(KEY) / (1 + len(str(c))) for c in completions]
+
+
+def drawn(completions: list, **columns: object) -> list[float]:
+    import random
+
+    return [random.random() for _ in completions]
+
+
+def test_bad_input_is_refused_and_leaves_nothing(
+    run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, away, write = tmp_path / "there", tmp_path / "a", gn.scaleout.write
+    target.mkdir()
+    (target / "mine.txt").write_text("kept")
+    without = Path(shutil.copytree(run.path, tmp_path / "without"))
+    shutil.rmtree(without / "start")
+    monkeypatch.chdir(tmp_path)
+    Path("beside.txt").write_text("words")
+    reading, lucky = (
+        trained(letters_folder, tmp_path / "runs", reward.__name__, steps=2, rewards=[reward])
+        for reward in (reads_a_file, drawn)
+    )
+    refused = [
+        (lambda: write(reading, away), NotPortable, "process of its own: FileNotFound.*beside.txt"),
+        (
+            lambda: write(lucky, away),
+            NotPortable,
+            "other scores in a fresh process.*draws random numbers",
+        ),
+        (
+            lambda: write(gn.open_run(run.path), away),
+            NotPortable,
+            r"only the source text of signs.*rewards=\[\.\.\.\]",
+        ),
+        (lambda: write(run, target), FileExistsError, "overwrite=True"),
+        (
+            lambda: write(run, run.path, overwrite=True),
+            FileExistsError,
+            "which would be gone with it",
+        ),
+        (lambda: write(without, away), FileNotFoundError, "has not kept what it started with"),
+        (
+            lambda: write(run, away, rewards=[signs]),
+            ValueError,
+            "not the rewards that the run was trained",
+        ),
+    ]
+    for call, kind, told in refused:
+        with pytest.raises(kind, match=told) as caught:
+            call()
+        assert "\n" not in str(caught.value), told
+    assert not away.exists()
+    assert (target / "mine.txt").read_text() == "kept"
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_reward_with_a_key_is_refused(letters_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"rewards.py would hold what looks like an access token"
+    ) as caught:
+        rewritten(letters_folder, tmp_path, [leaks])
+    assert KEY not in str(caught.value)
+    assert not (tmp_path / "folder").exists()

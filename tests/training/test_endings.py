@@ -1,0 +1,157 @@
+"""Ends of a training that are easily missed: the last step, spent budgets, lost files."""
+
+import signal
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.runs.rows import ACCURACY
+from grpo_nb.training.recorder import HoldoutScore, Recorder
+from grpo_nb.training.trainer import remembered_states
+from tests.conftest import brevity
+from tests.support.tiny import load_tiny
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_folder: Path):
+    return load_tiny(tiny_folder, 20, 6)[:3]
+
+
+class Counted:
+    """A reward that counts its calls."""
+
+    __name__ = "counted"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        self.calls += 1
+        return brevity(completions)
+
+    def state_dict(self) -> dict:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.calls = state["calls"]
+
+
+def rewrite_status(run: gn.runs.Run, status: str) -> None:
+    from grpo_nb.runs.run_info import read_run_info
+
+    info = read_run_info(run.path / "run.json")
+    info.status = status
+    run.write_info(info)
+
+
+def test_run_stopped_at_its_last_step_is_finished(tiny, tiny_settings: gn.Settings) -> None:
+    run = gn.train(
+        *tiny,
+        [brevity],
+        tiny_settings,
+        observers=[lambda row, completions: row["step"] == row["max_steps"]],
+    )
+    assert run.status == "finished"
+
+
+def test_run_lost_after_its_last_step_restores_rewards(tiny, tiny_settings) -> None:
+    first = Counted()
+    run = gn.train(*tiny, [first], tiny_settings, name="a")
+    rewrite_status(run, "failed")
+    again = Counted()
+    gn.train(*tiny, [again], tiny_settings, resume="a")
+    assert again.calls == first.calls
+
+
+def test_disk_of_the_resumed_run_is_checked(tiny, tiny_settings, tmp_path, monkeypatch) -> None:
+    run = gn.train(*tiny, [brevity], tiny_settings, name="a")
+    checked = []
+
+    def full(path: Path, *others: object) -> None:
+        checked.append(path)
+        raise RuntimeError("full")
+
+    monkeypatch.setattr("grpo_nb.training.train.require_disk", full)
+    settings = tiny_settings.replace(run_root=str(tmp_path / "other"), max_steps=4)
+    with pytest.raises(RuntimeError, match="full"):
+        gn.train(*tiny, [brevity], settings, resume=run.path)
+    assert checked == [run.path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"name": "../notes"}, "cannot be the name of a run", id="path as name"),
+        pytest.param({"name": ""}, "cannot be the name of a run", id="empty name"),
+        pytest.param({"kl_reference": "bse"}, "must be 'start' or 'base'", id="reference"),
+    ],
+)
+def test_train_refuses_arguments_before_it_resumes(
+    tiny, tiny_settings: gn.Settings, arguments: dict, message: str
+) -> None:
+    notes = Path(tiny_settings.run_root).parent / "notes"
+    notes.mkdir()
+    with pytest.raises(ValueError, match=message):
+        gn.train(*tiny, [brevity], tiny_settings, resume="auto", **arguments)
+    assert notes.is_dir()
+
+
+def test_holdout_score_follows_logging_steps() -> None:
+    settings = gn.preset("cpu", holdout_every=15, extra={"logging_steps": 10})
+    score = SimpleNamespace(
+        _prepared=SimpleNamespace(settings=settings), score=lambda: {ACCURACY: 1.0}
+    )
+    rows = [{"step": step, "max_steps": 70} for step in range(10, 71, 10)]
+    for row in rows:
+        HoldoutScore.__call__(score, row, None)
+    assert [row["step"] for row in rows if ACCURACY in row] == [10, 20, 30, 50, 60, 70]
+
+
+def test_first_interrupt_after_a_spent_budget_is_not_the_second() -> None:
+    recorder = SimpleNamespace(should_end=True, bar=None)
+    with Recorder.stop_button(recorder):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_close_saves_the_figure_where_the_display_fails() -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no font")
+
+    saved = []
+    recorder = SimpleNamespace(
+        bar=None,
+        rows=[],
+        health=SimpleNamespace(alerts=[]),
+        run=SimpleNamespace(save_figure=lambda: saved.append(True)),
+        _plot=SimpleNamespace(update=fail),
+        _can_show=True,
+    )
+    recorder._show = partial(Recorder._show, recorder)
+    with pytest.warns(UserWarning, match="is not shown any more"):
+        Recorder.close(recorder)
+    assert saved == [True]
+
+
+def test_state_that_is_no_json_names_its_reward() -> None:
+    holder = SimpleNamespace(state_dict=lambda: {"seen": {1, 2}})
+    with pytest.raises(TypeError, match=r"state_dict\(\) of 'mine' cannot be stored"):
+        remembered_states({"0 mine": holder})
+
+
+def test_lost_best_adapter_is_reported_where_no_other_is_left(tmp_path: Path) -> None:
+    from grpo_nb.training.train import _leave_adapter
+
+    recorder = SimpleNamespace(
+        run=SimpleNamespace(path=tmp_path),
+        rows=[{"step": 1, ACCURACY: 0.5}],
+        settings=SimpleNamespace(keep_adapter="best"),
+    )
+    with pytest.warns(
+        UserWarning, match=r"but its adapter is gone: the adapter of no scored step is left\."
+    ):
+        _leave_adapter(recorder, SimpleNamespace())
