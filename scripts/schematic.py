@@ -30,8 +30,8 @@ class Row(NamedTuple):
 
 ROWS = [
     Row("Canberra.", "1.5", "+1.22", "more likely", "#bfe5cd"),
-    Row("Canberra, which…", "1.0", "0.00", "no change", "#e2e2e2"),
-    Row("Canberra, also…", "1.0", "0.00", "no change", "#e2e2e2"),
+    Row("Canberra, which…", "1.0", "0.00", "no push", "#e2e2e2"),
+    Row("Canberra, also…", "1.0", "0.00", "no push", "#e2e2e2"),
     Row("Sydney.", "0.5", "\N{MINUS SIGN}1.22", "less likely", "#f5cbb5"),
 ]
 COLUMNS = {"completion": 4.9, "reward": 6.5, "advantage": 7.7, "effect": 9.2}

@@ -223,21 +223,21 @@ def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
 
     >>> from grpo_nb.rewards import multiple_choice
     >>> judge_in_words(multiple_choice(), [{"answer": "B"}])
-    'what multiple_choice() pays in full'
+    'answers to which multiple_choice() gives the full score'
     """
     if isinstance(judge, FunctionJudge):
         reason = judge.reason
         if judge.tells_answers is False:
             reason += "; a wrong answer gets as much"
-        return f"what {judge.name}() scores with {judge.full_score:g} or more ({reason})"
+        return f"answers to which {judge.name}() gives {judge.full_score:g} or more ({reason})"
     # Neither weight, nor format, nor name affects which answers are correct.
     shown = dataclasses.replace(judge, weight=type(judge).weight, format=xml(), name="")
-    phrase = f"what {shown!r} pays in full"
+    phrase = f"answers to which {shown!r} gives the full score"
     missing = sum(map(math.isnan, judge_scores(judge, [""] * len(rows), rows, judge.format)))
     if missing:
         phrase += (
             f", and where it returns None ({missing} of {len(rows)} questions) "
-            "what correctness() pays in full"
+            "answers to which correctness() gives the full score"
         )
     return phrase
 

@@ -195,8 +195,8 @@ pandas.DataFrame({"token": tokens, "probability": shown.exp(), "log-probability"
 # not count more than short ones. Multiply by the advantage: positive means "push up", negative means "push down". Average over
 # the group. The minus sign is there because optimizers minimise. This is the **policy gradient**, known as REINFORCE since 1992.
 #
-# Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. A small
-# step changes only the probabilities, and the gradient of $p$ is $p \cdot \nabla \log p$. So the gradient of the expected reward is the
+# Why does it raise the expected reward? The expected reward is a sum over all possible completions: probability times reward. The rewards
+# are fixed and only the probabilities depend on the weights, and the gradient of $p$ is $p \cdot \nabla \log p$. So the gradient of the expected reward is the
 # *average*, over completions sampled with probability $p$, of $r \cdot \nabla \log p$. Eight samples estimate this average. Subtracting the
 # mean of the group makes the estimate less noisy. PPO, the usual method before GRPO, trains a second model to predict that mean; GRPO
 # reads it from the group, which saves that model.
@@ -228,13 +228,13 @@ print(
 # however, they come from a model that no longer exists. Three additions handle this, one line each. The first two are from PPO:
 #
 # 1. **Ratio.** $\rho = p_{\text{new}} / p_{\text{old}}$ is how much more likely a token is now than when it was sampled. The
-#    loss now uses $\rho$ instead of the log-probability, because the tokens were chosen by the old model.
+#    loss now uses $\rho$ instead of the log-probability. This corrects for samples that came from the old model.
 # 2. **Clipping.** Once a token has moved by more than 20 % in the direction that its advantage asks for, there is nothing more to
 #    gain from it: its gradient becomes zero. `torch.minimum` brakes only movement in the wanted direction. A token that moved the
 #    *wrong* way is not clipped and can always come back.
 # 3. **KL term.** A penalty for moving away from the model we started with, the *reference*. Here that is the same model with
 #    its LoRA switched off. $e^d - d - 1$ with $d = \log p_{\text{ref}} - \log p$ is 0 where both agree and positive elsewhere.
-#    TRL multiplies it by $\rho$, which gives the term the right gradient ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556));
+#    TRL multiplies it by $\rho$, so that its average gradient is that of the true KL ([arXiv:2512.02556](https://arxiv.org/abs/2512.02556));
 #    the first GRPO did not. Without a KL term, a model can forget how to speak while it chases reward.
 #
 # **Where people stumble:** the loss at the first step is **0**. Nothing has moved yet, so $\rho = 1$ and the KL is 0. What is left
@@ -268,11 +268,11 @@ print(
 # ## One step
 #
 # Move each LoRA weight a little against its gradient: `weight -= 0.1 * gradient`. That is what SGD does. (Real runs use AdamW,
-# which chooses the size of the step for each weight. The direction comes from the same gradient.)
+# which chooses the size of the step for each weight from the same gradients.)
 #
 # Then ask again how likely each of the eight completions is. **You should see** the green bars (advantage above zero) point to
 # the right and the orange ones to the left. A label such as × 1.58 means that this exact completion is now 1.58 times as likely.
-# Long completions move further, because the changes of their many tokens add up. In another batch a bar may point the wrong
+# Each token of a long completion is pushed less, but the changes of its many tokens add up. In another batch a bar may point the wrong
 # way: all completions share weights, and many share their first words, so each feels the pushes of the others.
 #
 # The loss on the same eight completions is no longer zero, because the model is no longer the one that wrote them.
@@ -463,9 +463,10 @@ print("It worked." if agrees and last > first else "It did not work this time: t
 #
 # <details><summary>Answer</summary>
 #
-# None: no reward is below zero, so *Sydney.* is pushed **up** for being short. The loss starts at −0.81, minus the mean reward. And a group of
+# None: no reward is below zero, so *Sydney.* is pushed **up** for being short. The loss starts at −0.81: the mean reward with its sign changed. And a group of
 # eight equally good answers still pushes all of them, for nothing. For the plain policy gradient, with log-probabilities summed over
-# the tokens, a baseline that does not depend on the sample changes nothing on average: it only removes noise. So this would also
+# the tokens, a baseline that does not depend on the sample changes nothing on average: it only removes noise. (The mean of a group contains the
+# sample itself, which only shrinks the average gradient by one eighth.) So this would also
 # work, in the end. (Our loss divides by the length of each completion, so a constant reward also pushes towards shorter ones.) How much noise
 # a baseline removes is measured in [the algorithms notebook](a1_algorithms.ipynb).
 # </details>

@@ -159,8 +159,8 @@ display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 # %% [markdown]
 # The reward went up, and the answers got worse. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
-# The comparison asks the held-out questions, and looks for the correct sum anywhere in the text. You should see that fewer answers are
-# correct than before, and that every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
+# The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
+# should see fewer correct sums than before, and that nearly every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
 # beforehand, the completions themselves, and a held-out measure that is not the reward can.
 
 # %%
@@ -214,8 +214,8 @@ display(without_example, with_example)
 # %% [markdown]
 # ## Train with the sound rewards
 #
-# The same number of steps, the original model, sound rewards and a prompt that gives a signal. You should see the reward rise again. This
-# time the held-out measures rise with it.
+# The same number of steps, the original model, sound rewards and a prompt that gives a signal. (So two things differ from the training
+# above: the rewards and the example in the prompt.) You should see the reward rise again. This time the held-out measures rise with it.
 
 # %%
 sound = gn.train(model, tokenizer, task_with_example, rewards, short)
@@ -225,7 +225,7 @@ comparison
 # %% [markdown]
 # ## Did it work?
 #
-# Four things must hold, and each line says which one did not.
+# Four checks must pass, and one that fails stops with a message. Then the results are printed.
 
 # %%
 assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "correctness rewarded another text"

@@ -178,7 +178,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # rows, and then the sentence about the majority-class baseline: only an accuracy that is clearly above it counts as learned.
 #
 # The second comparison samples two answers to each remark, as the training did. GRPO makes the sampled answers better first. If the
-# greedy answers were good from the start, most of the gain shows only here.
+# greedy answers were good from the start, the gain shows mainly in the sampled ones.
 
 # %%
 comparison = gn.compare(run, task)
@@ -207,7 +207,7 @@ print("\nSampled:", run.outcome(sampled).sentence)
 # | --- | --- | --- |
 # | *has no column* | `COLUMNS` names a column that is not in the file | copy the line at the end of the message |
 # | *with different answers* | the same question has two answers | `on_conflict="drop"` or `"first"` |
-# | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `kind="choice"` |
+# | *answers: text* where you have labels | the labels have fewer than three rows each on average, or there are more than 24 labels | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | all completions of a group get the same total | an `EXAMPLE`, easier questions, partial credit |
 # | *the settings are not those of the model in hand* | the settings changed after the model was loaded | run the cell with `load_model` again |

@@ -153,7 +153,7 @@ def test_baseline_asks_a_function_what_is_right() -> None:
     judge = choose_judge(rewards, before.rows, FORMAT)
     judged = dataclasses.replace(before, judge=judge, greedy=("2",) * 4, greedy_scores=(2.0,) * 4)
     assert judged.right_shares == (0.5, 1.0)
-    assert "what twice() scores with 2 or more" in repr(judged)
+    assert "answers to which twice() gives 2 or more" in repr(judged)
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def record_rewards(run: gn.runs.Run, rewards: list[Any]) -> gn.runs.Run:
     return gn.open_run(run.path)
 
 
-PLAIN = "Counted as correct: what correctness() pays in full."
+PLAIN = "Counted as correct: answers to which correctness() gives the full score."
 
 
 def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> None:
@@ -298,7 +298,7 @@ def test_judge_of_the_run_is_named_in_sentence_and_card(run: gn.runs.Run) -> Non
 
 def test_judge_of_the_run_has_its_parameters(run: gn.runs.Run) -> None:
     opened = record_rewards(run, [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()])
-    near = "Counted as correct: what correctness(tolerance=0.5) pays in full."
+    near = "Counted as correct: answers to which correctness(tolerance=0.5) gives the full score."
     assert near in gn.compare(opened, new_questions()).sentence
     assert PLAIN in gn.compare(opened, rewards=gn.rewards.correctness()).sentence
 

@@ -21,7 +21,10 @@ def answered(label: str, texts: list[str]) -> Evaluation:
     completions = [Completion(text, tokens=5, is_cut=False) for text in texts]
     read = read_answers(rows, completions, gn.tasks.xml())
     return Evaluation(
-        label, read, judged_by="what correctness() pays in full", anywhere_note="the last number"
+        label,
+        read,
+        judged_by="answers to which correctness() gives the full score",
+        anywhere_note="the last number",
     )
 
 

@@ -34,7 +34,7 @@ def needs_a_column(completions: list, level: list, **columns: object) -> list[fl
 
 def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task)
-    assert "what brevity() scores with " in comparison.after.judged_by
+    assert "answers to which brevity() gives " in comparison.after.judged_by
     assert comparison.after.share_of("anywhere") is None
     assert "not measured, because brevity() does not say where it reads the answer" in repr(
         comparison
@@ -44,12 +44,14 @@ def test_main_function_of_a_run_judges(tiny_run: gn.runs.Run, task: gn.tasks.Tas
 def test_correct_takes_any_function(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     comparison = gn.compare(tiny_run, task, correct=everything)
     assert (comparison.before.accuracy, comparison.after.accuracy) == (1.0, 1.0)
-    assert "Counted as correct: what everything() scores with 1 or more" in comparison.sentence
+    assert (
+        "Counted as correct: answers to which everything() gives 1 or more" in comparison.sentence
+    )
 
 
 def test_correct_takes_a_reward_of_the_kit(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     evaluation = gn.evaluate(tiny_run, task, correct=gn.rewards.maths())
-    assert evaluation.judged_by == "what maths() pays in full"
+    assert evaluation.judged_by == "answers to which maths() gives the full score"
     assert evaluation.share_of("anywhere") is not None
 
 
@@ -68,7 +70,7 @@ def test_run_from_its_folder_names_the_missing_function(run: gn.runs.Run) -> Non
     message = r"your function brevity\(\).*unless you write correct=brevity"
     with pytest.warns(UserWarning, match=message) as warned:
         evaluation = gn.evaluate(run, limit=2)
-    assert evaluation.judged_by == "what correctness() pays in full"
+    assert evaluation.judged_by == "answers to which correctness() gives the full score"
     assert warned[0].filename == __file__
     assert "brevity()" in gn.evaluate(run, limit=2, rewards=brevity).judged_by
 
@@ -85,7 +87,9 @@ def test_run_with_format_rewards_only_uses_correctness(run: gn.runs.Run) -> None
     reward = {"name": "xml_tags", "weight": 1.0, "call": repr(kit), **record_of(kit)}
     info = run.info | {"rewards": [reward]}
     (run.path / "run.json").write_text(json.dumps(info))
-    assert gn.evaluate(run, limit=2).judged_by == "what correctness() pays in full"
+    assert (
+        gn.evaluate(run, limit=2).judged_by == "answers to which correctness() gives the full score"
+    )
 
 
 @pytest.fixture

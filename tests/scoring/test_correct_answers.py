@@ -89,7 +89,7 @@ def test_judge_in_words_names_function_and_threshold() -> None:
     judge = function_judge(solved, ROWS, xml())
     assert (
         judge_in_words(judge, ROWS)
-        == "what solved() scores with 2 or more (its score for a gold answer in the format)"
+        == "answers to which solved() gives 2 or more (its score for a gold answer in the format)"
     )
 
 
