@@ -46,7 +46,8 @@ TASK = {}  # @param {"type": "raw"}
 # You should see the number of rows, the kind of answers and the first prompt.
 
 # %%
-settings = gn.preset(PRESET, **CHANGES)
+changes = {"max_steps": STEPS, "learning_rate": 2e-4, "max_completion_length": 64}
+settings = gn.preset(PRESET, **{**changes, **CHANGES})
 model, tokenizer = gn.load_model(settings, report=print)
 
 rows = []
@@ -152,8 +153,7 @@ found
 # compare the first group with the last one. The model has learned to talk.
 
 # %%
-short = settings.replace(max_steps=STEPS, learning_rate=2e-4, max_completion_length=64)
-hacked = gn.train(model, tokenizer, task, with_loopholes, short)
+hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
@@ -218,7 +218,7 @@ display(without_example, with_example)
 # above: the rewards and the example in the prompt.) You should see the reward rise again. This time the held-out measures rise with it.
 
 # %%
-sound = gn.train(model, tokenizer, task_with_example, rewards, short)
+sound = gn.train(model, tokenizer, task_with_example, rewards, settings)
 comparison = gn.compare(sound, task_with_example)
 comparison
 
