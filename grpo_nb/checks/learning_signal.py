@@ -144,7 +144,7 @@ class Baseline(SampledGroups, Shown):
                 "answer can be read",
                 f"{self.slot_share * count:.0f} of {count} completions ({self.slot_share:.0%})",
             ),
-            ("correct", f"{right}; correct is {judge_in_words(self.judge, self.rows)}"),
+            ("correct", f"{right}; counted as correct: {judge_in_words(self.judge, self.rows)}"),
             (
                 "truncated",
                 f"{sum(self.is_truncated)} of {count} completions, at the limit of "
