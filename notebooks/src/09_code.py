@@ -16,6 +16,11 @@
 # The model writes small Python functions. Nobody compares them with a solution: the code runs in a sandbox, and its score is the share of
 # hidden tests that it passes. You also see what a loophole looks like here, and why the tests must not be in the prompt.
 #
+# | Held-out tasks solved (all hidden tests passed) | before | after |
+# | --- | --- | --- |
+# | greedy decoding | 50 % | 95 % |
+# | sampled at temperature 1 | 22 % | 85 % |
+#
 # About 6 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed. The small model can only write one-line
 # functions. On a GPU, the larger model of the preset gets the same tasks.
 #
@@ -136,8 +141,8 @@ print("with hidden tests:", rewards[0](completions=[cheat], tests=[hidden["tests
 # %% [markdown]
 # ## Is there a signal?
 #
-# You should see that about a third of the sampled functions are right, and more of the greedy ones. In most groups right and wrong functions are
-# side by side: there is something to learn.
+# You should see that about one in five of the sampled functions is right, and more of the greedy ones. In most groups right and wrong functions
+# are side by side: there is something to learn.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=4)
@@ -157,7 +162,7 @@ display(run.step(1).groups[0], run.step(run.steps[-1]).groups[0])
 # ## Before and after
 #
 # A held-out answer counts as correct if it passes all of its hidden tests. The first table decodes greedily. The second samples two functions
-# per task, as in training: GRPO improves the sampled ones most.
+# per task, as in training.
 
 # %%
 comparison = gn.compare(run, task)
@@ -167,8 +172,8 @@ display(comparison, sampled)
 # %% [markdown]
 # ## Did it work?
 #
-# The first verdict is about greedy answers, the second about sampled ones. If the greedy answers were good from the start, only the second
-# one can show a clear gain.
+# The first verdict is about greedy answers, the second about sampled ones. The model could write these functions now and then from the
+# start; the training made it reliable. That is what GRPO does.
 
 # %%
 assert run.status == "finished", run.status_sentence
