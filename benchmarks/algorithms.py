@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import random
 import string
@@ -264,7 +265,8 @@ def without_baseline() -> Iterator[None]:
             batch["advantages"] = (self._paid * self.reward_weights.to(self._paid)).nansum(1)
             return batch
 
-    with mock.patch.object(prepare, "KitTrainer", WithoutBaseline):
+    build = functools.partial(prepare.build_trainer, trainer_class=WithoutBaseline)
+    with mock.patch("grpo_nb.training.train.build_trainer", build):
         yield
 
 

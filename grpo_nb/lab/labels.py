@@ -40,12 +40,12 @@ class HandLabels:
     @property
     def choices(self) -> list[float]:
         """Scores to choose from."""
-        import numpy
-
         low, high = self.scale
         are_whole = float(low).is_integer() and float(high).is_integer()
         if are_whole and high - low + 1 <= MAX_CHOICES:
             return list(range(int(low), int(high) + 1))
+        import numpy  # Colab's oldest widgets are tested without it
+
         return numpy.linspace(low, high, CHOICES_OF_OTHER_SCALES).tolist()
 
     def scores_of(self, question: str, completions: Sequence[str]) -> list[float | None]:

@@ -4,6 +4,7 @@ A format reward leads a model to a format that it has never produced. `docs/guid
 more rewards for style.
 """
 
+import re
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -57,7 +58,8 @@ class length(Reward):
         low: Shortest length with the full score.
         high: Longest length with the full score; without it nothing is too long.
         unit: `"tokens"`, `"words"` or `"characters"`. Tokens are counted in the trainer's
-            `completion_ids`, and words where there are none. Words are separated by white space.
+            `completion_ids`; where there are none, words and punctuation marks are counted instead.
+            Words are separated by white space.
 
     >>> length(2, 4, unit="words")(completions=["one", "one two", "one two three four five six"])
     [0.5, 1.0, 0.5]
@@ -91,4 +93,6 @@ class length(Reward):
     def _count(self, text: str, row: dict[str, Any]) -> int:
         if self.unit == "tokens" and "completion_ids" in row:
             return len(row["completion_ids"])
+        if self.unit == "tokens":
+            return len(re.findall(r"\w+|[^\w\s]", text))
         return len(text) if self.unit == "characters" else len(text.split())

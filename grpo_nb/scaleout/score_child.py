@@ -15,8 +15,9 @@ import types
 def answer(request):
     """Return the scores as `[batch][reward][completion]`, with NaN where a reward gave None."""
     sys.dont_write_bytecode = True  # The folder must hold only what was written to it.
-    os.chdir(request["folder"])  # train.py starts here too, without the files of the notebook.
-    sys.path.insert(0, request["folder"])
+    folder = os.path.abspath(request["folder"])
+    os.chdir(folder)  # train.py starts here too, without the files of the notebook.
+    sys.path.insert(0, folder)
     from rewards import REWARDS
 
     return [_scores(batch, REWARDS) for batch in request["batches"]]

@@ -27,6 +27,7 @@ from grpo_nb.upstream.trl import micro_batch_count, require_trainer_methods
 import_unsloth()
 
 import torch
+from peft import PeftModel
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -137,7 +138,14 @@ class KitTrainer(GRPOTrainer):
             is_due = time.monotonic() - self._saved_at >= interval
         return is_due and self.is_between_generations
 
+    @property
+    def _trains_adapter(self) -> bool:
+        return isinstance(self.accelerator.unwrap_model(self.model), PeftModel)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self._trains_adapter:  # `gn.train` refuses such a model; TRL saves it
+            super()._save_checkpoint(model, trial)
+            return
         started = time.monotonic()
         root = Path(self.args.output_dir)
         metrics = root.parent / "metrics.jsonl"
@@ -167,6 +175,9 @@ class KitTrainer(GRPOTrainer):
             torch.save(self._buffered_inputs, folder / "generation.pt")
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._trains_adapter:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
         folder = Path(resume_from_checkpoint)
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, folder)

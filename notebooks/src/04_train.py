@@ -59,8 +59,8 @@ rewards = [
 # Unsloth and TRL change some settings by themselves, for example the optimizer if your machine does not have the one you asked for.
 # The first table shows each setting that will differ from what you wrote, and why.
 #
-# The second table is the **plan**: memory by part, tokens and disk, computed from the shapes of the model. It does not guess the time:
-# the time stays *not measured* until the first steps have run. On a CPU, a run that does not fit into the free memory is refused before
+# The second table is the **plan**: memory by part, tokens and disk, computed from the shapes of the model. It does not guess the time,
+# which the progress bar shows after the first step. On a CPU, a run that does not fit into the free memory is refused before
 # it starts; on a GPU you get a warning. Both come with settings that fit.
 
 # %%

@@ -70,10 +70,10 @@ def check_rewards(page: LabPage) -> None:
 
 
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
-    """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
+    """The published notebook with the real model, up to the cell that shows the lab."""
     published = nbformat.read(ROOT / "notebooks/02_rewards.ipynb", as_version=4)
     (at,) = [
-        i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")
+        i for i, cell in enumerate(published.cells) if cell.source.startswith("lab = gn.RewardLab(")
     ]
     published.cells = published.cells[: at + 1]
     nbformat.write(published, server.folder / "lab.ipynb")

@@ -308,7 +308,8 @@ def test_judge_without_opinion_names_the_other_judge(run: gn.runs.Run) -> None:
     for place, row in enumerate(rows):
         row["answer"] = "May" if place < 4 else '{"a": 1}'
     evaluation = gn.evaluate(run, rows, rewards=gn.rewards.json_answer(), max_completion_length=4)
-    assert "no opinion (4 of 12 questions) what correctness() does" in repr(evaluation)
+    missing = "where it returns None (4 of 12 questions) answers to which correctness()"
+    assert missing in repr(evaluation)
 
 
 @pytest.mark.parametrize(

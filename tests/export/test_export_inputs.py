@@ -74,31 +74,33 @@ def test_retained_share_is_never_negative() -> None:
     assert retained_shares([(weight, change)], ["bfloat16"]) == {"bfloat16": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("free", "dtype"),
-    [
-        pytest.param(1.5 * GIB, torch.float32, id="fits in float32"),
-        pytest.param(1.02 * GIB, None, id="fits as stored"),
-    ],
-)
-def test_placement_is_chosen_by_the_larger_model(
-    free: float, dtype: torch.dtype | None, tmp_path: Path
-) -> None:
-    """A 16-bit base of 8 MB whose merged model is in float32: 16 MB."""
+@pytest.fixture
+def base_and_merged(tmp_path: Path) -> list[Path]:
+    """Return a base in 16 bit with 8 MB and its merged model in float32 with 16 MB."""
     folders = []
     for name, stored in (("base", torch.bfloat16), ("merged", torch.float32)):
         folder = tmp_path / name
         folder.mkdir()
-        weights = {"a": torch.zeros(2**22, dtype=stored)}
-        save_file(weights, folder / "model.safetensors")
+        save_file({"a": torch.zeros(2**22, dtype=stored)}, folder / "model.safetensors")
         folders.append(folder)
-    expected = verify_child.Placement("cpu", dtype)
-    if dtype is None:
-        assert verify_child.choose_placement(folders[:1], int(free)) in (None, expected)
-    else:
-        assert verify_child.choose_placement(folders, int(free)) == expected
-    # The base alone would fit into this memory, but the merged model does not.
-    assert verify_child.choose_placement(folders, int(GIB + 1.2 * 2**23 + 1)) is None
+    return folders
+
+
+def test_placement_in_float32_is_chosen_if_it_fits(base_and_merged: list[Path]) -> None:
+    placement = verify_child.choose_placement(base_and_merged, int(1.5 * GIB))
+    assert placement == verify_child.Placement("cpu", torch.float32)
+
+
+def test_placement_as_stored_is_chosen_if_float32_does_not_fit(
+    base_and_merged: list[Path],
+) -> None:
+    base = base_and_merged[:1]  # needs 10 MB as stored and 18 MB in float32
+    placement = verify_child.choose_placement(base, GIB + 12 * 10**6)
+    assert placement == verify_child.Placement("cpu", None)
+
+
+def test_placement_depends_on_the_larger_model(base_and_merged: list[Path]) -> None:
+    assert verify_child.choose_placement(base_and_merged, GIB + 12 * 10**6) is None
 
 
 def test_greedy_answer_ends_at_every_end_token() -> None:

@@ -157,7 +157,7 @@ def test_gguf_export_without_tools_is_refused(
         "raise SystemExit('Model FooForCausalLM is not supported')"
     )
     with pytest.raises(
-        ExportError, match=r"(?s)FooForCausalLM is not supported.*a newer llama\.cpp may"
+        ExportError, match=r"(?s)FooForCausalLM is not supported.*Try a newer llama\.cpp"
     ):
         gn.export_gguf(merged, tmp_path / "out", converter=tmp_path / "convert_hf_to_gguf.py")
     assert [p.name for p in tmp_path.iterdir()] == ["convert_hf_to_gguf.py"]

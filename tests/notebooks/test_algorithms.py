@@ -9,7 +9,13 @@ import nbformat
 import numpy
 import pytest
 
-from tests.support.notebooks import ROOT, assert_nothing_went_wrong, cell_with, printed, text_of
+from tests.support.notebooks import (
+    ROOT,
+    assert_nothing_went_wrong,
+    cell_with,
+    outputs,
+    printed,
+)
 
 pytestmark = pytest.mark.begins(80)
 
@@ -37,7 +43,8 @@ def test_each_lesson_shows_its_figure_and_what_is_trained_again_does_as_the_stor
         "reused = ": "lower than grpo: cispo, sapo",
     }  # fmt: skip
     for source, said in shown.items():
-        html = text_of(cell_with(notebook, source), "text/html")
+        pages = outputs(cell_with(notebook, source), "text/html")
+        html = "".join(page.data["text/html"] for page in pages)
         assert '<img alt="' in html and said in html, source
     told = printed(cell_with(notebook, "live = {"))
     pair = ["grpo"] if size == "small" else ["grpo", "dapo"]

@@ -21,7 +21,7 @@ def test_no_cell_warns_or_shows_an_error(train: Path) -> None:
 
 def test_plan_and_dry_run_come_before_the_training(notebook: nbformat.NotebookNode) -> None:
     assert "A dry run" in text_of(cell_with(notebook, "gn.dry_run("))
-    assert "not measured yet" in text_of(cell_with(notebook, "gn.plan("))
+    assert "memory, peak" in text_of(cell_with(notebook, "gn.plan("))
 
 
 def test_run_without_signal_is_stopped_by_its_alert(notebook: nbformat.NotebookNode) -> None:

@@ -403,9 +403,9 @@ def test_auto_warns_of_a_damaged_run(root: Path, settings: gn.Settings) -> None:
 
 
 def test_auto_warns_when_only_a_reward_state_changed(root: Path, settings: gn.Settings) -> None:
-    make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "1:a"}])
+    make_run(root / "a", status="finished", saved=(), rewards=[{**REWARD, "state": "3:a"}])
     put(root / "a" / "adapter" / "adapter_model.safetensors", b"weights")
-    now = {"rewards": [{**REWARD, "state": "1:b"}]}
+    now = {"rewards": [{**REWARD, "state": "3:b"}]}
     with pytest.warns(
         UserWarning,
         match="'a' is finished, but the reward 'short' has changed: it holds other values",

@@ -139,7 +139,9 @@ def test_run_names_the_judge_of_its_held_out_curve(tiny, tmp_path: Path) -> None
     again()
     curved = settings.replace(run_root=str(tmp_path), holdout_every=1, keep_adapter="best")
     run = gn.train(model, tokenizer, task, [seen, gn.rewards.xml_tags()], curved, name="curve")
-    judged_by = "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
+    judged_by = (
+        "answers to which seen() gives 2 or more (its score for a gold answer in the format)"
+    )
     assert run.info["heldout_judge"] == judged_by
     assert f"Counted as correct: {judged_by}." in repr(run)
     assert gn.compare(run).after.judged_by == judged_by

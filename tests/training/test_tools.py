@@ -141,7 +141,7 @@ def test_compare_runs_held_out_episodes(whole: tuple, tmp_path: Path) -> None:
             match=r"was trained with tools.*pass the task: gn.compare\(run, task\)",
         ):
             ask()
-    with pytest.raises(ValueError, match="has tools, which would not go along"):
+    with pytest.raises(ValueError, match="has tools, which cannot be written to the folder"):
         gn.scaleout.write(run, tmp_path / "away")
     (tmp_path / "m.gguf").write_bytes(b"")
     with pytest.raises(
@@ -212,7 +212,7 @@ def test_image_from_a_tool_is_refused(whole: tuple) -> None:
 
     model, tokenizer, task, rewards, settings = whole[0]
     with pytest.raises(
-        ValueError, match="the tool read gives an image: tools of this kit give text"
+        ValueError, match="the tool read returned an image, and the model reads text only"
     ):
         gn.train(
             model, tokenizer, task.with_tools(environment=Camera), rewards, settings, name="camera"
