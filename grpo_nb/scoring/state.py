@@ -59,13 +59,15 @@ def state_of(reward: Callable[..., Any], source_of: Callable[[Any], str]) -> str
     return f"{SCHEME}:{digest[:16]}"
 
 
-def is_same_state(before: str | None, now: str) -> bool:
+def is_same_state(before: str | None, now: str | None) -> bool:
     """Return True if two states are equal, or cannot be compared.
 
     A run of an earlier version has no state, or one of another scheme.
     """
-    is_comparable = before is not None and before.startswith(f"{SCHEME}:")
-    return before == now or not is_comparable
+    if before is None or now is None:
+        return True
+    is_same_scheme = before.partition(":")[0] == now.partition(":")[0]
+    return before == now or not is_same_scheme
 
 
 class _Describer:

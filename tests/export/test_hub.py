@@ -113,7 +113,7 @@ def test_push_refuses_other_content_and_public_repos(hub: FakeHub, export: Path)
     with pytest.raises(gn.export.NotPushable, match="holds other content"):
         gn.export.push_to_hub(export, "me/model")
     hub.repos["me/open"] = Repo(private=False)
-    with pytest.raises(gn.export.NotPushable, match="is public. Make it private"):
+    with pytest.raises(gn.export.NotPushable, match=r"is public\. Make it private"):
         gn.export.push_to_hub(export, "me/open")
     assert remote(hub) == {"README.md": b"mine"}
     assert not hub.repos["me/open"].files
