@@ -122,7 +122,7 @@ def describe_judge(questions: HeldOutQuestions, judge: Judge) -> dict[str, Any]:
     """Return the fields of an `Evaluation` that say who judged and how."""
     is_function = isinstance(judge, FunctionJudge)
     # A function is proven if it gave some gold answer more than a wrong one.
-    is_unproven = is_function and not judge.tells_answers
+    is_unproven = is_function and not judge.separates_right_from_wrong
     return {
         "judged_by": judge_in_words(judge, questions.rows),
         "anywhere_note": anywhere_in_words(judge, questions.rows, questions.format),

@@ -247,7 +247,8 @@ def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
 class json_answer(SlotReward):
     """1.0 if the answer slot holds the gold JSON value, else 0.0.
 
-    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, and true is not 1.
+    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, and true is not 1. A
+    gold answer such as `n/a`, which is no JSON, is compared as text.
 
     Args:
         weight: Weight in the total reward.
@@ -260,18 +261,26 @@ class json_answer(SlotReward):
     [1.0, 0.0]
     """
 
-    def golds(self, row: dict[str, Any]) -> list[Any]:
+    def golds(self, row: dict[str, Any]) -> list[str]:
         gold = _without_numpy(self.column_of(row, self.column))
         if _is_empty(gold):
             return []
-        text = gold if isinstance(gold, str) else json.dumps(gold, default=_as_json)
-        # A value with NaN or infinity in it is not JSON.
-        value, is_json = read_json(text)
-        return [value] if is_json else []
+        is_text = isinstance(gold, str)
+        text = gold if is_text else json.dumps(gold, default=_as_json)
+        _, is_json = read_json(text)
+        # Broken JSON is no gold answer, and neither is a value with NaN or infinity in it.
+        is_words = is_text and text.strip() and not text.lstrip().startswith(("{", "[", "`"))
+        if not is_json and not is_words:
+            return []
+        accepted = gold_answers(row.get(ACCEPTED)) if self.column == "answer" else []
+        return [text, *accepted]
 
-    def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        gold_value, is_gold_json = read_json(gold)
+        if not is_gold_json:
+            return folded(given) == folded(gold)
         value, is_json = read_json(given)
-        return is_json and is_same_json(value, gold)
+        return is_json and is_same_json(value, gold_value)
 
 
 def _as_json(value: Any) -> Any:

@@ -200,9 +200,9 @@ def _same_parts(given: str, gold: str, is_equal: EqualityTest) -> bool:
     have_names = bool(shape.name and gold_shape.name)
     if have_names and bare(shape.name) != bare(gold_shape.name):
         return False
-    is_any_expression = EXPRESSION in (shape.kind, gold_shape.kind)
+    one_is_expression = EXPRESSION in (shape.kind, gold_shape.kind)
     are_relations = bool(_RELATION.search(given) and _RELATION.search(gold))
-    if is_any_expression and are_relations and not have_names:
+    if one_is_expression and are_relations and not have_names:
         # Two equations or inequalities are compared as a whole.
         return _same_expression(given, gold, is_equal)
     if not _same_kind(shape, gold_shape):

@@ -236,24 +236,24 @@ def parts_at(text: str, separator: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def split_list(text: str, count: int = 0) -> list[str]:
+def split_list(text: str, expected_parts: int = 0) -> list[str]:
     r"""Split a list of answers into its parts: `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`.
 
     Args:
         text: The list.
-        count: Number of parts that are expected. If above 1, the comma of `1,234` may separate two
-            parts.
+        expected_parts: Number of parts that are expected. If above 1, the comma of `1,234` may
+            separate two parts.
 
     >>> split_list(r"\{1,000, 2\}"), split_list("(1, 2)")
     (['1,000', '2'], ['(1, 2)'])
-    >>> split_list("1,234"), split_list("1,234", count=2)
+    >>> split_list("1,234"), split_list("1,234", expected_parts=2)
     (['1,234'], ['1', '234'])
     """
     brackets = in_brackets(text)
     if brackets and brackets[0] in ("\\{", "{", "["):
         text = brackets[1]
     parts = parts_at(text, _SEPARATOR)
-    if len(parts) == 1 < count:
+    if len(parts) == 1 < expected_parts:
         parts = parts_at(text, ",")
     if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
         return [_with_signs(text, pm="+", mp="-"), _with_signs(text, pm="-", mp="+")]
@@ -276,8 +276,8 @@ class Shape:
     parts: list[str]
 
     @classmethod
-    def of(cls, text: str, count: int = 0) -> Shape:
-        """Return the shape of a spelled text; `count` is the number of parts that are expected."""
+    def of(cls, text: str, expected_parts: int = 0) -> Shape:
+        """Return the shape of a spelled text, in which `expected_parts` parts are expected."""
         intervals = _intervals(text)
         if intervals is not None:
             return intervals
@@ -286,8 +286,8 @@ class Shape:
             parts = parts_at(brackets[1], "[,;]")
             if len(parts) > 1:
                 return cls("", brackets[0] + brackets[2], parts)
-        parts = split_list(text, count)
-        if 0 < count < len(parts) and " or " not in text:
+        parts = split_list(text, expected_parts)
+        if 0 < expected_parts < len(parts) and " or " not in text:
             # An answer with more parts than expected may repeat one.
             parts = list(dict.fromkeys(map(bare, parts)))
         if len(parts) > 1:
@@ -297,7 +297,7 @@ class Shape:
             # A chain such as x = y = 1.
             return cls.whole(text)
         if name:
-            return replace(cls.of(rest, count), name=name)
+            return replace(cls.of(rest, expected_parts), name=name)
         for kind, sign in ((UNION, _UNION_SIGN), (RATIO, ":")):
             parts = parts_at(text, sign)
             if len(parts) > 1:

@@ -80,15 +80,13 @@ def make_batch(
     """Return the keywords with which TRL would call the rewards. Arguments as in `score`.
 
     Raises:
-        ValueError: Lengths that do not match, or completions of two kinds.
+        ValueError: Lengths that do not match, rows that are no dicts, or completions of two kinds.
         KeyError: A row that does not have a column of the first row.
     """
     count = len(completions)
     is_text = _are_texts(completions)
     completions = [with_last_word(completion) for completion in completions]
-    if rows is None or isinstance(rows, Mapping):
-        rows = [rows or {}] * count
-    listed_rows = [dict(row) for row in rows]
+    listed_rows = _listed(rows, count)
     if prompts is None:
         prompts = _prompts_in(listed_rows)
     lists = {"rows": listed_rows, "prompts": prompts, "completion_ids": completion_ids}
@@ -132,6 +130,18 @@ def _are_texts(completions: Sequence[Completion]) -> bool:
             "or a list of lists of chat messages."
         )
     return are_texts[0]
+
+
+def _listed(
+    rows: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None, count: int
+) -> list[Mapping[str, Any]]:
+    """Return the rows as a list; one row, or none, counts for all completions."""
+    listed = [rows or {}] * count if rows is None or isinstance(rows, Mapping) else list(rows)
+    if not all(isinstance(row, Mapping) for row in listed):
+        raise ValueError(
+            f"rows = {rows!r:.60} must be a list with one dict for each completion, or one dict."
+        )
+    return listed
 
 
 def _prompts_in(rows: Sequence[Mapping[str, Any]]) -> list[Any] | None:

@@ -50,7 +50,7 @@ class FunctionJudge:
     """Lowest score of a correct answer."""
     reason: str
     """Source of the full score, in words."""
-    tells_answers: bool | None = None
+    separates_right_from_wrong: bool | None = None
     """True if a gold answer scores above a wrong one; None if no gold answer scores anything."""
 
     @property
@@ -114,8 +114,8 @@ def deciding_function(rewards: Iterable[RewardFunction]) -> RewardFunction | Non
     highest = max(weights.values(), default=0.0)
     main = []
     for reward in rewards:
-        is_kits = type(reward).__module__.startswith("grpo_nb.")
-        may_decide = not is_kits or isinstance(reward, code_tests)
+        is_from_kit = type(reward).__module__.startswith("grpo_nb.")
+        may_decide = not is_from_kit or isinstance(reward, code_tests)
         if may_decide and weights[reward_name(reward)] == highest > 0:
             main.append(reward)
     return main[0] if len(main) == 1 else None
@@ -188,16 +188,19 @@ def function_judge(
     for place, gold_score in gold_scores.items():
         if gold_score > highest_empty + _ROUNDING:
             scoring_golds[place] = gold_score
-    tells_answers = None
+    separates_right_from_wrong = None
     compared = scoring_golds.keys() & wrong_scores.keys()
     if compared:
-        tells_answers = any(
+        separates_right_from_wrong = any(
             scoring_golds[place] > wrong_scores[place] + _ROUNDING for place in compared
         )
 
     full_score, reason = _full_score(range_of(function), scoring_golds.values(), highest_wrong)
     return FunctionJudge(
-        function=function, full_score=full_score, reason=reason, tells_answers=tells_answers
+        function=function,
+        full_score=full_score,
+        reason=reason,
+        separates_right_from_wrong=separates_right_from_wrong,
     )
 
 
@@ -227,7 +230,7 @@ def judge_in_words(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if isinstance(judge, FunctionJudge):
         reason = judge.reason
-        if judge.tells_answers is False:
+        if judge.separates_right_from_wrong is False:
             reason += "; a wrong answer gets as much"
         return f"answers to which {judge.name}() gives {judge.full_score:g} or more ({reason})"
     # Neither weight, nor format, nor name affects which answers are correct.

@@ -68,18 +68,18 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     """
     source = source_of(reward)
     kind = type(reward).__name__
-    is_kits = type(reward) in _KIT_REWARDS.values()
+    is_from_kit = type(reward) in _KIT_REWARDS.values()
     arguments = None
     if isinstance(reward, functools.partial):
         arguments = [reward.args, reward.keywords]
     elif isinstance(reward, Reward):
         arguments = _fields_of(reward)
     written = json.dumps(arguments, default=_as_data, skipkeys=True)
-    identity = kind + written + ("" if is_kits else source)
+    identity = kind + written + ("" if is_from_kit else source)
     return {
-        "kind": kind if is_kits else "",
+        "kind": kind if is_from_kit else "",
         # Not of a user's own reward: runs are shared, and a parameter may be a key.
-        "parameters": json.loads(written) if is_kits else {},
+        "parameters": json.loads(written) if is_from_kit else {},
         "source": source,
         # Of source and parameters. A reward has changed if its hash or its state differs.
         "hash": hashlib.sha256(identity.encode()).hexdigest()[:16],

@@ -174,8 +174,8 @@ def _parts_of_object(value: Any, is_reward: bool) -> list[Any] | None:
     Without what its own `state_dict` saves, because a checkpoint has that, and without the weight
     of the reward itself, which the record has.
     """
-    is_kits = _package_of(type(value)) == "grpo_nb"
-    if is_kits and dataclasses.is_dataclass(value):
+    is_from_kit = _package_of(type(value)) == "grpo_nb"
+    if is_from_kit and dataclasses.is_dataclass(value):
         # Only the compared fields of a kit reward affect its scores.
         names = [field.name for field in dataclasses.fields(value) if field.compare]
         fields = {name: getattr(value, name) for name in names}

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from grpo_nb.tasks.number_reading import Number, is_same_number, read_number, strip_markup
@@ -201,9 +202,11 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def _percent_rule(golds: Sequence[str]) -> str:
     """Return how a percent sign beside a share such as 0.5 is read; empty if there is none."""
     for gold in filter(_is_bare_number, golds):
-        share = float(read_number(gold).value)
-        if 0 < abs(share) < 1:
-            return f"{gold} also counts as {100 * share:.10g}%, but not as {gold}%"
+        share = read_number(gold).value
+        percents = f"{float(100 * share):.10g}" if 0 < abs(share) < 1 else ""
+        # 1/3 is no example, because 33.33333333% is not exactly the same.
+        if percents and Fraction(percents) == 100 * share:
+            return f"{gold} also counts as {percents}%, but not as {gold}%"
     return ""
 
 

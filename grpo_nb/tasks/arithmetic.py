@@ -23,6 +23,8 @@ EXAMPLE = ("What is 3 + 4?", "3 + 4 = 7", "7")
 """The example turn: question, reasoning, answer. Its sum is never one of the questions."""
 _EXAMPLE_SUM = "3 + 4"
 _FUNCTIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+# Python counts the numbers of a range only up to about 9 * 10**18.
+_LARGEST = 10**18
 # Up to this many numbers, all pairs are enumerated; above, they are sampled.
 _MOST_ENUMERATED = 101
 
@@ -54,8 +56,8 @@ def arithmetic_rows(
     require_number("train_size", train_size, 1)
     require_number("holdout_size", holdout_size, 1)
     require_number("terms", terms, 1)
-    require_number("low", low, -(10**18))
-    require_number("high", high, low, why=": numbers are sampled from low to high")
+    require_number("low", low, -_LARGEST, _LARGEST)
+    require_number("high", high, low, _LARGEST, why=": numbers are sampled from low to high")
     is_text = isinstance(operators, str) and operators != ""
     if not is_text or not {*operators} <= {*_FUNCTIONS}:
         raise ValueError(

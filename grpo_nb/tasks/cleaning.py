@@ -186,8 +186,8 @@ def _choose_columns(
         prompts = [_cell(row, columns_of["prompt"][0]) for row in source.rows]
         if any(isinstance(prompt, str) for prompt in prompts):
             # A text is the whole question. A part that the user has mapped takes precedence.
-            has_own_prompt = "question" in mapped and "prompt" not in mapped
-            columns_of.pop("prompt" if has_own_prompt else "question", None)
+            question_wins = "question" in mapped and "prompt" not in mapped
+            columns_of.pop("prompt" if question_wins else "question", None)
     needed = {} if "prompt" in columns_of else {"question": ["question"]}
     for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
         if len(part_names) > 1 and part not in _SEVERAL:
@@ -468,12 +468,12 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
 def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
     """Give each row the columns that are not used, renamed if their name is taken."""
     mapped: list[str] = []
-    sole_columns = []
+    consumed_columns = []
     for part, part_names in cleaned.columns_of.items():
         mapped += part_names
         # A column that is a whole part is in the row already, but a list of options is not.
         if len(part_names) == 1 and part in PARTS:
-            sole_columns += part_names
+            consumed_columns += part_names
     hidden = sorted({*PARTS}.intersection(names).difference(mapped))
     if hidden:
         cleaned.notes.append(
@@ -485,7 +485,7 @@ def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cle
         "the answers have one of this name" if cleaned.reading.is_after_hashes else ""
     )
     for name in names:
-        if name in PARTS or name in sole_columns:
+        if name in PARTS or name in consumed_columns:
             continue
         values = [item.row.get(name) for item in items]
         if name == ACCEPTED and not all(map(_is_list_of_texts, values)):

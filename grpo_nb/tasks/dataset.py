@@ -55,7 +55,7 @@ def columns_as_json(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def can_store(values: list[Any]) -> bool:
     """Say whether a `Dataset` holds a column unchanged, as Arrow values or as JSON."""
-    if any(map(_has_empty_field, values)):
+    if any(map(_has_nested_none, values)):
         return False
     return not _is_changed_by_arrow(values) or _is_unchanged_by_json(values)
 
@@ -85,7 +85,7 @@ def _is_unchanged_by_json(values: list[Any]) -> bool:
     return is_displayable and repr(decoded) == repr(values)
 
 
-def _has_empty_field(cell: Any) -> bool:
+def _has_nested_none(cell: Any) -> bool:
     """Say whether a list of dicts, such as hidden tests, has None in a dict further inside.
 
     Arrow may have filled it in, so `code_tests` refuses it unless the cell is text.

@@ -38,7 +38,7 @@ class AnswerFormat:
             completion must not repeat it.
 
     Raises:
-        ValueError: A mark of white space alone, or half of a pair.
+        ValueError: A mark of white space alone, half of a pair, or a pair of equal marks.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -65,6 +65,13 @@ class AnswerFormat:
             raise ValueError(
                 "reasoning_open and reasoning_close belong together: give both, or neither."
             )
+        for part in ("reasoning", "answer"):
+            mark = getattr(self, f"{part}_open")
+            if mark and mark == getattr(self, f"{part}_close"):
+                raise ValueError(
+                    f"{part}_open and {part}_close are both {mark!r}, so no end can be found: "
+                    f'write two marks, such as {part}_open="<{part}>", {part}_close="</{part}>".'
+                )
 
     @property
     def is_bare(self) -> bool:

@@ -205,7 +205,7 @@ def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tup
     return Rows("arithmetic", rows, place="arithmetic"), holdout_size
 
 
-def _require_no_unused(place: str, unused: Sequence[str], known: Iterable[str] = ()) -> None:
+def _require_no_unused(source_name: str, unused: Sequence[str], known: Iterable[str] = ()) -> None:
     """Refuse arguments that a source has no use for.
 
     Raises:
@@ -214,7 +214,7 @@ def _require_no_unused(place: str, unused: Sequence[str], known: Iterable[str] =
     for name in unused:
         match = closest_name(name, [*known, *inspect.signature(load_task).parameters])
         hint = f"; did you mean {match!r}?" if match not in (None, name) else ""
-        raise TypeError(f"{name}= means nothing for {place}{hint}")
+        raise TypeError(f"{name}= means nothing for {source_name}{hint}")
 
 
 # Held-out rows of the user's own.
@@ -260,7 +260,7 @@ def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
     cleaned.notes += [f"in holdout: {note}" for note in new_notes]
 
 
-def _leave_out_held(cleaned: Cleaned, held: Cleaned, place: str) -> None:
+def _leave_out_held(cleaned: Cleaned, held: Cleaned, source_name: str) -> None:
     """Leave out the training rows whose question is among the held-out rows.
 
     Raises:
@@ -278,8 +278,8 @@ def _leave_out_held(cleaned: Cleaned, held: Cleaned, place: str) -> None:
             kept.append(row)
     if not kept:
         raise ValueError(
-            f"every question of {place} is also in holdout, so nothing is left to train on: give "
-            "two different sets of rows, or holdout=0.2 to split one."
+            f"every question of {source_name} is also in holdout, so nothing is left to train on: "
+            "give two different sets of rows, or holdout=0.2 to split one."
         )
     cleaned.rows = kept
 
@@ -364,15 +364,19 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
     """Return the chat messages of an example.
 
     Raises:
-        ValueError: The example is empty, or the format cannot read its answer back.
+        ValueError: The example is neither three texts nor a list of messages, or the format cannot
+            read its answer back.
     """
-    if example is not None and not len(example):
+    if example is None:
+        return []
+    is_listed = isinstance(example, (list, tuple))
+    if is_listed and example and all(isinstance(turn, Mapping) for turn in example):
+        return [dict(turn) for turn in example]
+    if not is_listed or len(example) != 3:
         raise ValueError(
-            f"example = {example!r} is empty: write example=(question, reasoning, answer), a list "
-            "of chat messages, or example=None."
+            f"example = {in_line(example)} cannot be used: write example=(question, reasoning, "
+            "answer), a list of chat messages, or example=None."
         )
-    if example is None or isinstance(example[0], Mapping):
-        return [dict(turn) for turn in example or ()]
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
     if format.extract(reply) != answer.strip():

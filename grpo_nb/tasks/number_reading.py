@@ -240,14 +240,13 @@ def _unit_names() -> tuple[dict[str, str], dict[str, str]]:
 
 
 _NAME_OF_SIGN, _NAME_OF_WORD = _unit_names()
-# Words after a number that change it, take it back or are numbers themselves. A plural s is
-# removed before the look-up, so "minus" is "minu".
+# Words after a number that change it, take it back or are numbers themselves, in the singular.
 _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
-    "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minu|more|les|over|under|max"
+    "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
     "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
     "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille"
+    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross|permille"
     "|point|infinity"
 )
 # The micro sign, and the Greek letter that NFKC makes of it.
@@ -429,7 +428,8 @@ def _counted_thing(word: str) -> str:
     """
     singular = _singular(word)
     is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    return singular if is_word and not _NO_UNIT.fullmatch(singular) else ""
+    is_refused = _NO_UNIT.fullmatch(word) or _NO_UNIT.fullmatch(singular)
+    return singular if is_word and not is_refused else ""
 
 
 def _singular(word: str) -> str:

@@ -52,10 +52,13 @@ class Options:
             return places.index(number) if number in places else None
         if names_by == "label":
             wanted = str(gold).strip().casefold()
-            for place, label in enumerate(self.labels):
-                if wanted in (label.casefold(), string.ascii_lowercase[place]):
-                    return place
-            return None
+            names = [label.casefold() for label in self.labels]
+            letters = list(string.ascii_lowercase[: len(names)])
+            # Letters stand for places unless they are labels: in columns B, A, the answer A is
+            # the second.
+            if wanted not in names and not {*letters} & {*names}:
+                names = letters
+            return names.index(wanted) if wanted in names else None
         wanted = folded(str(gold))
         texts = [folded(str(text)) for text in self.texts]
         matches = [place for place, text in enumerate(texts) if text == wanted]

@@ -68,7 +68,9 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     # A Dataset, an Arrow table or a polars.DataFrame.
     for method in ("to_list", "to_pylist", "to_dicts"):
         if hasattr(source, method):
-            rows, notes = _with_label_names(getattr(source, method)(), _features_of(source))
+            # A pandas.Series has to_list too, but its entries may be no rows.
+            dicts = _as_dicts("the data", getattr(source, method)())
+            rows, notes = _with_label_names(dicts, _features_of(source))
             return Rows("dataset", rows, notes, accepted_arguments=accepted_arguments)
     # A dict of columns or a pandas.DataFrame.
     if isinstance(source, Mapping) or hasattr(source, "columns"):

@@ -66,15 +66,12 @@ class Tools:
                     f"the tool {in_line(tool)} has no name for the model to call, such as a "
                     "functools.partial or an object: write a function that calls it."
                 )
-        if (
-            not tools
-            or not all(map(callable, tools))
-            or any(map(inspect.iscoroutinefunction, tools))
-        ):
-            raise ValueError(
-                "there is no tool, or one that is async: give functions, or methods without _, "
-                "written with def."
-            )
+            if not callable(tool):
+                raise ValueError(f"the tool {in_line(tool)} cannot be called: give a function.")
+            if inspect.iscoroutinefunction(tool):
+                raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
+        if not tools:
+            raise ValueError("there is no tool: give functions, or methods without _.")
         names = [tool.__name__ for tool in tools]
         for name in sorted(names):
             if names.count(name) > 1:

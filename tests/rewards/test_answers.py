@@ -118,6 +118,32 @@ def test_options_are_those_of_the_last_block(given: str, score: float) -> None:
     assert reward(completions=[slot(given)], answer=["B"], prompts=[QUESTION]) == [score]
 
 
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [
+        pytest.param("[1]", 1.0, id="first"),
+        pytest.param("[ 2.0 ]", 1.0, id="second"),
+        pytest.param("[3]", 0.0, id="neither"),
+    ],
+)
+def test_json_answer_accepts_each_right_answer(given: str, score: float) -> None:
+    accepted = [["[1]", "[2]"]]
+    reward = json_answer()
+    assert reward(completions=[slot(given)], answer=["[1]"], accepted_answers=accepted) == [score]
+
+
+@pytest.mark.parametrize(
+    ("given", "score"),
+    [
+        pytest.param("N/A", 1.0, id="same text"),
+        pytest.param("none", 0.0, id="other text"),
+        pytest.param("{}", 0.0, id="JSON"),
+    ],
+)
+def test_json_answer_compares_words_as_text(given: str, score: float) -> None:
+    assert json_answer()(completions=[slot(given)], answer=["n/a"]) == [score]
+
+
 def test_json_answer_reads_numpy_numbers_in_an_object() -> None:
     gold = {"b": numpy.int64(1)}
     assert json_answer()(completions=[slot('{"b": 1}')], answer=[gold]) == [1.0]

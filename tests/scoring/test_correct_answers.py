@@ -184,13 +184,13 @@ def test_function_that_pays_any_answer_is_named_as_that() -> None:
         return [float("<answer>" in turns) for turns in completions]
 
     judge = function_judge(has_slot, ROWS, xml())
-    assert judge.tells_answers is False
+    assert judge.separates_right_from_wrong is False
     assert judge_in_words(judge, ROWS).endswith("a wrong answer gets as much)")
 
 
 def test_function_that_pays_the_gold_answer_tells_answers() -> None:
-    assert function_judge(solved, ROWS, xml()).tells_answers is True
-    assert function_judge(style, ROWS, xml()).tells_answers is None
+    assert function_judge(solved, ROWS, xml()).separates_right_from_wrong is True
+    assert function_judge(style, ROWS, xml()).separates_right_from_wrong is None
 
 
 def test_remark_counts_the_answers_that_scored_none() -> None:

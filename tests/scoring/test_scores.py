@@ -343,6 +343,10 @@ TAGS = [xml_tags()]
         ),
         pytest.param((TAGS, []), "completions is empty", id="no completion"),
         pytest.param((TAGS, ["a", "b", "c"], [{}, {}]), "2 rows for 3", id="too few rows"),
+        pytest.param(
+            (TAGS, ["a"], "abc"), "rows = 'abc' must be a list with one dict", id="text row"
+        ),
+        pytest.param((TAGS, ["a"], ["abc"]), "must be a list with one dict", id="list of texts"),
         pytest.param((TAGS, ["a", []]), "list of texts", id="texts and chats"),
         pytest.param((TAGS, "abc"), "list of texts", id="one text"),
         pytest.param(

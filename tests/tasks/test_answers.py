@@ -76,6 +76,18 @@ def test_answers_of_another_kind_are_kept_as_odd() -> None:
     assert answers_of([]).kind == "text"
 
 
+@pytest.mark.parametrize(
+    ("golds", "rule"),
+    [
+        pytest.param(["1e400", "2"], "", id="above any float"),
+        pytest.param(["1/3", "2/3"], "", id="no exact percentage"),
+        pytest.param(["1/3", "1/4"], "1/4 also counts as 25%, but not as 1/4%", id="second one"),
+    ],
+)
+def test_percent_rule_is_true_of_its_example(golds: list[str], rule: str) -> None:
+    assert answers_of(golds, "number").percent_rule == rule
+
+
 def test_answers_of_equally_frequent_labels_keep_their_order() -> None:
     answers = answers_of([["pear", "fig", "date", "plum"], ["Plum", "Date", "Fig", "Pear"]] * 16)
     assert [label for label, _ in answers.labels] == ["pear", "fig", "date", "plum"]

@@ -24,6 +24,7 @@ from grpo_nb.tasks.answers import alike_labels, answers_of, is_same_answer
 from grpo_nb.tasks.chat_template import fit_to_template, prompt_lengths
 from grpo_nb.tasks.contamination import TrainedQuestions, find_contamination
 from grpo_nb.tasks.dataset import as_dataset
+from grpo_nb.tasks.options import OptionReading, read_options
 from grpo_nb.tasks.read_rows import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +158,8 @@ def options_rows(names: list[str], golds: list[Any]) -> Rows:
         (["Option A", "Option B", "Option C"], ["Option B"] * 4 + ["C"] * 4, "BBBBCCCC"),
         (["answerA", "answerB", "answerC"], ["3", "1"] * 4, "AAAACCCC"),
         (["A", "B", "C", "D"], [0, 3] * 4, "AAAADDDD"),
+        (["B", "A"], ["A"] * 4 + ["B"] * 4, "AAAABBBB"),
+        (["x", "y"], ["a", "b"] * 4, "AAAABBBB"),
     ],
     ids=[
         "positions",
@@ -168,6 +171,8 @@ def options_rows(names: list[str], golds: list[Any]) -> Rows:
         "names",
         "text",
         "letters",
+        "letters in another order",
+        "single letters that are no places",
     ],
 )
 def test_option_columns_give_letters(names: list[str], golds: list[Any], letters: str) -> None:
@@ -436,8 +441,9 @@ def test_misspelled_name_is_refused_at_once(
         ({"operators": "/"}, "operators = '/' must be a text of some of"),
         (
             {"low": 9, "high": 3},
-            "high = 3 must be at least 9: numbers are sampled from low to high",
+            "high = 3 must be between 9 and 1000000000000000000: numbers are sampled from low to",
         ),
+        ({"high": 10**19}, "high = 10000000000000000000 must be between 1 and 1000000000000000000"),
     ],
 )
 def test_arithmetic_option_error_names_the_option(options: dict, message: str) -> None:
@@ -662,9 +668,18 @@ def test_arithmetic_holdout_error_suggests_a_count(holdout: float, size: int) ->
         gn.load_task("arithmetic", holdout=holdout)
 
 
-def test_empty_example_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"example = \[\] is empty"):
-        gn.load_task(TRAIN, holdout=TEST, example=[])
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param([], id="empty"),
+        pytest.param(("2 + 2?", "4"), id="two texts"),
+        pytest.param({"question": "2 + 2?"}, id="dict"),
+        pytest.param("2+2", id="one text"),
+    ],
+)
+def test_example_that_is_no_example_is_refused(example: Any) -> None:
+    with pytest.raises(ValueError, match=r"cannot be used: write example=\(question, reasoning"):
+        gn.load_task(TRAIN, holdout=TEST, example=example)
 
 
 def test_trained_questions_error_names_their_source() -> None:
@@ -948,6 +963,19 @@ def test_options_that_are_dicts_are_refused_with_a_fix() -> None:
         ValueError, match=r"options in choices are dicts.*Give a list of their texts"
     ):
         gn.load_task(rows, columns={"options": "choices"}, holdout=1)
+
+
+@pytest.mark.parametrize(
+    ("gold", "letter"),
+    [
+        pytest.param("A", "B", id="label of the second place"),
+        pytest.param("C", None, id="no label"),
+        pytest.param("b", "A", id="small letter"),
+    ],
+)
+def test_label_of_an_option_wins_over_its_place(gold: str, letter: str | None) -> None:
+    options = read_options({"options": {"B": "Rome", "A": "Paris", "D": "Oslo"}})
+    assert OptionReading("label").letter_of(gold, options) == letter
 
 
 def test_answer_that_names_an_empty_option_is_left_out() -> None:

@@ -137,6 +137,7 @@ def test_broken_file_error_names_file_and_line(name: str, tmp_path: Path) -> Non
         (5, TypeError, "source = 5"),
         (b"question", TypeError, "load_task takes"),
         (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
+        (pandas.Series([1, 2]), TypeError, "row 0 is 1, not a dict"),
         ({"question": "2+2?", "answer": "4"}, ValueError, "is one row: give a list of rows"),
         ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": DATA, "b": DATA}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),

@@ -81,7 +81,7 @@ def bare(place: str) -> str:
 @pytest.mark.parametrize(
     ("functions", "options", "message"),
     [
-        ([], {}, "there is no tool, or one that is async"),
+        ([], {}, "there is no tool: give functions"),
         (
             [],
             {"environment": Village()},
@@ -93,7 +93,8 @@ def bare(place: str) -> str:
             {"environment": Named},
             "TRL would add Named.get_reward to the score, unweighted and unlogged",
         ),
-        ([], {"environment": Late}, "or one that is async"),
+        ([], {"environment": Late}, "is async: write it with def"),
+        (["read"], {}, "the tool 'read' cannot be called: give a function"),
         (
             [],
             {"environment": Dice},
