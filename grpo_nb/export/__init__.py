@@ -1,6 +1,6 @@
 """Export a run as files that work elsewhere, each verified against the run; push them to the Hub.
 
-The verification runs in `children/`, in a process that does not import the kit. A folder in which a
+`verify_child.py` runs in a process of its own, which does not import the kit. A folder in which a
 run continues on other machines is written by `scaleout`.
 """
 

@@ -67,7 +67,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         if run.info.get("base") is not None:
             checks = {BASE_CHECK: True, **checks}
         verification = {
-            "passed": True,
+            "passed": all(checks.values()),
             "checks": checks,
             "measured": {},
             "base": base_name,

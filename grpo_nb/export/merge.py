@@ -35,6 +35,8 @@ MIN_RETAINED = 0.95
 #: Bytes of a value in each dtype, and the names that safetensors gives them.
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 SAFETENSORS_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+#: File that names the file of each tensor, in a model of several files.
+INDEX = "model.safetensors.index.json"
 LORA_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 #: Options of a LoraConfig with which the merged weight is not only base + scaling * B @ A, although
 #: the tensors of the adapter do not show it.
@@ -132,12 +134,16 @@ def merge(base: Path, adapter: Path, target: Path, *, dtype: str, report: Report
     needed = _values_in(files) * WIDTHS[chosen]
     require_disk(target, needed, f"The merged model in {chosen}")
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
+    written = 0
     for file, header in progress_bar(iterable=files.items(), desc="merging", unit=" files"):
-        _write(target / file.name, file, header, lora, chosen)
-    # Copied as they are, because transformers 5.17 refuses to write some values that it reads.
-    for name in ("generation_config.json", "model.safetensors.index.json"):
-        if (base / name).is_file():
-            shutil.copy(base / name, target)
+        written += _write(target / file.name, file, header, lora, chosen)
+    if (base / INDEX).is_file():
+        index = json.loads((base / INDEX).read_text())
+        index["metadata"] = {**index.get("metadata", {}), "total_size": written}
+        write_json(target / INDEX, index)
+    # Copied as it is, because transformers 5.17 refuses to write some values that it reads.
+    if (base / "generation_config.json").is_file():
+        shutil.copy(base / "generation_config.json", target)
     config.pop("_name_or_path", None)  # a folder of this machine
     write_json(target / "config.json", config | {"dtype": chosen, "torch_dtype": chosen})
     return {"dtype": chosen, "retained_change": retained[chosen], "merged": BY_FILE}
@@ -244,8 +250,8 @@ def _values_in(files: Mapping[Path, Mapping[str, Any]]) -> int:
     return count
 
 
-def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype: str) -> None:
-    """Write a file of the merged model: the header for the new dtype, then each tensor."""
+def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype: str) -> int:
+    """Write a file of the merged model; return the bytes of its tensors."""
     import torch
 
     names = [name for name in header if name != "__metadata__"]
@@ -256,7 +262,7 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
         start = end
         old_start, old_end = entry["data_offsets"]
         size = old_end - old_start
-        # Other tensors are not numbers that could be rounded, and stay as they are.
+        # Other dtypes are copied unchanged.
         if entry["dtype"] in SAFETENSORS_NAMES.values():
             rounded.add(name)
             entry["dtype"] = SAFETENSORS_NAMES[dtype]
@@ -274,6 +280,7 @@ def _write(target: Path, source: Path, header: dict[str, Any], lora: Lora, dtype
                 weight = lora.change(name).add_(weight)
             for values in weight.reshape(-1).split(VALUES_AT_ONCE):
                 file.write(values.to(target_dtype).view(torch.uint8).numpy())
+    return end
 
 
 def _merge_in_memory(

@@ -9,6 +9,7 @@ from grpo_nb.core.user_warnings import warn_user
 from grpo_nb.evaluation.asking import evaluate
 from grpo_nb.export.export_folder import (
     BASE_CHECK,
+    Limits,
     make_export,
     report_nothing,
     require_same_base,
@@ -23,10 +24,8 @@ from grpo_nb.models.templates import template_of, tokenizer_for
 from grpo_nb.runs.card import without_private_parts
 from grpo_nb.runs.run_folder import Run, open_run
 
-#: Loss by rounding that a merged model may have: lowest and highest share of the training's effect,
-#: nats from base plus adapter, and share of positions with the same top-1 token (`token_checks` in
-#: verify_child.py). If a model fits into memory only in 16 bit, the first two become 0.5 and 1.5.
-LIMITS = (0.85, 1.15, 0.05, 0.97)
+#: If a model fits into memory only in 16 bit, the limits of the effect are wider: 0.5 and 1.5.
+LIMITS = Limits(min_effect=0.85, max_effect=1.15, max_nats=0.05, min_same_top=0.97)
 
 
 def export_merged(

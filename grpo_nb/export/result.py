@@ -80,10 +80,10 @@ class Export(Shown):
 
     @property
     def usage(self) -> str:
-        """Code of a cell that asks the export a question as in training, with commands for a shell.
+        """Notebook code that uses the export, then shell commands as comments.
 
-        A model that was trained with a system prompt must be asked with it. If the run is not
-        known, the question is "Hello".
+        The question is a held-out one in the form of the training, so a system prompt is included.
+        If the run is not known or has no held-out questions, it is "Hello".
 
         >>> print(exported.usage)  # doctest: +SKIP
         """
@@ -101,24 +101,33 @@ class Export(Shown):
         run = self.run
         folder = str(self.path)
         model = self._base_of_adapter() if self.kind == "adapter" else folder
-        messages = [{"role": "user", "content": "Hello"}]
         options = "max_new_tokens=256, do_sample=False"
         if run is not None:
-            messages = run.holdout[0]["prompt"]
             options = f"max_new_tokens={run.settings.max_completion_length}, do_sample=False"
             if run.chat_template_kwargs:
                 options += f", tokenizer_encode_kwargs={run.chat_template_kwargs!r}"
-        lines = ["from transformers import pipeline", "", "messages = ["]
-        lines += [f"    {message!r}," for message in messages]
-        lines.append("]")
+        lines = ["from transformers import pipeline", "", *self._question_lines()]
         lines.append(f'chat = pipeline("text-generation", model={model!r}, tokenizer={folder!r})')
         if self.kind == "adapter":
             lines.append(f"chat.model.load_adapter({folder!r})")
         lines.append(f'print(chat(messages, {options})[0]["generated_text"][-1]["content"])')
         return lines
 
+    def _question_lines(self) -> list[str]:
+        """Return the lines that define `messages`: a held-out question, or "Hello"."""
+        messages = [{"role": "user", "content": "Hello"}]
+        if self.run is not None and self.run.holdout:
+            messages = self.run.holdout[0]["prompt"]
+        return ["messages = [", *[f"    {message!r}," for message in messages], "]"]
+
     def _gguf_cell(self) -> list[str]:
-        """Return the lines that start llama.cpp's server in a notebook."""
+        """Return the lines that start llama.cpp's server in a notebook and ask it a question."""
+        run = self.run
+        options = "max_tokens=256, temperature=0"
+        if run is not None:
+            options = f"max_tokens={run.settings.max_completion_length}, temperature=0"
+            if run.chat_template_kwargs:
+                options += f", chat_template_kwargs={run.chat_template_kwargs!r}"
         return [
             "import xllamacpp",
             "",
@@ -127,6 +136,10 @@ class Export(Shown):
             f"params.model.path = {str(self.file)!r}",
             "params.hostnames, params.port = ['127.0.0.1'], 8080",
             "server = xllamacpp.Server(params)  # answers as long as this object exists",
+            *self._question_lines(),
+            f"request = dict(messages=messages, {options})",
+            "answer = server.handle_chat_completions(request)",
+            'print(answer["choices"][0]["message"]["content"])',
         ]
 
     def _shell_lines(self) -> list[str]:
@@ -296,7 +309,7 @@ def _run_of(verification: Mapping[str, Any]) -> Run | None:
     name = verification["run"]
     root = Path(Settings().run_root)
     folder = root / name
-    # The name comes from a file. A link that the user put into `runs/` is fine.
+    # The recorded name is untrusted: only a symlink directly in runs/ may lead outside.
     if not folder.is_symlink() or Path(name).name != name:
         folder = inside(root, name)
     if not (folder / "run.json").is_file() or not _has_exported_adapter(folder, verification):

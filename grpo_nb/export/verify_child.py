@@ -41,8 +41,7 @@ BLOCK = 2**20
 FLOAT32_FACTOR = 1.1
 STORED_FACTOR = 1.2
 ACTIVATION_BYTES = 2**30
-#: Widened limits of the training's effect where both sides are rounded to 16 bit, by more than a
-#: short training may have changed.
+#: Wider limits in 16 bit, where rounding can exceed a short training's effect.
 EFFECT_IN_16_BIT = (0.5, 1.5)
 NOT_COMPARED: Checks = {"tokens": (None, "not compared: no memory is free for the model here")}
 
@@ -184,31 +183,29 @@ def token_checks(
     applied twice.
 
     Args:
-        limits: Lowest and highest effect, largest mean distance in nats, and lowest share of
-            positions with the same top-1 token. They separate known failures from sound exports
-            (docs/evidence/export.md).
+        limits: The values of `export_folder.Limits`.
         base_logprobs: Log-probabilities in nats under the base.
         trained_logprobs: Those under base and adapter; for a GGUF file, under the merged model.
         export_logprobs: Those under the export.
         is_top: Whether each token is the top-1 token.
     """
-    lowest, highest, max_nats, min_share = limits
+    min_effect, max_effect, max_nats, min_same_top = limits
     share = is_top.float().mean().item()
     distance = (export_logprobs - trained_logprobs).abs().mean().item()
     training = trained_logprobs - base_logprobs
     change = export_logprobs - base_logprobs
     effect = ((training * change).sum() / (training * training).sum().clamp(min=1e-12)).item()
     return {
-        f"tokens: {lowest} to {highest} times the training's effect": (
-            lowest <= effect <= highest,
+        f"tokens: {min_effect} to {max_effect} times the training's effect": (
+            min_effect <= effect <= max_effect,
             f"{effect:.3f} times the effect",
         ),
         f"tokens: log-probabilities at most {max_nats} nats apart": (
             distance <= max_nats,
             f"{distance:.4f} nats apart",
         ),
-        f"tokens: same top-1 token at {min_share:.0%} of positions": (
-            share >= min_share,
+        f"tokens: same top-1 token at {min_same_top:.0%} of positions": (
+            share >= min_same_top,
             f"same top-1 token at {share:.1%} of {len(is_top)} positions",
         ),
     }

@@ -164,7 +164,7 @@ def _make_run(
         for step in _read_jsonl(project / "result" / "steps.jsonl"):
             number = step["step"]
             row = tidy_row(step["logs"], number, settings.max_steps, settings.beta)
-            # A step without this metric used completions that an earlier step has recorded.
+            # Without this metric the step reused an earlier step's completions.
             if "completions/mean_length" in row:
                 table = completions_table(step, number, settings.num_generations, weights)
                 table.to_parquet(completions / f"step_{number:06d}.parquet", index=False)

@@ -43,6 +43,7 @@ class RewardSource:
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
+        self._meanings: dict[str, tuple[Any, str]] = {}
 
     def add(self, reward: Callable[..., Any]) -> str:
         """Collect what a reward needs, and return the expression that makes the reward.
@@ -63,14 +64,14 @@ class RewardSource:
                 f"the reward {name!r} is not a function with a name of its own, so its source "
                 "cannot be written. Define it as def NAME(completions, **columns)."
             )
-        self._add_global(reward.__name__, reward)
+        self._add_global(reward.__name__, reward, reward.__module__)
         return reward.__name__
 
     def _expression(self, value: Any, name: str) -> str:
         """Return code for a reward of the kit or a part of one: format, function, plain data."""
         if dataclasses.is_dataclass(value):
             kind = type(value)
-            self._add_global(kind.__name__, kind)
+            self._add_global(kind.__name__, kind, kind.__module__)
             arguments = []
             for field in dataclasses.fields(value):
                 part = getattr(value, field.name)
@@ -92,15 +93,21 @@ class RewardSource:
             )
         return repr(value)
 
-    def _add_global(self, name: str, value: Any) -> None:
-        """Collect the import, source or constant that defines a global name."""
+    def _add_global(self, name: str, value: Any, user: str) -> None:
+        """Collect the import, source or constant that defines a global name of the module `user`."""
         module = getattr(value, "__module__", None) or ""
         own_name = getattr(value, "__name__", "")
-        # `getsource` finds the source of a cached function, decorators included, by its original.
+        # Unwrap first: getsource then includes decorators such as lru_cache.
         original = inspect.unwrap(value) if callable(value) else value
+        self._require_one_meaning(name, original, user)
         if isinstance(value, types.ModuleType):
             self._add_import(name, own_name, f"import {own_name}")
         elif isinstance(original, types.FunctionType | type) and is_own_module(module):
+            if not original.__name__.isidentifier():  # a lambda
+                raise NotPortable(
+                    f"{name} is a {original.__name__} and has no name of its own, so its source "
+                    f"cannot be written. Define it as def {name}(...)."
+                )
             self._add_source(original)
             if name != original.__name__:
                 self.definitions[name] = f"{name} = {original.__name__}"
@@ -111,6 +118,15 @@ class RewardSource:
             self.definitions[name] = f"{name} = re.compile({value.pattern!r}, {int(value.flags)})"
         elif name not in self.definitions:
             self.definitions[name] = f"{name} = {self._expression(value, name)}"
+
+    def _require_one_meaning(self, name: str, value: Any, module: str) -> None:
+        """Raise if two modules mean different things by a name: rewards.py can hold only one."""
+        first, first_module = self._meanings.setdefault(name, (value, module))
+        if first is not value and repr(first) != repr(value):
+            raise NotPortable(
+                f"{name} means one thing in {first_module} and another in {module}, but all "
+                "rewards are written to one file. Rename one of them."
+            )
 
     def _add_import(self, name: str, module: str, line: str) -> None:
         if is_own_module(module):
@@ -124,6 +140,7 @@ class RewardSource:
     def _add_source(self, definition: Any) -> None:
         """Collect a function or class of the user, after everything that it uses."""
         name = definition.__name__
+        self._require_one_meaning(name, definition, definition.__module__)
         if name in self.definitions:
             return
         try:
@@ -145,7 +162,7 @@ class RewardSource:
             namespace = vars(sys.modules[definition.__module__])
         self.definitions[name] = ""  # Ends the recursion of a definition that uses itself.
         for used_name in sorted(used_names & namespace.keys()):
-            self._add_global(used_name, namespace[used_name])
+            self._add_global(used_name, namespace[used_name], definition.__module__)
         self._add_submodules(source, namespace)
         del self.definitions[name]
         self.definitions[name] = source

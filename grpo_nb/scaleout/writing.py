@@ -364,7 +364,7 @@ def _cached_revision(run: Run) -> str | None:
 
 
 def _reference_is_base(run: Run) -> bool:
-    """Return whether KL was measured against the base although the first adapter changes it."""
+    """Return whether KL's reference is the bare base, not base plus starting adapter."""
     from safetensors.torch import load_file
 
     if (run.path / "reference").is_dir():

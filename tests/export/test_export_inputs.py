@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import grpo_nb as gn
+from grpo_nb.core.processes import ChildError
 from grpo_nb.export import conversion, verify_child
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.merge import retained_shares
@@ -66,6 +67,20 @@ def test_converter_in_the_home_folder_is_found(
     (tmp_path / "convert.py").touch()
     command = conversion.find_converter("~/convert.py", print)
     assert command[-1] == str(tmp_path / "convert.py")
+
+
+def test_converter_without_pip_names_what_installs_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_command(command: list[str], **options: object) -> None:
+        raise ChildError("ended with 1", 1, ["python: No module named pip"])
+
+    monkeypatch.setattr(conversion, "run_command", run_command)
+    monkeypatch.setattr(conversion, "cache_root", lambda: tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(gn.machine.EnvironmentProblem, match="python -m ensurepip") as caught:
+        conversion.find_converter(None, str)
+    assert "With a network" not in str(caught.value)
 
 
 def test_retained_share_is_never_negative() -> None:

@@ -10,6 +10,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -103,7 +105,7 @@ def test_merged_export_of_4_bit_run_has_its_own_score(
         run.exports[-1].sentence,
     ):
         assert beside["said"] in text
-        assert "trained in 4 bit, so that answers may differ" in text
+        assert "trained on a 4-bit base, so answers may differ" in text
 
     # What the run's comparison says does not hold for it: said, and no published number either way.
     file = run.path / "comparison" / "comparison.json"
@@ -413,6 +415,31 @@ def test_usage_rounds_the_rank_for_vllm(rank: int, taken: int, tmp_path: Path) -
     assert (
         f"vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank {taken} --lora-modules" in usage
     )
+
+
+def run_with(holdout: list) -> SimpleNamespace:
+    settings = SimpleNamespace(max_completion_length=12)
+    return SimpleNamespace(holdout=holdout, settings=settings, chat_template_kwargs={})
+
+
+def test_usage_without_held_out_questions_says_hello(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}')
+    usage = export.Export(tmp_path, {"kind": "adapter", "rank": 4}, run_with([])).usage
+    assert "'content': 'Hello'" in usage
+
+
+def test_usage_of_a_gguf_file_asks_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llama_cpp = MagicMock()
+    ask = llama_cpp.Server.return_value.handle_chat_completions
+    ask.return_value = {"choices": [{"message": {"content": "4"}}]}
+    monkeypatch.setitem(sys.modules, "xllamacpp", llama_cpp)
+    chat = [{"role": "user", "content": "2 + 2?"}]
+    run = run_with([{"prompt": chat}])
+    exec(export.Export(tmp_path, {"kind": "gguf", "file": "a.gguf"}, run).usage, {})
+    ask.assert_called_once_with({"messages": chat, "max_tokens": 12, "temperature": 0})
+    assert capsys.readouterr().out == "4\n"
 
 
 def test_usage_and_table_escape_hostile_text(

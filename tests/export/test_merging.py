@@ -99,6 +99,9 @@ def test_merge_equals_peft_rounded_once(
     mine, wanted = tensors_in(out), tensors_in(tmp_path / "theirs")
     assert mine.keys() == wanted.keys()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in mine.items())
+    if shards == "60KB":
+        index = json.loads((out / "model.safetensors.index.json").read_text())
+        assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in mine.values())
     assert {f.name for f in out.iterdir()} == {f.name for f in pair[0].iterdir()}
     assert (
         str(AutoModelForCausalLM.from_pretrained(out, dtype="auto").dtype)

@@ -179,11 +179,43 @@ def test_kit_files_are_enough_without_the_kit(
     assert done.stdout.strip() == str(len(rewards)), done.stderr[-500:]
 
 
+@pytest.mark.parametrize(
+    "helper",
+    [
+        pytest.param("def part(text):\n    return {number}\n", id="function"),
+        pytest.param("part = {number}\n", id="constant"),
+        pytest.param("import re\npart = re.compile('{number}')\n", id="pattern"),
+    ],
+)
+def test_name_with_two_meanings_is_refused(
+    helper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    rewards = []
+    for number, name in enumerate(("first_rewards", "second_rewards")):
+        reward = f"def reward_{number}(completions, **columns):\n    return [part]\n"
+        monkeypatch.setitem(sys.modules, name, None)  # so that the module is gone after the test
+        del sys.modules[name]
+        (tmp_path / f"{name}.py").write_text(helper.format(number=number) + reward)
+        rewards.append(getattr(importlib.import_module(name), f"reward_{number}"))
+    source = RewardSource()
+    source.add(rewards[0])
+    with pytest.raises(NotPortable, match="part means one thing in first_rewards and another in"):
+        source.add(rewards[1])
+
+
 slider = type("IntSlider", (), {"value": 3})()
 
 
 def reads_a_widget(completions, **columns):
     return [slider.value for _ in completions]
+
+
+stripped = lambda text: text.strip()  # noqa: E731
+
+
+def uses_a_lambda(completions, **columns):
+    return [len(stripped(text)) for text in completions]
 
 
 def uses_a_file(completions, **columns):
@@ -199,6 +231,7 @@ def uses_a_file(completions, **columns):
         ),
         (functools.partial(varied, weight=3), "'varied' is not a function with a name of its own"),
         (reads_a_widget, "slider is .*IntSlider, which lives in this process only.*SLIDER = "),
+        (uses_a_lambda, r"stripped is a <lambda> and has no name of its own.*def stripped\("),
         (
             uses_a_file,
             "tiny is from tests.support.tiny, a file of your own.*from .*tiny import NAME",

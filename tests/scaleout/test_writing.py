@@ -97,6 +97,8 @@ def test_plan_never_splits_a_group(
     [
         (("--processes", "2"), "planned for 2 processes, started with 1"),
         (("--set", "lerning_rate=1"), "unknown ['lerning_rate']"),
+        (("--set", "rate=1", "--set", "size=2"), "unknown ['rate', 'size']"),
+        (("--set", "use_vllm"), "--set use_vllm has no value: write --set use_vllm=VALUE"),
         (
             ("--set", "output_dir=elsewhere"),
             "output_dir cannot be set: train.py sets it",
