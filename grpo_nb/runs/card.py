@@ -63,8 +63,8 @@ class CardKind:
 
     Attributes:
         relation: Relation to the base model. A merged LoRA is a fine-tuned model there, because
-            "merge" means several models in one. So is a GGUF file, as long as the merged model that
-            it was made of is not on the Hub.
+            "merge" means several models in one. GGUF counts as fine-tuned too, unless its merged
+            model is on the Hub.
         library: The library that loads the export; None for llama.cpp.
         tags: Further tags.
     """

@@ -125,8 +125,8 @@ def best_adapters(run: Path) -> list[tuple[int, Path]]:
 def keep_best(run: Path) -> None:
     """Delete adapters of earlier best scores that the run can no longer go back to.
 
-    A run can go back to any of its checkpoints. Of the adapters up to the oldest checkpoint only
-    the last one is needed.
+    A run can go back to any of its checkpoints. Keep the last best adapter at or before the oldest
+    checkpoint, and all later ones.
     """
     oldest = min((step for step, _ in checkpoint_folders(run / "checkpoints")), default=0)
     adapters = best_adapters(run)

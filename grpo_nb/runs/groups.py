@@ -76,7 +76,7 @@ class GroupScores:
     def has_spread(self) -> bool:
         """True if the totals differ. Otherwise GRPO learns nothing from the group.
 
-        Totals that are all NaN count as different: no completion has a score.
+        Totals that are all NaN count as spread, lest missing scores be reported as equal.
         """
         return not self.table["total"].max() - self.table["total"].min() <= 1e-9
 

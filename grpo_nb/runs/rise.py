@@ -77,6 +77,8 @@ class Rise:
                 f"{self.claim}. A model that learns nothing would show such a rise less than once "
                 f"in {runs:,} runs."
             )
+        if self.steps == 0:
+            return f"{self.claim} that is a finite number. run.metrics has what was logged."
         if self.steps < MIN_STEPS:
             return (
                 f"{self.claim}. Train at least {MIN_STEPS} steps: fewer are too few to show a rise."
@@ -140,7 +142,7 @@ def describe(rows: Sequence[Row], reference: str = "the reference model") -> str
     broken = len(with_reward) - rise.steps
     if broken:
         parts.append(f"it was NaN or infinite at {broken} more")
-    # In a short run so few steps that the mean does not cover both of its ends.
+    # In a short run at most a third of the steps, so the mean describes the end only.
     last = with_reward[-min(LAST_STEPS, max(1, rise.steps // 3)) :]
     kl = mean(series(last, "kl"))
     parts.append("KL not measured" if math.isnan(kl) else f"KL to {reference} {kl:.3f}")

@@ -80,6 +80,9 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+#: Steps that a message names at most, so that it stays one line.
+MAX_STEPS_NAMED = 10
+
 
 def new_run_folder(root: str | Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
@@ -291,7 +294,7 @@ class Run(Shown):
             step: The step; None returns the completions of all steps.
 
         Raises:
-            ValueError: The run has no completions of that step; the message names those it has.
+            ValueError: The run has no completions of that step; the message names the nearest.
         """
         import pandas
 
@@ -299,9 +302,10 @@ class Run(Shown):
         if not steps:
             raise ValueError(f"{self.name} has recorded no completions yet.")
         if step is not None and step not in steps:
+            nearest = sorted(steps, key=lambda other: abs(other - step))[:MAX_STEPS_NAMED]
             raise ValueError(
-                f"{self.name} has no completions of step {step}. Steps with completions: "
-                f"{steps[0]} to {steps[-1]}."
+                f"{self.name} has no completions of step {step}. Nearest steps with completions: "
+                f"{', '.join(map(str, sorted(nearest)))}."
             )
         tables = []
         for number in steps if step is None else [step]:
@@ -585,8 +589,11 @@ def open_run(path: str | Path | Run) -> Run:
         if (folder / "run.json").is_file():
             refuse_links(folder)
             return Run(folder)
-    searched = path if path.is_dir() else path.parent
-    names = sorted(file.parent.name for file in searched.glob("*/run.json"))
+    nearby = path if path.is_dir() else path.parent
+    for searched in (nearby, Path(Settings().run_root)):
+        names = sorted(file.parent.name for file in searched.glob("*/run.json"))
+        if names:
+            break
     raise FileNotFoundError(
         f"{str(path)!r:.200} is not a run, because it has no run.json. Runs in {str(searched)!r}: "
         f"{', '.join(names) or 'none'}."

@@ -225,7 +225,7 @@ def _is_a(*types: type) -> Callable[[Any], bool]:
 
 def _is_time(value: Any) -> bool:
     try:
-        # Also that it can be put in order with other times.
+        # `astimezone` also rejects times that `sort_key` cannot compare.
         datetime.datetime.fromisoformat(value).astimezone()
     except (TypeError, ValueError, OverflowError):
         return False

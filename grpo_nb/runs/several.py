@@ -100,7 +100,7 @@ class SideBySide(Shown, Sequence):
         return pandas.DataFrame(lines, columns=columns)
 
     def plot(self) -> Figure:
-        """Draw reward, held-out accuracy and KL of all runs, one colour for each run."""
+        """Draw reward, held-out accuracy, KL and completion length, one colour for each run."""
         from grpo_nb.runs.figure import overlay
 
         return overlay({name: run.rows for name, run in self.named.items()})

@@ -41,7 +41,7 @@ def test_rise_p_value_is_a_share_of_orders() -> None:
     assert "less than once in 100 runs" in rise.sentence
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0, 4.0]])
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0, 4.0]])
 def test_rise_of_too_few_steps_is_not_clear(values: list[float]) -> None:
     rise = reward_rise(rows(values))
     assert not rise.is_clear
@@ -83,3 +83,9 @@ def test_rise_after_a_high_outlier_is_not_clear() -> None:
 
 def test_describe_without_logged_reward_blames_no_reward() -> None:
     assert describe([{"step": 1, "kl": 0.1}]) == "No step has a reward: the trainer did not log it."
+
+
+def test_sentence_of_an_unmeasured_metric_asks_for_no_steps() -> None:
+    sentence = reward_rise(rows([1.0] * 20), "typo").sentence
+    assert sentence.startswith("No step has a metric 'typo' that is a finite number.")
+    assert "Train at least" not in sentence

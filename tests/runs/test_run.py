@@ -53,7 +53,7 @@ def test_run_reads_back_its_files(tmp_path: Path) -> None:
     assert run.best is None
     assert run.alerts == []
     with pytest.raises(
-        ValueError, match=r"no completions of step 3\. Steps with completions: 2 to 4"
+        ValueError, match=r"no completions of step 3\. Nearest steps with completions: 2, 4\."
     ):
         run.step(3)
     with pytest.raises(TypeError):
@@ -200,3 +200,10 @@ def test_run_elsewhere_is_resumed_by_its_path(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path / "run", info_of({}, "failed"))
     (run.path / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     assert f"at step 2: gn.train(..., resume={str(run.path)!r})" in repr(run)
+
+
+def test_group_with_a_reward_named_shown_shows_both() -> None:
+    table = groups_of("p", [0.25, 1.0]).groups[0].table.assign(shown=[0.125, 0.375])
+    html = StepGroups.of("A step", table, {"shown": 1.0})._repr_html_()
+    assert 'data-reward="shown">0.125<' in html
+    assert '<pre class="gn-box">x</pre>' in html

@@ -75,6 +75,12 @@ def test_open_run_takes_names_and_refuses_other_paths(
         assert path != "runs" or "Runs in 'runs': cut, other, plain" in said
 
 
+def test_open_run_misspelt_name_lists_the_runs(root: Path, monkeypatch) -> None:
+    monkeypatch.chdir(root.parent)
+    with pytest.raises(FileNotFoundError, match="Runs in 'runs': cut, other, plain"):
+        gn.open_run("plian")
+
+
 def test_list_shows_each_held_out_measure(root: Path) -> None:
     """A learnt format is not a better answer, so every measure is shown."""
     run = gn.open_run(root / "plain")
