@@ -149,7 +149,7 @@ found
 # %% [markdown]
 # ## Watch it happen
 #
-# Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward nearly doubles. Then
+# Ignore the warnings and train. You should see a curve that looks like a success: within ten steps the total reward rises by half. Then
 # compare the first group with the last one. The model has learned to talk.
 
 # %%
@@ -157,10 +157,10 @@ hacked = gn.train(model, tokenizer, task, with_loopholes, settings)
 display(hacked.step(1).groups[0], hacked.step(STEPS).groups[0])
 
 # %% [markdown]
-# The reward went up, and the answers got worse. This is **reward hacking**: the model did what you scored, not what you wanted.
+# The reward went up, and the answers did not get better. This is **reward hacking**: the model did what you scored, not what you wanted.
 #
 # The comparison asks the held-out questions. Read its row *correct answer anywhere*: no completion has the tags, so *correct* stays 0. You
-# should see fewer correct sums than before, and that nearly every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
+# should see no gain in correct sums, and that nearly every completion now runs into the length limit. A rising curve cannot show this. A check of the reward
 # beforehand, the completions themselves, and a held-out measure that is not the reward can.
 
 # %%

@@ -16,7 +16,7 @@
 # Turn a messy CSV with labels into a task, write two rewards, train, and compare the result with the simplest competitor there
 # is: always giving the most frequent label.
 #
-# About 5 minutes on two idle CPU cores, under 5 GB of memory and 0.4 GB of disk. No GPU needed.
+# About 6 minutes on two idle CPU cores, up to 6.1 GB of memory and 0.4 GB of disk. No GPU needed.
 #
 # @BADGE@
 
@@ -191,6 +191,10 @@ display(comparison, sampled)
 # *It worked* needs three measurements that agree: the answers are better by a test, they are clearly above the majority-class baseline,
 # and the reward rose. If one is missing, the sentence says which one. The first verdict is about greedy answers. Those were often right
 # before the training, so a gain may not be shown there. The second verdict repeats the test on sampled answers.
+#
+# For the small model you should see that neither verdict claims a gain. The sampled answers improve clearly, but with 42 held-out remarks
+# their accuracy is not clearly above the majority-class baseline, and always saying *positive* is not reading. More rows and more steps
+# are the next thing to try.
 
 # %%
 assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
