@@ -68,7 +68,8 @@ def test_lab_is_shown_with_and_without_a_kernel(notebook: nbformat.NotebookNode)
 
 def test_example_in_the_prompt_gives_a_signal(notebook: nbformat.NotebookNode, size: str) -> None:
     groups = 4 if size == "small" else 8
-    shown = text_of(cell_with(notebook, "with_example = gn.baseline("))
+    cell = cell_with(notebook, "with_example = gn.baseline(")
+    shown = "\n".join(output.data["text/plain"] for output in outputs(cell, "text/plain"))
     # About one completion in 400 contains a tag by chance.
     assert re.search(rf"No signal: in 0 of {groups}|Weak signal: in 1 of {groups}", shown)
     differing = "[1234]" if size == "small" else "[678]"
