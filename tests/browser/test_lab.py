@@ -69,13 +69,19 @@ def check_rewards(page: LabPage) -> None:
     page.wait(lambda: page.find(".gn-report table"), "the report")
 
 
+ADVANTAGES_OF_THE_LAB = """\
+scores = gn.score(rewards, lab.completions, lab.row)
+print([round(advantage, 2) for advantage in scores.advantages()])"""
+
+
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) -> None:
-    """The published notebook with the real model, up to the cell that shows the lab."""
+    """The published notebook with the real model, up to the lab, and a cell that uses what the lab holds."""
     published = nbformat.read(ROOT / "notebooks/02_rewards.ipynb", as_version=4)
     (at,) = [
         i for i, cell in enumerate(published.cells) if cell.source.startswith("lab = gn.RewardLab(")
     ]
-    published.cells = published.cells[: at + 1]
+    next_cell = nbformat.v4.new_code_cell(ADVANTAGES_OF_THE_LAB)
+    published.cells = [*published.cells[: at + 1], next_cell]
     nbformat.write(published, server.folder / "lab.ipynb")
     rewards = [
         gn.rewards.correctness(weight=2.0),
@@ -132,8 +138,8 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage) ->
 
     # What stands in the lab is there for the next cell.
     page.run_cell("scores = gn.score(")
-    said = f"advantages: {[round(advantage, 2) for advantage in scores.advantages()]}"
-    page.wait(lambda: page.output("scores = gn.score(").startswith(said), said)
+    advantages = str([round(advantage, 2) for advantage in scores.advantages()])
+    page.wait(lambda: page.output("scores = gn.score(").startswith(advantages), advantages)
 
 
 JUDGED = """\

@@ -162,9 +162,9 @@ class LabPage:
 
     def _part(self, source: str, css: str) -> WebElement:
         cells = self.driver.find_elements("css selector", ".jp-CodeCell")
-        texts = self.run(
-            "return arguments[0].map(c => c.querySelector('.cm-content').textContent)", cells
-        )
+        # A cell far outside the view has no editor yet.
+        script = "return arguments[0].map(c => c.querySelector('.cm-content')?.textContent ?? '')"
+        texts = self.run(script, cells)
         return next(c for c, text in zip(cells, texts, strict=True) if source in text).find_element(
             "css selector", css
         )
