@@ -163,7 +163,7 @@ class Baseline(SampledGroups, Shown):
             scores = [as_score(reward[column]) for column in REWARD_COLUMNS]
             rows.append((f"{name} x {reward['weight']:g}", reward["mean"], *scores))
         head = ("reward", "mean, 95 % interval", *REWARD_COLUMNS.values())
-        return Table(rows, head, narrow=range(len(head)))
+        return Table(rows, head, narrow=(0, 1))
 
 
 def baseline(

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from grpo_nb.checks.findings import KINDS, SEVERITIES, WHOLE_SET, Finding
 from grpo_nb.checks.probes import Probe
-from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold
+from grpo_nb.core.tables import Html, Part, Shown, Table, as_written, bold, escaped
 
-_TABLE_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
-_TEXT_COLUMNS = (2, 3)
+_TABLE_HEAD = ("reward", "severity", "finding", "shortest example")
 
 
 class RewardProblem(ValueError):
@@ -68,7 +67,7 @@ class RewardReport(Shown):
         for severity in SEVERITIES:
             count = sum(finding.severity == severity for finding in self.findings)
             if count:
-                counts.append(f"{count} {severity}")
+                counts.append(_counted(count, severity))
         verdict = f"Found: {', '.join(counts)}." if counts else "Nothing found."
         return f"{verdict} {self.checked}"
 
@@ -83,16 +82,31 @@ class RewardReport(Shown):
         yield from self.remarks
 
     def _table(self) -> Table:
-        rows = [
-            (name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)
-        ]
+        rows = [(name, "ok", role) for name, role in self.roles.items() if not self.of(name)]
+        if not self.findings:
+            return Table(rows, head=_TABLE_HEAD[:3], narrow=(0, 1))
+        rows = [(*row, "") for row in rows]
         for finding in self.findings:
-            what = f"{finding.kind}: {finding.what}"
             example = as_written(finding.example)
-            rows.append(
-                (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)
-            )
-        return Table(rows, head=_TABLE_HEAD, wide=_TEXT_COLUMNS)
+            severity = bold(finding.severity)
+            rows.append((finding.reward, severity, _explained(finding), example))
+        return Table(rows, head=_TABLE_HEAD, narrow=(0, 1), wide=(2, 3))
+
+
+def _counted(count: int, severity: str) -> str:
+    """Return a count in words; "critical" is an adjective and has no plural."""
+    plural = "" if count == 1 or severity == "critical" else "s"
+    return f"{count} {severity}{plural}"
+
+
+def _explained(finding: Finding) -> Html:
+    """Return a finding with its effect and its fix, one below the other."""
+    lines = [
+        f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}",
+        f"In training: {escaped(finding.effect)}.",
+        f"Fix: {escaped(finding.fix)}.",
+    ]
+    return Html(repr(finding), "<br>".join(lines))
 
 
 def sort_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:

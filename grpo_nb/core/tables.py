@@ -12,7 +12,10 @@ from typing import Any
 from grpo_nb.core.words import displayable
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 0.7em"
-_PREFORMATTED = "margin:0;white-space:pre-wrap"
+# JupyterLab gives `pre` a background and breaks lines inside of words.
+_PREFORMATTED = (
+    "margin:0;white-space:pre-wrap;background:none;word-break:normal;overflow-wrap:break-word"
+)
 
 
 @dataclass(frozen=True)
