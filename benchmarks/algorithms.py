@@ -378,7 +378,7 @@ def tables(lines: Sequence[dict[str, Any]]) -> str:
             continue
         said += [f"### {lesson}", ""]
         said += [
-            "| measure | algorithm | seeds | IQM, 95 % interval | difference in pairs | p | would have shown | |"
+            "| measure | algorithm | seeds | IQM, 95 % interval | paired difference | p | minimum detectable | |"
         ]
         said += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
         for measure in measures:

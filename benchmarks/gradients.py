@@ -17,6 +17,7 @@ from typing import Any
 import numpy
 
 import grpo_nb as gn
+from grpo_nb.core.palette import INK
 from grpo_nb.core.tables import Part, Shown
 from grpo_nb.runs.figure import COLOURS, figure_html
 
@@ -25,6 +26,7 @@ PASS_RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 GROUPS = (2, 4, 8, 16, 32)
 ESTIMATORS = ("no baseline", "batch mean", "leave-one-out", "group mean", "group mean and std")
 TRAINED_LAYERS = 8
+GRID = "#80808040"
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,7 +222,8 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     """Draw the mean angle of each estimator over the pass rate, with the range of nine batches in ten for two of them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 3.6), facecolor="white")
+    figure = Figure(figsize=(8.5, 3.6), layout="constrained")
+    figure.patch.set_alpha(0.0)
     axis = figure.add_subplot()
     part, ends = table[table["group"] == group], []
     # Leave-one-out has the direction of the group mean, and no line of its own.
@@ -241,8 +244,8 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
         axis.plot(rates, rows["angle"], style, color=colour, linewidth=2)
         said = "group mean, leave-one-out" if name == "group mean" else name
         ends.append((float(rows["angle"].iloc[-1]), said, colour))
-    axis.axhline(90, color="#666666", linewidth=0.9)
-    axis.annotate("90: knows nothing", (1, 92), fontsize=8.5, color="#666666")
+    axis.axhline(90, color=INK, linewidth=0.9)
+    axis.annotate("90 degrees: no information", (1, 92), fontsize=8.5, color=INK)
     axis.set_ylim(0, 120)
     axis.set_xlim(0, 100)
     place = 120.0
@@ -253,13 +256,14 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     axis.set_title(
         f"degrees between the estimate and the exact gradient, 4 prompts x {group} completions",
         loc="left",
+        color=INK,
         fontsize=10,
         fontweight="bold",
     )
-    axis.set_xlabel("pass rate, %", fontsize=9)
+    axis.set_xlabel("pass rate, %", fontsize=9, color=INK)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", color="#EEEEEE")
-    figure.subplots_adjust(0.07, 0.15, 0.76, 0.9)
+    _set_ink(axis)
+    axis.grid(axis="y", color=GRID)
     at = part.set_index(["estimator", "pass rate"])["angle"]
     lowest, highest = part["pass rate"].min(), part["pass rate"].max()
     words = "; ".join(
@@ -422,7 +426,8 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
     """Draw the relative differences on a logarithmic axis: those of rounding at the left, a real one at the right."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.5, 0.32 * len(said) + 0.9), facecolor="white")
+    figure = Figure(figsize=(8.5, 0.32 * len(said) + 0.9), layout="constrained")
+    figure.patch.set_alpha(0.0)
     axis = figure.add_subplot()
     for at, (_, difference) in enumerate(said):
         is_equal = difference < 1e-4
@@ -437,18 +442,27 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
     axis.set_ylim(len(said) - 0.5, -0.5)
     axis.set_yticks(range(len(said)), [name for name, _ in said], fontsize=9)
     axis.set_title(
-        "relative difference of two gradients", loc="left", fontsize=10, fontweight="bold"
+        "relative difference of two gradients",
+        loc="left",
+        color=INK,
+        fontsize=10,
+        fontweight="bold",
     )
     axis.spines[["top", "right", "left"]].set_visible(False)
+    _set_ink(axis)
     axis.tick_params(axis="y", length=0)
-    axis.grid(axis="x", color="#EEEEEE")
-    figure.subplots_adjust(
-        0.36, 0.5 / (0.32 * len(said) + 0.9), 0.97, 1 - 0.3 / (0.32 * len(said) + 0.9)
-    )
+    axis.grid(axis="x", color=GRID)
     return Picture(
         figure,
         "Relative differences: " + "; ".join(f"{name}: {value:.0e}" for name, value in said) + ".",
     )
+
+
+def _set_ink(axis: Any) -> None:
+    """Use ink that is readable on white and on dark pages."""
+    axis.patch.set_alpha(0.0)
+    axis.spines[["left", "bottom"]].set_color(INK)
+    axis.tick_params(colors=INK)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def test_pairs_show_what_the_spread_between_seeds_hides() -> None:
     shuffled = SeedScores(
         {"a": scores["a"], "b": {(seed + 3) % 10: value for seed, value in scores["b"].items()}}
     )
-    assert shuffled.differences["b"].verdict == "not told apart", (
+    assert shuffled.differences["b"].verdict == "no difference shown", (
         "the same numbers, but of other seeds"
     )
     assert shuffled.differences["b"].smallest > 3 * one.smallest
@@ -49,7 +49,7 @@ def test_of_two_groups_that_are_alike_a_difference_is_rarely_claimed() -> None:
         SeedScores({name: dict(enumerate(draw.normal(size=10))) for name in "ab"})
         for _ in range(100)
     )
-    assert sum(found.differences["b"].verdict != "not told apart" for found in pairs) <= 10
+    assert sum(found.differences["b"].verdict != "no difference shown" for found in pairs) <= 10
 
 
 def run_of(folder: Path, seed: int, reward: float, **settings: object) -> gn.runs.Run:
@@ -72,9 +72,9 @@ def test_runs_are_grouped_by_a_setting_and_paired_by_seed(tmp_path: Path) -> Non
     assert found.sentence == "Mean reward of the last 10 steps; higher than bnpo: dr_grpo."
     turned = by_seed(runs, by=lambda run: run.name[0], first="b")
     assert turned.differences["a"].verdict == "lower"
-    with pytest.raises(ValueError, match="'again' is a second run with seed 1 of 'bnpo'"):
+    with pytest.raises(ValueError, match="'again' is a second run with seed 1 in the group 'bnpo'"):
         by_seed([*runs, run_of(tmp_path / "again", 1, 0.5, loss_type="bnpo")], by="loss_type")
     with pytest.raises(
-        ValueError, match="by = 'los_type' is no setting that any of these runs has"
+        ValueError, match="by = 'los_type' is not a setting of any of these runs"
     ):
         by_seed(runs, by="los_type")
