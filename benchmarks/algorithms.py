@@ -1,16 +1,17 @@
-"""Which algorithm? Trains a very small model with each of them, ten seeds each, and keeps one line a training.
+"""Train a very small model with each algorithm and ten seeds, and store one line per training.
 
     python benchmarks/algorithms.py [--seeds 0 1 ...] [--names grpo dr_grpo ...]
     python benchmarks/algorithms.py --table
     python benchmarks/algorithms.py --make-model
 
-What stands in benchmarks/results/algorithms.jsonl is not trained again. A seed gives the start of the LoRA, the order of the
-prompts and the draws, so the trainings of one seed are pairs. docs/evidence/algorithms.md and notebooks/a1_algorithms read it.
+Trainings that are already in benchmarks/results/algorithms.jsonl are not repeated. A seed sets the
+initial LoRA, the order of the prompts and the samples, so trainings with the same seed are paired.
+docs/evidence/algorithms.md and notebooks/a1_algorithms read the stored lines.
 
-The task is made so that the questions of the course can be asked in seconds. A prompt is a sum of three digits, `7+5+9`. The
-model writes an attempt, writes it again as often as it likes, and ends with the answer: `21,21,21#21`. How often is free and
-helps nothing. It was pretrained on answers that are wrong as often as the first digit says (`PASS_RATES`), so how hard each
-prompt is was set, though it came out flatter than that (docs/evidence/algorithms.md).
+The task answers the questions of that notebook in seconds. A prompt is a sum of three digits, `7+5+9`.
+The model writes an attempt, repeats it as often as it likes, and ends with the answer: `21,21,21#21`.
+Repeating earns nothing. The model was pretrained so that the first digit of the sum sets how often the
+answer is right (`PASS_RATES`). The result is flatter than that (docs/evidence/algorithms.md).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import random
 import string
@@ -37,9 +39,9 @@ import grpo_nb as gn
 KEPT = ROOT / "benchmarks" / "results" / "algorithms.jsonl"
 MODEL = ROOT / "benchmarks" / "results" / "algorithms_model"
 PASS_RATES = (0.95, 0.9, 0.75, 0.5, 0.3, 0.2, 0.12, 0.08, 0.05, 0.02)
-"""By the first digit of the sum: from nearly solved to nearly hopeless."""
-GO_ON = 0.6
-"""The chance of one more repetition: 1.5 on average, at most 8."""
+"""Share of right answers in the pretraining data, by the first digit of the sum."""
+REPEAT_PROBABILITY = 0.6
+"""Probability of one more repetition: 1.5 on average, at most 8."""
 BASE = {
     "max_steps": 40, "num_generations": 8, "per_device_train_batch_size": 64, "max_prompt_length": 16,
     "max_completion_length": 32, "learning_rate": 1e-3, "warmup_steps": 0, "max_grad_norm": 10.0, "beta": 0.0,
@@ -65,7 +67,7 @@ ALGORITHMS = ON_POLICY | {
     for times in (8, 4)
     for name, changes in CLIPS.items()
 }
-# Is what was seen at eight uses the loss, or a learning rate that is too high for it?
+# These show whether a result at eight uses comes from the loss, or from a learning rate that is too high.
 ALGORITHMS |= {
     f"{name}, used 8 times, slowly": {
         **changes,
@@ -78,14 +80,17 @@ ALGORITHMS |= {
 ALGORITHMS |= {
     f"{name}, 120 steps": {**ON_POLICY[name], "max_steps": 120} for name in ("grpo", "dapo")
 }
-"""Name -> what differs from `BASE`: settings, arguments of TRL, and the two that are neither, `baseline` and `filtered`."""
+"""Differences of each algorithm from `BASE`: settings and arguments of TRL.
+
+Two keys are neither: `baseline=False` trains with REINFORCE, `filtered=True` selects prompts by pass rate.
+"""
 
 
 # The model and its task.
 
 
 def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
-    """Pretrain the model from a fixed seed, first on right answers, then on its own kind, and save it as an ordinary folder."""
+    """Pretrain the model on right answers, then on answers with errors, and save it as an ordinary folder."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -93,7 +98,8 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     words = ["<pad>", "<eos>", *string.printable[:95], *(f"<spare{i}>" for i in range(7))]
     number = {word: i for i, word in enumerate(words)}
     core = Tokenizer(models.WordLevel(number, unk_token="<pad>"))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.Split(Regex("."), "isolated"), decoders.Fuse()
+    core.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
     tokenizer.chat_template = "{% for turn in messages %}{% if turn['role'] == 'user' %}{{ turn['content'] }}:{% endif %}{% endfor %}"
     torch.manual_seed(0)
@@ -105,13 +111,14 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     model = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.1)
-    draw = random.Random(0)
+    generator = random.Random(0)
     for step in range(steps):
-        texts = [_text(draw, is_wrong_at_times=step > steps // 2) for _ in range(128)]
+        has_errors = step > steps // 2
+        texts = [_text(generator, has_errors=has_errors) for _ in range(128)]
         rows = [[number[letter] for letter in text] + [1] for text in texts]
         longest = max(map(len, rows))
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        # The prompt, `7+5+9:`, is given, and padding is no answer.
+        # Neither the prompt, `7+5+9:`, nor the padding is part of the answer.
         labels = ids.masked_fill(ids == 0, -100)
         labels[:, :6] = -100
         loss = model(input_ids=ids, attention_mask=(ids != 0).long(), labels=labels).loss
@@ -126,29 +133,31 @@ def make_model(folder: Path = MODEL, steps: int = 2_400) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _text(draw: random.Random, *, is_wrong_at_times: bool) -> str:
-    digits = [draw.randrange(10) for _ in range(3)]
+def _text(generator: random.Random, *, has_errors: bool) -> str:
+    """Return a sum with its attempts and its answer."""
+    digits = [generator.randrange(10) for _ in range(3)]
     value = sum(digits)
-    if is_wrong_at_times and draw.random() >= PASS_RATES[digits[0]]:
-        value += draw.choice([-3, -2, -1, 1, 2, 3])
-    written = str(abs(value))
-    again = 0
-    while again < 8 and draw.random() < GO_ON:
-        again += 1
-    return "+".join(map(str, digits)) + ":" + ",".join([written] * (1 + again)) + "#" + written
+    if has_errors and generator.random() >= PASS_RATES[digits[0]]:
+        value += generator.choice([-3, -2, -1, 1, 2, 3])
+    attempt = str(abs(value))
+    repetitions = 0
+    while repetitions < 8 and generator.random() < REPEAT_PROBABILITY:
+        repetitions += 1
+    attempts = ",".join([attempt] * (1 + repetitions))
+    return "+".join(map(str, digits)) + ":" + attempts + "#" + attempt
 
 
 def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
-    """The thousand sums, of which 200 are held out and the others kept within these pass rates; the same for every seed."""
+    """Return the thousand sums, the same for every seed: 200 held out, the others filtered by pass rate."""
     rows = [
         {"question": f"{a}+{b}+{c}", "answer": str(a + b + c), "pass_rate": PASS_RATES[a]}
         for a in range(10) for b in range(10) for c in range(10)
     ]  # fmt: skip
-    form = gn.tasks.AnswerFormat(name="#", answer_open="#", instruction="Add.")
-    task = gn.load_task(rows, format=form, holdout=200, seed=1)
-    kept = [i for i, rate in enumerate(task.train["pass_rate"]) if low <= rate <= high]
-    # The template of this model has no system role, and it was made from questions alone.
-    train = _questions_alone(task.train.select(kept))
+    answer_format = gn.tasks.AnswerFormat(name="#", answer_open="#", instruction="Add.")
+    task = gn.load_task(rows, format=answer_format, holdout=200, seed=1)
+    selected = [i for i, rate in enumerate(task.train["pass_rate"]) if low <= rate <= high]
+    # The template of this model has no system role, and the model was pretrained on questions alone.
+    train = _questions_alone(task.train.select(selected))
     return dataclasses.replace(task, train=train, holdout=_questions_alone(task.holdout))
 
 
@@ -164,17 +173,17 @@ def _questions_alone(rows: Any) -> Any:
 
 
 def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """1 where the completion ends with the mark and the right answer, else 0."""
-    texts = [turn if isinstance(turn, str) else turn[-1]["content"] for turn in completions]
-    ends = [text.rpartition("#")[1:] for text in texts]  # without a mark: ("", text)
-    return [
-        float(mark == "#" and end.strip() == gold)
-        for (mark, end), gold in zip(ends, answer, strict=True)
-    ]
+    """Return 1 for each completion that ends with the mark and the right answer."""
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        text = completion if isinstance(completion, str) else completion[-1]["content"]
+        _, mark, end = text.rpartition("#")
+        scores.append(float(mark == "#" and end.strip() == gold))
+    return scores
 
 
 def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
-    """The settings of a training."""
+    """Return the settings of a training."""
     changes = {
         key: value for key, value in ALGORITHMS[name].items() if key not in ("baseline", "filtered")
     }
@@ -186,42 +195,33 @@ def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
 
 
 def train(name: str, seed: int) -> dict[str, Any]:
-    """Train once, and return the line that is kept."""
-    filtered, baseline = (
-        ALGORITHMS[name].get("filtered", False),
-        ALGORITHMS[name].get("baseline", True),
-    )
+    """Train once, and return the line to store."""
+    is_filtered = ALGORITHMS[name].get("filtered", False)
+    has_baseline = ALGORITHMS[name].get("baseline", True)
     whole = make_task()
+    task = make_task(0.1, 0.9) if is_filtered else whole
     with (
         tempfile.TemporaryDirectory() as folder,
-        contextlib.nullcontext() if baseline else without_baseline(),
+        contextlib.nullcontext() if has_baseline else without_baseline(),
     ):
         settings = settings_of(name, seed, folder)
         model, tokenizer = gn.load_model(settings)
         before = held_out(model, tokenizer, whole, settings)
         started = time.perf_counter()
-        run = gn.train(
-            model,
-            tokenizer,
-            make_task(0.1, 0.9) if filtered else whole,
-            [is_right],
-            settings,
-            name="run",
-        )
+        run = gn.train(model, tokenizer, task, [is_right], settings, name="run")
         seconds = time.perf_counter() - started
         after = held_out(model, tokenizer, whole, settings)
-        rows, versions = run.rows, run.info["versions"]
-        # Of each sampling: one a step, but where a sampling is used for several.
-        written = [run.completions(step) for step in run.steps]
+        rows = run.rows
+        versions = run.info["versions"]
+        # One table per sampling, which is one step unless a sampling is used several times.
+        tables = [run.completions(step) for step in run.steps]
     clipped = [row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row]
     return {
         "name": name, "seed": seed, "before": before, "after": after,
-        "rewards": [round(float(table["is_right"].mean()), 4) for table in written],
-        "tokens, right": [_tokens(table[table["is_right"] > 0]) for table in written],
-        "tokens, wrong": [_tokens(table[table["is_right"] == 0]) for table in written],
-        "silent groups": [
-            round(float((table.groupby("group")["is_right"].nunique() < 2).mean()), 3) for table in written
-        ],
+        "rewards": [round(float(table["is_right"].mean()), 4) for table in tables],
+        "tokens, right": [_tokens(table[table["is_right"] > 0]) for table in tables],
+        "tokens, wrong": [_tokens(table[table["is_right"] == 0]) for table in tables],
+        "silent groups": [_share_without_signal(table) for table in tables],
         "clipped": [round(share, 4) for share in clipped],
         "gradient": [float(f"{row['grad_norm']:.3g}") for row in rows],
         "changes": ALGORITHMS[name], "base": BASE, "seconds": round(seconds, 1), "machine": machine(),
@@ -229,40 +229,52 @@ def train(name: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _share_without_signal(table: Any) -> float:
+    """Return the share of groups whose completions all have the same score."""
+    scores_per_group = table.groupby("group")["is_right"].nunique()
+    return round(float((scores_per_group < 2).mean()), 3)
+
+
 def _tokens(table: Any) -> float | None:
-    """The mean length of completions: a letter is a token, and one ends it."""
-    return round(float(table["completion"].str.len().mean()) + 1, 2) if len(table) else None
+    """Return the mean length of completions in tokens: one per letter, and the end token."""
+    if len(table) == 0:
+        return None
+    return round(float(table["completion"].str.len().mean()) + 1, 2)
 
 
 def held_out(
     model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Settings
 ) -> dict[str, float]:
-    """The share of right answers to the held-out sums, four drawn of each with one seed: all, and by their first digit."""
-    asked = gn.evaluate(
+    """Return the share of right answers to the held-out sums, four samples each: all, and by difficulty."""
+    evaluation = gn.evaluate(
         (model, tokenizer), task, settings=settings, samples=4, temperature=1.0, seed=0
     )
-    found: dict[str, list[float]] = {"all": asked.shares}
-    for group, share in zip(asked.groups, asked.shares, strict=True):
+    shares: dict[str, list[float]] = {"all": evaluation.shares}
+    for group, share in zip(evaluation.groups, evaluation.shares, strict=True):
         rate = PASS_RATES[int(group[0]["question"][0])]
-        found.setdefault("easy" if rate > 0.7 else "middle" if rate > 0.15 else "hard", []).append(
-            share
-        )
-    return {part: round(sum(shares) / len(shares), 4) for part, shares in found.items()}
+        difficulty = "hard"
+        if rate > 0.7:
+            difficulty = "easy"
+        elif rate > 0.15:
+            difficulty = "middle"
+        shares.setdefault(difficulty, []).append(share)
+    return {part: round(sum(values) / len(values), 4) for part, values in shares.items()}
 
 
 @contextlib.contextmanager
 def without_baseline() -> Iterator[None]:
-    """Train by REINFORCE (Williams, 1992) meanwhile: the advantage is the reward itself, with nothing taken off."""
+    """Train with REINFORCE (Williams, 1992) inside of `with`: the advantage is the reward itself."""
     from grpo_nb.training import prepare
 
     class WithoutBaseline(prepare.KitTrainer):
         def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-            self._paid = super()._calculate_rewards(*args, **kwargs)
-            return self._paid
+            self._rewards = super()._calculate_rewards(*args, **kwargs)
+            return self._rewards
 
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
             batch = super()._generate_and_score_completions(inputs)
-            batch["advantages"] = (self._paid * self.reward_weights.to(self._paid)).nansum(1)
+            weights = self.reward_weights.to(self._rewards)
+            batch["advantages"] = (self._rewards * weights).nansum(1)
             return batch
 
     build = functools.partial(prepare.build_trainer, trainer_class=WithoutBaseline)
@@ -270,11 +282,11 @@ def without_baseline() -> Iterator[None]:
         yield
 
 
-# What was measured.
+# Results.
 
 
 def kept(file: Path = KEPT) -> list[dict[str, Any]]:
-    """The lines that are there, of the settings as they are now."""
+    """Return the stored lines whose settings are those of this file."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     return [
         line
@@ -291,12 +303,21 @@ MEASURES = {
     "letters of wrong answers": lambda line: _last(line["tokens, wrong"]),
     "letters of right answers": lambda line: _last(line["tokens, right"]),
 }
-"""What is measured -> how it is read from a line. Lengths are means of the last quarter of the samplings."""
+"""Functions that read each measure from a line. Lengths are means of the last quarter of the samplings."""
 
 
 def _last(values: Sequence[float | None]) -> float:
+    """Return the mean of the last quarter, without samplings that have no such completion."""
     known = [value for value in values[-(len(values) // 4) :] if value is not None]
     return sum(known) / len(known)
+
+
+CURVE_TITLES = {
+    "rewards": "reward",
+    "tokens, wrong": "letters of wrong answers",
+    "silent groups": "share of groups without a learning signal",
+}
+"""Titles of the curves by field of a line."""
 
 
 def scores(
@@ -305,48 +326,49 @@ def scores(
     measure: str = "held-out accuracy",
     curves: str = "",
 ) -> SeedScores:
-    """Some of the algorithms side by side; the others are compared with the first.
+    """Compare some of the algorithms with the first of them.
 
     Args:
-        lines: From `kept`.
-        names: Of `ALGORITHMS`.
-        measure: Of `MEASURES`.
-        curves: What is drawn over the steps: "rewards", "tokens, wrong" and the like; nothing if empty.
+        lines: Result of `kept`.
+        names: Keys of `ALGORITHMS`.
+        measure: Key of `MEASURES`.
+        curves: Field of a line to draw over the samplings, such as "rewards"; empty for no curves.
     """
     read = MEASURES[measure]
-    # What all names end with is said once, in the text around.
-    shared = names[0].partition(",")[2]
-    is_shared = len(names) > 1 and all(name.partition(",")[2] == shared for name in names)
-    labels = {name: name.partition(",")[0] if is_shared else name for name in names}
-    found = {
-        labels[name]: {line["seed"]: read(line) for line in lines if line["name"] == name}
-        for name in names
-    }
-    drawn = {
-        labels[name]: {
-            line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name
-        }
-        for name in names
-        if curves
-    }
-    told = {"rewards": "reward", "tokens, wrong": "letters of wrong answers"}.get(curves, curves)
-    return SeedScores(found, measure, drawn, told)
+    # An ending that all names share, such as "used 8 times", is left out of the labels.
+    ending = names[0].partition(",")[2]
+    is_shared = len(names) > 1 and all(name.partition(",")[2] == ending for name in names)
+    values: dict[str, dict[int, float]] = {}
+    drawn: dict[str, dict[int, list[float]]] = {}
+    for name in names:
+        label = name.partition(",")[0] if is_shared else name
+        own_lines = [line for line in lines if line["name"] == name]
+        values[label] = {line["seed"]: read(line) for line in own_lines}
+        if curves:
+            drawn[label] = {line["seed"]: _filled(line[curves]) for line in own_lines}
+    return SeedScores(values, measure, drawn, CURVE_TITLES.get(curves, curves))
 
 
 def mean_after(lines: Sequence[dict[str, Any]], name: str) -> float:
-    """The mean held-out accuracy of an algorithm after training."""
-    found = [line["after"]["all"] for line in lines if line["name"] == name]
-    return sum(found) / len(found)
+    """Return the mean held-out accuracy of an algorithm after training."""
+    accuracies = [line["after"]["all"] for line in lines if line["name"] == name]
+    return sum(accuracies) / len(accuracies)
 
 
 def _filled(values: Sequence[float | None]) -> list[float]:
-    """Where a sampling had no such completion, the value before it."""
-    found: list[float] = []
+    """Replace each missing value, of a sampling without such a completion, by the value before it."""
+    filled: list[float] = []
+    previous = float("nan")
     for value in values:
-        found.append(value if value is not None else found[-1] if found else float("nan"))
-    return found
+        previous = previous if value is None else value
+        filled.append(previous)
+    return filled
 
 
+TABLE_HEAD = (
+    "| measure | algorithm | seeds | IQM, 95 % interval | minus the first, paired | p "
+    "| minimum detectable | verdict |"
+)
 LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
     "length, unscaled": (
@@ -367,37 +389,46 @@ LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     },
     "used 8 times, slowly": (tuple(f"{name}, used 8 times, slowly" for name in CLIPS), ("held-out accuracy",)),
 }  # fmt: skip
-"""Lesson -> the algorithms that are compared with the first of them, and by what."""
+"""For each lesson, the algorithms that are compared with the first one, and the measures."""
 
 
 def tables(lines: Sequence[dict[str, Any]]) -> str:
-    """The tables of docs/evidence/algorithms.md."""
-    said = []
+    """Return the tables of benchmarks/results/algorithms.md."""
+    text = []
     for lesson, (names, measures) in LESSONS.items():
-        if not all(sum(line["name"] == name for line in lines) > 1 for name in names):
+        counts = [sum(line["name"] == name for line in lines) for name in names]
+        if min(counts) < 2:
             continue
-        said += [f"### {lesson}", ""]
-        said += [
-            "| measure | algorithm | seeds | IQM, 95 % interval | paired difference | p | minimum detectable | |"
+        text += [
+            f"### {lesson}",
+            "",
+            TABLE_HEAD,
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
-        said += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
         for measure in measures:
-            found = scores(lines, names, measure)
-            for name, (value, (low, high)) in found.means.items():
-                cells = [
-                    measure,
-                    name,
-                    len(found.scores[name]),
-                    f"{value:.3f} ({low:.3f} to {high:.3f})",
-                ]
-                one = found.differences.get(name)
-                cells += ["", "", "", ""] if one is None else [
-                    f"{one.value:+.3f} ({one.interval[0]:+.3f} to {one.interval[1]:+.3f})", f"{one.p_value:.3f}",
-                    f"{one.smallest:.3f}", one.verdict,
-                ]  # fmt: skip
-                said.append(f"| {' | '.join(map(str, cells))} |")
-        said.append("")
-    return "\n".join(said)
+            text += _table_rows(measure, scores(lines, names, measure))
+        text.append("")
+    return "\n".join(text)
+
+
+def _table_rows(measure: str, compared: SeedScores) -> list[str]:
+    rows = []
+    for name, (value, (low, high)) in compared.means.items():
+        seeds = len(compared.scores[name])
+        cells = [measure, name, str(seeds), f"{value:.3f} ({low:.3f} to {high:.3f})"]
+        difference = compared.differences.get(name)
+        if difference is None:
+            cells += ["", "", "", ""]
+        else:
+            start, end = difference.interval
+            cells += [
+                f"{difference.value:+.3f} ({start:+.3f} to {end:+.3f})",
+                f"{difference.p_value:.3f}",
+                f"{difference.smallest:.3f}",
+                difference.verdict,
+            ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def main() -> None:
@@ -411,26 +442,30 @@ def main() -> None:
     parser.add_argument(
         "--make-model", action="store_true", help="pretrain the model again, and nothing else"
     )
-    parser.add_argument("--table", action="store_true", help="only print what was measured")
+    parser.add_argument(
+        "--table", action="store_true", help="print the stored results and train nothing"
+    )
     arguments = parser.parse_args()
     if arguments.make_model:
         make_model()
         return
-    have = {(line["name"], line["seed"]) for line in kept()}
-    # Whatever ends it early, what was trained with all seeds can be compared.
-    wanted = [
-        (name, seed)
-        for name in arguments.names
-        for seed in arguments.seeds
-        if (name, seed) not in have
-    ]
-    for name, seed in () if arguments.table else wanted:
+    if not arguments.table:
+        train_missing(arguments.names, arguments.seeds)
+    print(tables(kept()))
+
+
+def train_missing(names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Train what is not stored yet, all seeds of one algorithm before the next."""
+    stored = {(line["name"], line["seed"]) for line in kept()}
+    for name, seed in itertools.product(names, seeds):
+        if (name, seed) in stored:
+            continue
         line = train(name, seed)
         with KEPT.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        told = f"{line['before']['all']:.3f} to {line['after']['all']:.3f}, {line['seconds']} s"
-        print(f"{name}, seed {seed}: {told}", flush=True)
-    print(tables(kept()))
+        before = line["before"]["all"]
+        after = line["after"]["all"]
+        print(f"{name}, seed {seed}: {before:.3f} to {after:.3f}, {line['seconds']} s", flush=True)
 
 
 if __name__ == "__main__":
