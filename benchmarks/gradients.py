@@ -1,6 +1,7 @@
-"""Which algorithm? The two lessons that need no training: where the noise comes from, and which losses are one.
+"""Measure gradients for two lessons on algorithms: where the noise comes from, and which losses are equal.
 
-Both take gradients of a real model with respect to its LoRA. notebooks/a1_algorithms calls these functions, and
+Both lessons use gradients of a real model with respect to its LoRA. notebooks/a1_algorithms calls these
+functions, and
 
     python benchmarks/gradients.py
 
@@ -31,7 +32,7 @@ GRID = "#80808040"
 
 @dataclass(frozen=True, repr=False)
 class Picture(Shown):
-    """A figure, and what it says in words."""
+    """A figure with its message in words."""
 
     figure: Any
     words: str
@@ -45,16 +46,16 @@ class Picture(Shown):
 
 @dataclass(frozen=True)
 class Policies:
-    """A policy over ten answers for each of some prompts, and the inner products of all their gradients."""
+    """Policies over ten answers, one per prompt, and the inner products of all their gradients."""
 
     chances: numpy.ndarray
-    """(prompts, 10): of each digit, after the forced beginning of the answer."""
+    """(prompts, 10): probability of each digit after the given start of the answer."""
     products: numpy.ndarray
-    """(prompts x 10, prompts x 10): inner products of the gradients of log-probabilities with respect to the LoRA."""
+    """(prompts x 10, prompts x 10): inner products of the gradients of the log-probabilities."""
     parameters: int
-    """Of the LoRA."""
+    """Number of trained LoRA weights."""
     error: float
-    """How far the exact gradient made of these products is from autograd's, relative to its length."""
+    """Relative distance of the exact gradient from autograd's."""
 
     @property
     def prompts(self) -> int:
@@ -62,15 +63,16 @@ class Policies:
 
 
 def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
-    """Take the gradient of each digit's log-probability, of sums whose answer must begin with one digit.
+    """Compute the gradient of each digit's log-probability, for prompts that ask for one digit.
 
-    The policy is the model's, renormalised over the ten digits, so that all there is can be summed: the gradient of the
-    expected reward is that of sum_y p(y) r(y) (Sutton and Barto, 2018, section 13.3, with one step), and every estimator
-    a weighted sum of these gradients. With the LoRA of the last eight layers, as it is before training.
+    The policy is the model's, renormalised over the ten digits, so the expected reward is a sum of ten
+    terms, sum_y p(y) r(y) (Sutton and Barto, 2018, section 13.3, with one step). Every estimator is a
+    weighted sum of the same gradients. They are taken for the LoRA of the last eight layers before training.
 
     Args:
-        model, tokenizer: From `gn.load_model`.
-        prompts: Sums, each with the last digit of its value asked for.
+        model: Model of `gn.load_model`.
+        tokenizer: Its tokenizer.
+        prompts: Number of prompts; each asks for the last digit of a sum.
     """
     import torch
 
@@ -83,7 +85,9 @@ def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
         if p.requires_grad and "lora_B" in name and any(w in name for w in wanted)
     ]
     asked = [f"{11 + 7 * i % 83} + {5 + 11 * i % 79}" for i in range(prompts)]
-    chances, gradients, error = [], [], 0.0
+    chances = []
+    gradients = []
+    error = 0.0
     for number, question in enumerate(asked):
         turns = [{"role": "user", "content": f"What is the last digit of {question}?"}]
         text = (
@@ -100,16 +104,16 @@ def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
         chances.append(log_chances.detach().exp())
         gradients.append(rows)
         if number == 0:
-            # The same by autograd: the gradient of the expected reward, where the even digits are paid.
-            paid = torch.tensor([1.0, 0.0] * 5)
+            # Check with autograd: the gradient of the expected reward, if the even digits are rewarded.
+            rewarded = torch.tensor([1.0, 0.0] * 5)
             exact = torch.cat(
                 [
                     p.flatten()
-                    for p in torch.autograd.grad((log_chances.exp() * paid).sum(), parameters)
+                    for p in torch.autograd.grad((log_chances.exp() * rewarded).sum(), parameters)
                 ]
             )
-            made = (chances[0] * paid) @ rows
-            error = float((made - exact).norm() / exact.norm())
+            from_products = (chances[0] * rewarded) @ rows
+            error = float((from_products - exact).norm() / exact.norm())
     rows = torch.cat(gradients).double()
     return Policies(
         torch.stack(chances).double().numpy(),
@@ -120,7 +124,7 @@ def digit_policies(model: Any, tokenizer: Any, prompts: int = 16) -> Policies:
 
 
 def paid_digits(policies: Policies, rate: float) -> numpy.ndarray:
-    """(prompts, 10): 1 for the digits that are paid, those of each prompt whose chances together are nearest to `rate`."""
+    """Return (prompts, 10): 1 for the rewarded digits, whose total probability is nearest to `rate`."""
     sets = numpy.arange(1, 2**10 - 1)[:, None] >> numpy.arange(10) & 1
     sums = policies.chances / policies.chances.sum(1, keepdims=True) @ sets.T
     return sets[numpy.abs(sums - rate).argmin(1)].astype(float)
@@ -134,15 +138,17 @@ def angles(
     prompts: int = 4,
     seed: int = 0,
 ) -> dict[str, numpy.ndarray]:
-    """Estimator -> angle to the exact gradient of the same prompts in degrees, of many batches; 90 where the estimate is zero.
+    """Return the angles between estimates and the exact gradient, in degrees, by estimator.
+
+    An estimate of zero has an angle of 90.
 
     Args:
-        policies: Of all prompts; each batch has some of them at random.
-        rewards: (prompts, 10).
-        group: Completions of each prompt.
-        draws: Batches.
-        prompts: In a batch.
-        seed: Of the draws.
+        policies: Policies of all prompts; each batch has some of the prompts at random.
+        rewards: Reward of each digit, (prompts, 10).
+        group: Completions per prompt.
+        draws: Number of batches.
+        prompts: Prompts per batch.
+        seed: Seed of the samples.
     """
     draw = numpy.random.default_rng(seed)
     count = policies.prompts
@@ -151,16 +157,18 @@ def angles(
     edges /= edges[:, -1:]
     uniform = draw.random((draws, prompts, group))
     digits = (uniform[..., None] > edges[chosen][:, :, None, :]).sum(-1)
-    paid = rewards[chosen[..., None], digits]
-    mean, spread = paid.mean(2, keepdims=True), paid.std(2, ddof=1, keepdims=True)
+    sampled = rewards[chosen[..., None], digits]
+    mean = sampled.mean(2, keepdims=True)
+    deviation = sampled.std(2, ddof=1, keepdims=True)
+    others_mean = (sampled.sum(2, keepdims=True) - sampled) / (group - 1)
     advantages = {
-        "no baseline": paid,
-        "batch mean": paid - paid.mean((1, 2), keepdims=True),
-        "leave-one-out": paid - (paid.sum(2, keepdims=True) - paid) / (group - 1),
-        "group mean": paid - mean,
-        "group mean and std": (paid - mean) / (spread + 1e-4),
+        "no baseline": sampled,
+        "batch mean": sampled - sampled.mean((1, 2), keepdims=True),
+        "leave-one-out": sampled - others_mean,
+        "group mean": sampled - mean,
+        "group mean and std": (sampled - mean) / (deviation + 1e-4),
     }
-    # Each estimate as weights of the gradients of (prompt, digit), and so is the exact gradient of the prompts in the batch.
+    # Estimates and the exact gradient of a batch are weights of the gradients of (prompt, digit).
     of_each = policies.chances / policies.chances.sum(1, keepdims=True) * rewards
     exact = numpy.zeros((draws, count, 10))
     exact[numpy.arange(draws)[:, None], chosen] = of_each[chosen]
@@ -184,7 +192,7 @@ def angles(
 def angle_table(
     policies: Policies, rates: Sequence[float] = PASS_RATES, groups: Sequence[int] = GROUPS
 ) -> Any:
-    """One row for each estimator, pass rate and group size: the mean angle, and the range of nine batches in ten."""
+    """Return the mean angle, and the range of nine batches in ten, by estimator, pass rate and group size."""
     import pandas
 
     rows = []
@@ -207,7 +215,7 @@ def angle_table(
 
 
 def mixed_angles(policies: Policies, low: float = 0.05, high: float = 0.95, group: int = 8) -> Any:
-    """Estimator -> mean angle, where every second prompt has a low and the others a high pass rate."""
+    """Return the mean angle of each estimator if half the prompts have a low, half a high pass rate."""
     import pandas
 
     is_high = numpy.arange(policies.prompts)[:, None] % 2 == 1
@@ -276,7 +284,7 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     )
 
 
-# Lesson 2: which losses are one.
+# Lesson 2: which losses are equal.
 
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
@@ -298,32 +306,32 @@ LOSSES: dict[str, dict[str, Any]] = {
         "scale_rewards": "none",
     },
 }
-"""The last one is GRPO's sum over tokens, with neither length nor spread divided out, under TRL's name `luspo`."""
+"""The last one sums over tokens and divides by neither length nor standard deviation; TRL calls it `luspo`."""
 
 
 def loss_gradients(
     model: Any, tokenizer: Any, task: gn.tasks.Task, rewards: list[Any], settings: gn.Settings
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take the gradient of each loss on one batch of completions, used for the first time, through the kit's own trainer.
+    """Compute the gradient of each loss on one batch of completions, with the kit's trainer.
 
     Returns:
-        Loss -> its gradient with respect to the LoRA (parameters,); `rloo` is that of TRL's `RLOOTrainer`. And what they share:
-        `lengths` (completions,), `longest` and `group`.
+        The gradient of each loss with respect to the LoRA, (parameters,); `rloo` comes from TRL's
+        `RLOOTrainer`. Then what they share: `lengths` (completions,), `longest` and `group`.
     """
     import torch
 
     from grpo_nb.training.prepare import build_trainer, prepare
     from grpo_nb.training.trainer import KitTrainer
 
-    drawn: dict[str, Any] = {}
+    shared_batch: dict[str, Any] = {}
 
     class SameCompletions(KitTrainer):
-        """Gives the completions of the first trainer to all others."""
+        """Use the completions of the first trainer in all others."""
 
         def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-            if "texts" not in drawn:
-                drawn["texts"] = super()._generate_single_turn(*args, **kwargs)
-            return drawn["texts"]
+            if "texts" not in shared_batch:
+                shared_batch["texts"] = super()._generate_single_turn(*args, **kwargs)
+            return shared_batch["texts"]
 
     def gradient(trainer: Any) -> Any:
         inputs = [
@@ -334,8 +342,8 @@ def loss_gradients(
         batch = trainer._generate_and_score_completions(
             [r for r in inputs for _ in range(settings.num_generations)]
         )
-        drawn["lengths"] = batch["completion_mask"].sum(1)
-        drawn["advantages"] = batch["advantages"]
+        shared_batch["lengths"] = batch["completion_mask"].sum(1)
+        shared_batch["advantages"] = batch["advantages"]
         trainer.model.zero_grad()
         trainer._compute_loss(trainer.model, batch).backward()
         parts = [
@@ -352,10 +360,10 @@ def loss_gradients(
         prepared = prepare(model, tokenizer, task, rewards, changed)
         found[name] = gradient(build_trainer(prepared, SameCompletions))
     found["rloo"] = gradient(
-        _rloo(model, tokenizer, task, rewards, settings, lambda: drawn["texts"][0])
+        _rloo(model, tokenizer, task, rewards, settings, lambda: shared_batch["texts"][0])
     )
     shared = {
-        "lengths": drawn["lengths"],
+        "lengths": shared_batch["lengths"],
         "longest": settings.max_completion_length,
         "group": settings.num_generations,
     }
@@ -370,7 +378,7 @@ def _rloo(
     settings: gn.Settings,
     completions: Any,
 ) -> Any:
-    """TRL's own trainer of RLOO, for these completions."""
+    """Return TRL's RLOO trainer for these completions."""
     from trl import RLOOConfig, RLOOTrainer
 
     class GivenCompletions(RLOOTrainer):
@@ -393,7 +401,7 @@ def _rloo(
 
 
 def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(what is said to be equal, the relative difference)."""
+    """Return each claimed identity with the relative difference of its two gradients."""
 
     def apart(one: Any, other: Any) -> float:
         return float((one - other).norm() / other.norm())
@@ -423,7 +431,7 @@ def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tupl
 
 
 def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
-    """Draw the relative differences on a logarithmic axis: those of rounding at the left, a real one at the right."""
+    """Draw the relative differences on a logarithmic axis, so that rounding is left and a real one right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.5, 0.32 * len(said) + 0.9), layout="constrained")
