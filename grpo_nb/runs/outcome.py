@@ -1,10 +1,14 @@
 """Decide whether a run worked, from its reward, its held-out comparison and the baseline."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.runs.rise import Rise
+
+#: Notebooks break longer printed lines in the middle of a word.
+COLUMNS = 88
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,24 @@ class MajorityBaseline:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a run, for the end of a notebook. Prints as its sentence.
+    """The verdict on a run, for the end of a notebook. `print` shows one paragraph per fact.
 
     Attributes:
         worked: True if the held-out comparison is better, the majority-class baseline is cleared
             and the reward rose.
-        sentence: What happened. It starts with "It worked." or with what is missing.
+        facts: What happened. The first one starts with "It worked." or with what is missing.
     """
 
     worked: bool
-    sentence: str
+    facts: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """All facts in one line."""
+        return " ".join(self.facts)
 
     def __str__(self) -> str:
-        return self.sentence
+        return "\n".join(textwrap.fill(fact, COLUMNS) for fact in self.facts)
 
 
 def judge_outcome(
@@ -76,11 +85,10 @@ def judge_outcome(
     if not rise.is_clear:
         missing.append("the reward did not rise clearly")
 
-    details = [rise.sentence]
-    if comparison is not None:
-        details.append(f"Held-out: {comparison.sentence}")
-    if baseline is not None:
-        details.append(baseline.sentence)
-    details += notes
     head = f"No gain is shown: {', and '.join(missing)}." if missing else "It worked."
-    return Outcome(worked=not missing, sentence=" ".join([head, *details]))
+    facts = [f"{head} {rise.sentence}"]
+    if comparison is not None:
+        facts.append(f"Held-out: {comparison.sentence}")
+    if baseline is not None:
+        facts.append(baseline.sentence)
+    return Outcome(worked=not missing, facts=(*facts, *notes))

@@ -186,7 +186,7 @@ assert not has_learned or exported.verification["passed"], "the export is not th
 outcome = run.outcome(comparison)
 if not outcome.worked and not choice.has_room:
     print(f"The model could already do this before the training. {choice.sentence}")
-print(outcome.sentence)
+print(outcome)
 
 # %% [markdown]
 # ## If something goes wrong

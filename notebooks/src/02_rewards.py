@@ -235,8 +235,8 @@ assert fixed.ok, fixed.summary
 rise = hacked.rise()
 print(f"With loopholes: {rise.sentence}")
 print(f"Without: {sound.rise().sentence}")
-print(f"Without the example: {without_example.sentence}\nWith it: {with_example.sentence}")
-print(f"The sound rewards: {comparison.sentence}")
+print(f"Without the example: {without_example.verdict}. With it: {with_example.verdict}.")
+print(f"The sound rewards: {comparison.headline}")
 
 # %% [markdown]
 # ## If something goes wrong

@@ -201,8 +201,10 @@ assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {ta
 assert not with_loophole.ok
 assert report.ok, report.summary
 assert run.status == "finished", run.status_sentence
-print("Greedy:", run.outcome(comparison).sentence)
-print("\nSampled:", run.outcome(sampled).sentence)
+print("GREEDY ANSWERS")
+print(run.outcome(comparison))
+print("\nSAMPLED ANSWERS")
+print(run.outcome(sampled))
 
 # %% [markdown]
 # ## If something goes wrong

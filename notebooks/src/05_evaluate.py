@@ -169,7 +169,7 @@ assert comparison.contamination.count == 0, comparison.contamination.sentence
 for side in (before, after):
     assert side.pass_at[SAMPLES][0] >= side.pass_at[1][0], "more tries cannot be worse"
 assert is_refused, "a question that was trained on was accepted"
-print(run.outcome(comparison).sentence)
+print(run.outcome(comparison))
 
 # %% [markdown]
 # ## If something goes wrong

@@ -240,8 +240,8 @@ display(comparison, three)
 # %%
 assert run.status == "finished", run.status_sentence
 assert run.rows[-1]["tools/failure_frequency"] < 1, "every call failed: read run.step(1)"
-print(run.outcome(comparison).sentence)
-print(f"Chains of three: {three.sentence}")
+print(run.outcome(comparison))
+print("Chains of three:", three.headline)
 
 # %% [markdown]
 # ## If something goes wrong

@@ -179,8 +179,10 @@ display(comparison, sampled)
 assert run.status == "finished", run.status_sentence
 assert scores.values["code_tests"][0] == 1, "the right function did not pass"
 assert max(scores.values["code_tests"][2:]) == 0, "a cheat scored"
-print("Greedy:", run.outcome(comparison).sentence)
-print("\nSampled:", run.outcome(sampled).sentence)
+print("GREEDY ANSWERS")
+print(run.outcome(comparison))
+print("\nSAMPLED ANSWERS")
+print(run.outcome(sampled))
 
 # %% [markdown]
 # ## If something goes wrong

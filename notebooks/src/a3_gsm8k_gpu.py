@@ -131,7 +131,7 @@ exported
 assert run.status == "finished", run.status_sentence
 assert not has_learned or exported.verification["passed"], "the export is not the trained model"
 print(f"{test.name}, {len(test.holdout)} questions of the test part.")
-print(run.outcome(comparison).sentence)
+print(run.outcome(comparison))
 
 # %% [markdown]
 # ## If something goes wrong

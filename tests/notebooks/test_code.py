@@ -36,11 +36,11 @@ def test_code_for_special_cases_fails_hidden_tests(notebook: nbformat.NotebookNo
 
 def test_verdict_covers_greedy_and_sampled_answers(notebook: nbformat.NotebookNode) -> None:
     verdict = printed(cell_with(notebook, "run.outcome(comparison)"))
-    assert verdict.startswith("Greedy: ")
-    assert "\nSampled: " in verdict
+    assert verdict.startswith("GREEDY ANSWERS\n")
+    assert "\nSAMPLED ANSWERS\n" in verdict
 
 
 @only_published
 def test_sampled_functions_get_better(notebook: nbformat.NotebookNode) -> None:
     verdict = printed(cell_with(notebook, "run.outcome(comparison)"))
-    assert "Sampled: It worked." in verdict
+    assert "SAMPLED ANSWERS\nIt worked." in verdict

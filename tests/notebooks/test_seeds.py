@@ -74,7 +74,5 @@ def test_runs_are_grouped_by_a_setting_and_paired_by_seed(tmp_path: Path) -> Non
     assert turned.differences["a"].verdict == "lower"
     with pytest.raises(ValueError, match="'again' is a second run with seed 1 in the group 'bnpo'"):
         by_seed([*runs, run_of(tmp_path / "again", 1, 0.5, loss_type="bnpo")], by="loss_type")
-    with pytest.raises(
-        ValueError, match="by = 'los_type' is not a setting of any of these runs"
-    ):
+    with pytest.raises(ValueError, match="by = 'los_type' is not a setting of any of these runs"):
         by_seed(runs, by="los_type")

@@ -44,7 +44,7 @@ def test_figure_is_updated_in_place(notebook: nbformat.NotebookNode) -> None:
 
 
 def test_verdict_covers_both_comparisons(notebook: nbformat.NotebookNode) -> None:
-    last = printed(cell_with(notebook, "Chains of three: {"))
+    last = printed(cell_with(notebook, "Chains of three:"))
     assert "Held-out: " in last
     assert "Chains of three: " in last
 
@@ -54,6 +54,6 @@ def test_model_learns_to_read_until_it_knows(tools: Path, notebook: nbformat.Not
     (folder,) = (tools.parents[1]).glob("*/run.json")
     assert gn.open_run(folder.parent).comparison.verdict == "better"
     assert "\N{RIGHTWARDS ARROW}" in text_of(cell_with(notebook, "run.step(run.steps[-1])"))
-    last = printed(cell_with(notebook, "Chains of three: {"))
+    last = printed(cell_with(notebook, "Chains of three:"))
     assert last.startswith("It worked.")
     assert "Chains of three: Better" in last

@@ -36,6 +36,14 @@ def test_outcome_worked_where_all_three_agree(baseline: MajorityBaseline | None)
     assert "Held-out: Better: the answers." in outcome.sentence
 
 
+def test_printed_outcome_fits_a_notebook_and_has_all_facts() -> None:
+    outcome = judge_outcome(ROSE, compared("better", "Better: the answers. " * 12), notes=("One.",))
+    lines = str(outcome).splitlines()
+    assert max(len(line) for line in lines) <= 88
+    assert lines[-1] == "One."
+    assert " ".join(str(outcome).split()) == " ".join(outcome.sentence.split())
+
+
 @pytest.mark.parametrize(
     ("rise", "comparison", "missing"),
     [
