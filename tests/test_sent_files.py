@@ -42,7 +42,7 @@ def test_a_name_that_leads_out_is_refused(theirs: Path, name: object) -> None:
         inside(theirs, name)
 
 
-def test_a_name_within_is_taken_and_a_folder_may_be_a_link(theirs: Path, tmp_path: Path) -> None:
+def test_name_within_is_taken_and_folder_may_be_a_link(theirs: Path, tmp_path: Path) -> None:
     for name in ("within", "within/file.txt", "not/there", "a..b", ".hidden"):
         assert inside(theirs, name) == theirs / name
     (tmp_path / "drive").symlink_to(theirs)
@@ -165,9 +165,7 @@ def test_run_reads_no_link_that_came_after_opening(theirs: Path, tmp_path: Path,
         READS[name](run)
 
 
-def test_a_file_that_is_written_again_is_not_written_through_a_link(
-    theirs: Path, tmp_path: Path
-) -> None:
+def test_rewritten_file_is_not_written_through_a_link(theirs: Path, tmp_path: Path) -> None:
     from grpo_nb.runs.card import write_model_card
 
     run = write_run(tmp_path / "runs" / "sent")

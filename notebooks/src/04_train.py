@@ -109,7 +109,7 @@ provoked.alerts[0]
 # ## Stage one: the format
 #
 # Nothing was learned above, so the model is still the one that you loaded. Train it in two stages. The first stage scores only the
-# format. You should see the reward start low and rise.
+# format. You should see the reward start low and rise. With eight steps the line under the figure may still call the rise unclear.
 
 # %%
 format_rewards = [gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]

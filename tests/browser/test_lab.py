@@ -216,7 +216,7 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage) -> No
     page.wait(lambda: page.run("return window.taken") == "img", "the control")
 
 
-def test_a_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: LabPage) -> None:
+def test_saved_notebook_shows_the_lab_without_a_kernel(server: Jupyter, page: LabPage) -> None:
     run_lab(server, page, "saved.ipynb", HOSTILE)
     expected, row = page.scores(), row_on(page)
     page.choose_menu("File", "Save Notebook")

@@ -125,7 +125,7 @@ def test_every_path_of_the_script_runs(report, quickstart: tuple[Path, gn.runs.R
 
 
 @only_small
-def test_the_page_has_a_row_for_each_check_and_never_takes_a_cpu_for_a_gpu(report) -> None:
+def test_page_has_each_check_and_names_a_cpu_as_cpu(report) -> None:
     shown = gpu_check.page(report)
     for phase, rows in report.items():
         for row in rows:
@@ -183,9 +183,7 @@ def first_kl(kl: float) -> Row:
         (False, gpu_check.alike("", ["x"] * 5 + ["y"], ["x"] * 6)),
     ],
 )
-def test_a_verdict_holds_on_sound_numbers_and_fails_on_faulty_ones(
-    ok: bool | None, row: Row
-) -> None:
+def test_verdict_holds_on_sound_and_fails_on_faulty_numbers(ok: bool | None, row: Row) -> None:
     assert row.ok is ok, row
 
 
@@ -245,7 +243,7 @@ def test_an_interrupt_that_harms_the_weights_is_seen(
     assert "\ngeneration: the kit's rollout on a CPU; not vLLM: " in f"\n{capsys.readouterr().err}"
 
 
-def test_what_the_machine_lacks_is_not_checked_and_what_fails_fails(tmp_path: Path) -> None:
+def test_missing_program_is_not_checked_and_failure_fails(tmp_path: Path) -> None:
     def lacks() -> None:
         raise gn.machine.EnvironmentProblem("no converter")
 
@@ -273,7 +271,7 @@ def test_a_phase_keeps_what_it_found_before_it_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "said"), [("sys.exit(139)", "ended with 139"), ("time.sleep(60)", "longer than 2 s")]
 )
-def test_a_phase_that_dies_or_hangs_is_a_failed_check_and_keeps_what_it_found(
+def test_phase_that_dies_or_hangs_fails_and_keeps_its_rows(
     end: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept = '[["a", true, "1", ""]]'

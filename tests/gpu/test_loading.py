@@ -41,7 +41,7 @@ LOG = logging.getLogger("vllm")
 
 @pytest.mark.parametrize("name", ["t4", "h100"])
 @pytest.mark.parametrize("use_vllm", [True, False])
-def test_all_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
+def test_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
     settings = gn.preset(name, lora_rank=24, gpu_memory_utilization=0.4)
     passed = loader_arguments(settings, "folder", GPUS[name], use_vllm=use_vllm)
     # Other families go on to FastModel, with the same names; 16 bit and checkpointing end in the function above a family's own.
@@ -164,7 +164,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path):
 
 
 @pytest.mark.parametrize(("published", "ends"), [([2, 5], [2, 5]), (2, [2, 5]), (None, 5)])
-def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(
+def test_model_with_vllm_is_named_and_stops_like_without(
     on_a_gpu, tmp_path, published, ends
 ) -> None:
     if published is not None:
@@ -175,9 +175,7 @@ def test_with_vllm_the_model_says_so_and_ends_where_it_ends_without(
     assert model.generation_config.eos_token_id == ends
 
 
-def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
-    on_a_gpu, capfd
-) -> None:
+def test_engine_may_ask_for_the_descriptor_of_stdout(on_a_gpu, capfd) -> None:
     """vLLM asks while it makes its process group, and its log handler is bound to stdout as it is then."""
     assert has_engine(on_a_gpu(Loader(engine=object()))[0])
     assert capfd.readouterr() == ("C code is heard again\n", ""), (
@@ -193,7 +191,7 @@ def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(
     assert "said last" not in engine_of(model)
 
 
-def test_an_engine_that_does_not_start_is_not_the_end_and_the_way_out_is_said(on_a_gpu) -> None:
+def test_engine_that_does_not_start_leaves_a_model_and_advice(on_a_gpu) -> None:
     loader = Loader(error="CuMem allocator can only be used for one instance per process.")
     model, _ = on_a_gpu(
         loader,
@@ -228,9 +226,7 @@ def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, monkeypatch) -> N
         ("CUDA out of memory.", {}, r"while loading.*gpu_memory_utilization=0.66"),
     ],
 )  # fmt: skip
-def test_what_a_second_load_would_meet_too_is_explained_at_once(
-    on_a_gpu, words, changes, told
-) -> None:
+def test_error_that_a_second_load_would_repeat_is_explained(on_a_gpu, words, changes, told) -> None:
     """As the memory that the first one holds."""
     loader = Loader(error=words, always=True)
     with pytest.raises(gn.machine.EnvironmentProblem, match=told):
@@ -263,7 +259,7 @@ def imported(monkeypatch: pytest.MonkeyPatch):
     return switches
 
 
-def test_the_switches_are_set_before_the_import_and_the_users_stand(imported) -> None:
+def test_switches_are_set_before_import_unless_user_set_them(imported) -> None:
     set_by_kit = imported("t4")
     assert set_by_kit.items() >= {STANDBY: "1", SHARED_SCORING: "0", NO_FLASHINFER: "1"}.items()
     assert set_by_kit["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", (
@@ -284,13 +280,11 @@ def test_flashinfer_is_off_below_capability_10(imported, monkeypatch, capability
     assert imported("a card").get(NO_FLASHINFER) == expected
 
 
-def test_flashinfers_sampler_stays_where_the_user_asks_for_it(imported) -> None:
+def test_flashinfer_sampler_stays_if_the_user_asks_for_it(imported) -> None:
     assert NO_FLASHINFER not in imported("l4", VLLM_USE_FLASHINFER_SAMPLER="1")
 
 
-def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(
-    imported, monkeypatch
-) -> None:
+def test_unsloth_imported_before_the_switches_is_refused(imported, monkeypatch) -> None:
     import unsloth
 
     monkeypatch.delattr(
@@ -310,7 +304,7 @@ def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(
 
 
 @pytest.mark.parametrize("engine", [object(), None])
-def test_the_trainer_uses_an_engine_only_if_the_model_has_one(
+def test_trainer_uses_an_engine_only_if_the_model_has_one(
     engine: object, tmp_path, monkeypatch
 ) -> None:
     for place in (prepare, unsloth_first, choice):
@@ -322,7 +316,7 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(
     assert arguments.get("use_vllm", False) is (engine is not None)
 
 
-def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
+def test_record_on_a_gpu_names_the_kl_reference(monkeypatch) -> None:
     """Unsloth takes the frozen adapter out of TRL's trainer (unsloth/models/rl.py)."""
     model, settings = (
         lora_model(),

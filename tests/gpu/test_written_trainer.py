@@ -49,7 +49,7 @@ def methods_of(trainer: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in trainer.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(written) -> None:
+def test_written_trainer_buffers_completions_like_a_checkpoint(written) -> None:
     trainer = written[f"_{NAME}"]
     prepared, step = (
         ast.unparse(methods_of(trainer)[name]) for name in ("_prepare_inputs", "training_step")
@@ -66,7 +66,7 @@ def test_completions_are_buffered_and_counted_as_a_checkpoint_keeps_them(written
     assert [name for name in ("_step", *ENTROPY_NUMBERS) if f"self.{name}" not in known] == []
 
 
-def test_what_the_kit_replaces_or_calls_of_trls_trainer_is_in_the_written_one(written) -> None:
+def test_written_trainer_has_every_method_the_kit_uses(written) -> None:
     """It does not inherit from TRL's: what it left out would be missing."""
     trls = methods_of(classes_of(text_of("trl/trainer/grpo_trainer.py"))["GRPOTrainer"]).keys()
     nodes = [node for file in KIT.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
@@ -112,7 +112,7 @@ def stock(trained) -> tuple:
     ],
     indirect=["trained"],
 )
-def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table_tells(
+def test_written_trainer_updates_match_trl_with_table_arguments(
     case: str, trained, stock, tmp_path: Path
 ) -> None:
     """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""

@@ -32,9 +32,7 @@ def test_no_cell_warns_or_shows_an_error(algorithms: Path) -> None:
     assert_nothing_went_wrong(algorithms)
 
 
-def test_each_lesson_shows_its_figure_and_what_is_trained_again_does_as_the_stored_one(
-    algorithms: Path, size: str
-) -> None:
+def test_lessons_show_figures_and_the_repeated_pair_agrees(algorithms: Path, size: str) -> None:
     notebook = nbformat.read(algorithms, as_version=4)
     shown = {
         "draw_angles(": 'alt="Angle to the exact gradient, 8 completions of each prompt: no baseline',
@@ -55,7 +53,7 @@ def test_each_lesson_shows_its_figure_and_what_is_trained_again_does_as_the_stor
     assert last.startswith("Letters of wrong answers; lower than grpo: dapo.")
 
 
-def test_the_estimators_are_right_on_average_where_they_should_be(
+def test_estimators_are_right_on_average(
     course: tuple[ModuleType, ModuleType],
 ) -> None:
     """On made-up policies whose gradients are known: of many completions only what weighs prompts otherwise stays off."""
@@ -80,7 +78,7 @@ def test_the_estimators_are_right_on_average_where_they_should_be(
     assert numpy.allclose(few["leave-one-out"], few["group mean"], atol=1e-4)
 
 
-def test_every_stored_training_has_its_seeds_and_its_pair(
+def test_stored_trainings_have_all_seeds_and_one_start(
     course: tuple[ModuleType, ModuleType],
 ) -> None:
     algorithms, _ = course
@@ -93,7 +91,7 @@ def test_every_stored_training_has_its_seeds_and_its_pair(
         }, "one start"
 
 
-def test_without_a_baseline_the_advantage_is_the_reward(
+def test_advantage_without_baseline_is_the_reward(
     course: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a training of two steps: what the loss is given, and that the next training has its baseline again."""

@@ -39,7 +39,7 @@ def executed(folder: Path) -> nbformat.NotebookNode:
     return nbformat.read(folder / "runs/notebooks/asked.ipynb", as_version=4)
 
 
-def test_a_cell_that_fails_is_shown_and_what_was_executed_is_kept(tmp_path: Path) -> None:
+def test_failing_cell_is_shown_and_executed_cells_are_kept(tmp_path: Path) -> None:
     running = start(tmp_path, "'trained'", "assert 1 > 2, 'it did not rise'")
     said = running.communicate()[0]
     assert running.returncode == 1 and "step 2/2  One two" in said
@@ -51,7 +51,7 @@ def test_a_cell_that_fails_is_shown_and_what_was_executed_is_kept(tmp_path: Path
     assert executed(tmp_path).cells[2].outputs[0].output_type == "error"
 
 
-def test_lines_of_the_settings_cell_are_set_and_others_refused(tmp_path: Path) -> None:
+def test_values_for_settings_are_set_and_others_refused(tmp_path: Path) -> None:
     running = start(tmp_path, PARAMETERS, "print(WORD, NUMBER)", values=(r"WORD=r'\d'", "NUMBER=2"))
     assert r"    \d 2" in running.communicate()[0].splitlines() and running.returncode == 0
     assert (

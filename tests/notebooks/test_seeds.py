@@ -18,7 +18,7 @@ from seeds import SeedScores, by_seed
 SEEDS = range(10)
 
 
-def test_pairs_show_what_the_spread_between_seeds_hides() -> None:
+def test_pairing_shows_what_the_spread_of_seeds_hides() -> None:
     luck = numpy.random.default_rng(1).normal(0.5, 0.2, 10)
     scores = {
         "a": dict(enumerate(luck)),
@@ -43,7 +43,7 @@ def test_pairs_show_what_the_spread_between_seeds_hides() -> None:
     assert shuffled.differences["b"].smallest > 3 * one.smallest
 
 
-def test_of_two_groups_that_are_alike_a_difference_is_rarely_claimed() -> None:
+def test_difference_of_equal_groups_is_rarely_claimed() -> None:
     draw = numpy.random.default_rng(0)
     pairs = (
         SeedScores({name: dict(enumerate(draw.normal(size=10))) for name in "ab"})

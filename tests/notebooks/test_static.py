@@ -119,7 +119,7 @@ def test_address_elsewhere_than_github_is_refused(
     assert texts_of(folder) == texts_of(ROOT)
 
 
-def test_a_copy_with_another_address_keeps_what_was_executed(
+def test_copy_with_another_address_keeps_outputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, there = ROOT / "notebooks/src/02_rewards.py", ROOT / "notebooks/02_rewards.ipynb"
@@ -270,13 +270,13 @@ def test_every_public_name_exists(path: Path) -> None:
 
 
 @every_notebook
-def test_first_cell_has_time_and_memory_or_says_that_nobody_ran_it(path: Path) -> None:
+def test_first_cell_has_time_and_memory_or_says_not_run(path: Path) -> None:
     first = cells_of(path)[0]
     facts = r"^About \d+ minutes on two idle CPU cores.* GB"
     assert re.search(facts, first, re.MULTILINE) or "Nobody has run this" in first
 
 
-def test_computed_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
+def test_memory_of_the_gpu_notebook_is_that_of_the_plan() -> None:
     (path,) = [path for path in NOTEBOOKS if path.stem == "a3_gsm8k_gpu"]
     stated = re.search(r"([\d.]+) of\s15\.6 GB of memory", cells_of(path)[0])
     shown = re.search(r"memory, peak\s+([\d.]+) GB", repr(gn.plan(gn.preset("t4"), machine="t4")))
@@ -314,7 +314,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("COLAB_RELEASE_TAG", "grpo_nb/x", "{}/MyDrive/grpo_nb/x", "on your Drive, in grpo_nb/x"),
     ],
 )  # fmt: skip
-def test_the_drive_is_mounted_only_where_it_is_and_if_asked(
+def test_drive_is_mounted_only_in_colab_and_if_asked(
     host: str,
     drive: str,
     folder: str,
@@ -332,7 +332,7 @@ def test_the_drive_is_mounted_only_where_it_is_and_if_asked(
     assert mounted == ([str(tmp_path)] if folder != "runs" else [])
 
 
-def test_a_drive_that_is_refused_is_said_and_a_folder_outside_of_it_is(
+def test_refused_drive_and_folder_outside_of_it_are_errors(
     tmp_path: Path, mounted: list, monkeypatch
 ) -> None:
     from grpo_nb.machine import host
