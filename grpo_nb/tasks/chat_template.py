@@ -4,7 +4,6 @@ Some templates, such as Gemma 2's, have no system role. For these, the system pr
 start of the first user message.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,8 +15,6 @@ NO_SYSTEM_ROLE = (
     "first user message"
 )
 _MARK = "system-role-check"
-# A policy explores longer texts than the known right ones, so leave it half as much room again.
-_ROOM = 1.5
 
 
 def require_tokenizer(
@@ -75,23 +72,6 @@ def prompt_lengths(
             "system prompt into the first user message."
         ) from error
     return [len(token_ids) for token_ids in encoded["input_ids"]]
-
-
-def too_long_to_end(texts: Sequence[str], tokenizer: Any, limit: int) -> list[str]:
-    """Return a note if some of these right completions could not end within `limit` tokens."""
-    token_ids = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    lengths = [len(ids) for ids in token_ids]
-    # A completion also needs one token for its end.
-    too_long = sum(length >= limit for length in lengths)
-    if not too_long:
-        return []
-    needed = 16 * math.ceil(_ROOM * max(lengths) / 16)
-    return [
-        f"max_completion_length = {limit} tokens is too few for {too_long} of {len(texts)} right "
-        "completions (the bare answers, and the example's reply), which need up to "
-        f"{max(lengths) + 1}. Before the model is loaded: settings = "
-        f"settings.replace(max_completion_length={needed})"
-    ]
 
 
 def fit_to_template(

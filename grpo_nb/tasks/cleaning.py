@@ -10,17 +10,16 @@ from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.config.arguments import check_choice
-from grpo_nb.core.words import closest_name, did_you_mean, displayable, shorten
+from grpo_nb.core.words import did_you_mean, displayable, shorten
 from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.chat_template import SYSTEM_ROLES
 from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.number_reading import read_number
 from grpo_nb.tasks.options import (
     OptionReading,
-    Options,
     choose_reading,
     is_filled,
-    notes_on_unused,
+    option_lines,
     read_options,
 )
 from grpo_nb.tasks.read_rows import Row, Rows
@@ -44,11 +43,6 @@ TAKEN_NAMES = frozenset(
 _ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
 # An answer with its solution, as in GSM8K. The last #### is the one before the answer.
 _SOLVED = re.compile(r"(?s)(?P<solution>.*?)\s*####\s*(?P<answer>(?:(?!####)[^\n])+?)\s*")
-# Common names of these columns. An error proposes them; they are never taken unasked.
-_USUAL_NAMES = {
-    "question": "question|problem|prompt|instruction|query|input|text|review|sentence",
-    "answer": "answer|label|target|gold|solution|output|response|category|class",
-}
 
 
 class Item(NamedTuple):
@@ -92,7 +86,7 @@ class Cleaned:
         """Count a row under a reason, and keep the cells of the first one as an example."""
         self.left_out[reason] += 1
         names = [name for names in self.columns_of.values() for name in names]
-        cells = [f"{name}={shorten(repr(_cell(row, name)), 80)}" for name in names]
+        cells = [f"{name}={shorten(repr(row.get(name)), 80)}" for name in names]
         self.examples.setdefault(reason, f"row {number}: {', '.join(cells)}")
 
     @property
@@ -124,7 +118,8 @@ def clean(
             all of its rows, or keep the `first`.
         filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        train_reading: Reading of the training rows, to read held-out rows in the same way.
+        train_reading: Reading of the training rows, so that the answers of held-out rows name
+            their options in the same way.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
@@ -136,7 +131,7 @@ def clean(
             "out."
         )
     names = list(dict.fromkeys(name for row in source.rows for name in row))
-    columns_of = _choose_columns(source, names, columns)
+    columns_of = _choose_columns(source, names, columns or {})
     cleaned = Cleaned(notes=[*source.notes], columns_of=columns_of)
     selected = []
     for number, row in enumerate(source.rows):
@@ -144,8 +139,9 @@ def clean(
             selected.append((number, row))
         else:
             cleaned.leave_out("that filter= leaves out", number, row)
-    selected_rows = [row for _, row in selected]
-    cleaned.reading = _choose_answer_reading(selected_rows, columns_of, kind, train_reading)
+    cleaned.reading = _choose_answer_reading([row for _, row in selected], columns_of, kind)
+    if train_reading is not None:
+        cleaned.reading = replace(cleaned.reading, options=train_reading.options)
     items = []
     for number, row in selected:
         try:
@@ -157,11 +153,6 @@ def clean(
             f"no row of {source.place} is left of {len(source.rows)}: {cleaned.sentence}."
         )
     cleaned.notes += _notes_on_answers(items, cleaned)
-    if any(ACCEPTED in item.parts for item in items):
-        for item in items:
-            item.parts.setdefault(ACCEPTED, [item.parts["answer"]])
-    if "options" not in columns_of:
-        cleaned.notes += notes_on_unused(names)
     items = _merge_repeated(source.place, items, on_conflict, cleaned)
     _add_other_columns(names, items, cleaned)
     cleaned.rows = [item.parts for item in items]
@@ -172,117 +163,62 @@ def clean(
 
 
 def _choose_columns(
-    source: Rows, names: Sequence[str], columns: Columns | None
+    source: Rows, names: Sequence[str], columns: Columns
 ) -> dict[str, list[str]]:
     """Return the columns of each part, as the user maps them or as they are called.
 
     Raises:
         ValueError: An unknown part, or a part without its column, with a map to copy.
     """
-    mapped = _mapped_columns(columns or {})
-    own = {part: [part] for part in PARTS if part in names}
-    columns_of = {**own, **mapped}
-    if "prompt" in columns_of:
-        prompts = [_cell(row, columns_of["prompt"][0]) for row in source.rows]
-        if any(isinstance(prompt, str) for prompt in prompts):
-            # A text is the whole question. A part that the user has mapped takes precedence.
-            question_wins = "question" in mapped and "prompt" not in mapped
-            columns_of.pop("prompt" if question_wins else "question", None)
-    needed = {} if "prompt" in columns_of else {"question": ["question"]}
-    for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
-        if len(part_names) > 1 and part not in _SEVERAL:
+    columns_of = {part: [part] for part in PARTS if part in names}
+    for part, mapped in columns.items():
+        if part not in (*PARTS, "options"):
+            hint = did_you_mean(part, (*PARTS, "options"))
+            raise ValueError(f"columns= has no part {part!r}{hint}")
+        part_names = mapped if isinstance(mapped, (list, tuple)) else [mapped]
+        if len(part_names) != 1 and part not in _SEVERAL:
             raise ValueError(
                 f"columns= has {part_names} for the {part}. Only a question and its options may be "
                 "of several columns."
             )
-        for name in part_names:
-            is_field = any(_cell(row, name) is not None for row in source.rows)
-            if name not in names and not is_field:
-                raise ValueError(
-                    f"{source.place} has no column {name!r} for the {part}; it has "
-                    f"{shorten(str(names), 1000)}. Map it: {_proposed_map(names)}"
-                )
-    return columns_of
-
-
-def _mapped_columns(columns: Columns) -> dict[str, list[str]]:
-    """Return the user's map with a list of columns for each part.
-
-    Raises:
-        ValueError: An unknown part, or no name of a column.
-    """
-    columns_of = {}
-    for part, mapped in columns.items():
-        if part not in (*PARTS, "options"):
-            hint = did_you_mean(part, (*PARTS, "options"))
-            if mapped in PARTS and closest_name(part, PARTS) is None:
-                swapped = json.dumps({mapped: part}, ensure_ascii=False)
-                hint = f". Part and column are swapped: columns={swapped}"
-            raise ValueError(f"columns= has no part {part!r}{hint}")
-        part_names = [mapped] if isinstance(mapped, (str, int)) else mapped
-        if not isinstance(part_names, (list, tuple)) or not part_names or None in part_names:
-            raise ValueError(
-                f"columns= has {mapped!r} for the {part}. Write the name of a column: "
-                f'columns={{{json.dumps(part)}: "..."}}'
-            )
         # A table without a header has numbers as names.
         columns_of[part] = [str(name) for name in part_names]
+    if "prompt" in columns_of:
+        prompts = [row.get(columns_of["prompt"][0]) for row in source.rows]
+        if any(isinstance(prompt, str) for prompt in prompts):
+            # A text is the whole question. A part that the user has mapped takes precedence.
+            question_wins = "question" in columns and "prompt" not in columns
+            columns_of.pop("prompt" if question_wins else "question", None)
+    needed = {} if "prompt" in columns_of else {"question": ["question"]}
+    for part, part_names in {**needed, "answer": ["answer"], **columns_of}.items():
+        for name in part_names:
+            if name not in names:
+                # Of two columns, the first is usually the question.
+                proposed = names if len(names) == 2 else ["<column>", "<column>"]
+                mapped = dict(zip(("question", "answer"), proposed, strict=True))
+                raise ValueError(
+                    f"{source.place} has no column {name!r} for the {part}; it has "
+                    f"{shorten(str(names), 1000)}. Map it: "
+                    f"columns={json.dumps(mapped, ensure_ascii=False)}"
+                )
     return columns_of
-
-
-def _cell(row: Row, name: str) -> Any:
-    """Return the value of a column, or of a nested field such as `ticket.body`; None if missing."""
-    value: Any = row
-    for key in [name] if name in row else name.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    # A cell of pandas may hold an array or a number of numpy.
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _proposed_map(names: Sequence[str]) -> str:
-    """Return a map to copy, with usual names or, of two columns, the first as the question."""
-    proposed = {}
-    free = list(names)
-    for part, usual_names in _USUAL_NAMES.items():
-        similar = [name for name in free if re.search(usual_names, name.casefold())]
-        proposed[part] = similar[0] if similar else "<column>"
-        free = [name for name in free if name != proposed[part]]
-    if len(names) == 2:
-        for part, name in proposed.items():
-            proposed[part] = free.pop(0) if name == "<column>" else name
-    return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 
 # How answers are read.
 
 
 def _choose_answer_reading(
-    rows: Sequence[Row],
-    columns_of: ColumnsOf,
-    kind: Kind | None,
-    train_reading: Reading | None,
+    rows: Sequence[Row], columns_of: ColumnsOf, kind: Kind | None
 ) -> Reading:
-    """Decide how the answers of these rows are read; held-out rows like the training rows."""
-    golds = [_cell(row, columns_of["answer"][0]) for row in rows]
-    texts = [str(gold).strip() for gold in golds if is_filled(gold)]
-    solved = sum(_SOLVED.fullmatch(text) is not None for text in texts)
+    """Decide how the answers of these rows are read."""
+    golds = [row.get(columns_of["answer"][0]) for row in rows]
+    filled = [gold for gold in golds if is_filled(gold)]
+    solved = sum(_SOLVED.fullmatch(str(gold).strip()) is not None for gold in filled)
     has_aliases = _has_aliases(golds, kind)
-    most_solved = 2 * solved > len(texts)
-    if train_reading is not None:
-        # If the training answers follow ####, one held-out answer with #### is enough.
-        most_solved = most_solved or (train_reading.is_after_hashes and solved > 0)
-        has_aliases = has_aliases or train_reading.has_aliases
-        is_after_hashes = most_solved and not has_aliases
-        return replace(train_reading, has_aliases=has_aliases, is_after_hashes=is_after_hashes)
     option_reading = None
     if "options" in columns_of:
-        pairs = []
-        for row, gold in zip(rows, golds, strict=True):
-            options = _options_of(row, columns_of)
-            if options is not None and is_filled(gold):
-                pairs.append((gold, options))
-        option_reading = choose_reading(pairs)
-    return Reading(has_aliases, most_solved and not has_aliases, option_reading)
+        option_reading = choose_reading(golds, [_options_of(row, columns_of) for row in rows])
+    return Reading(has_aliases, 2 * solved > len(filled) and not has_aliases, option_reading)
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
@@ -292,16 +228,15 @@ def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
     """
     lists = [gold for gold in golds if isinstance(gold, (list, tuple))]
     entries = [entry for gold in lists for entry in gold]
-    if not entries or kind == "json":
-        return False
-    if any(isinstance(entry, (list, tuple, dict)) for entry in entries):
+    if kind == "json" or any(isinstance(entry, (list, tuple, dict)) for entry in entries):
         return False
     is_one_each = all(len(gold) == 1 for gold in lists)
-    return is_one_each or kind is not None or any(isinstance(entry, str) for entry in entries)
+    is_list_of_answers = is_one_each or kind is not None
+    return bool(entries) and (is_list_of_answers or any(isinstance(e, str) for e in entries))
 
 
-def _options_of(row: Row, columns_of: ColumnsOf) -> Options | None:
-    return read_options({name: _cell(row, name) for name in columns_of["options"]})
+def _options_of(row: Row, columns_of: ColumnsOf) -> dict[str, Any]:
+    return read_options({name: row.get(name) for name in columns_of["options"]})
 
 
 def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:
@@ -312,44 +247,41 @@ def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, An
     """
     parts: dict[str, Any] = {}
     question = None
-    gold = _cell(row, columns_of["answer"][0])
+    gold = row.get(columns_of["answer"][0])
     if "prompt" in columns_of:
-        question = _cell(row, columns_of["prompt"][0])
+        question = row.get(columns_of["prompt"][0])
         if isinstance(question, list):
             parts["prompt"] = _read_chat(question)
             question = _text_of_chat(parts["prompt"])
     if "question" in columns_of:
-        cells = [_cell(row, name) for name in columns_of["question"]]
+        cells = [row.get(name) for name in columns_of["question"]]
         question = cells[0]
         if len(cells) > 1:
             question = "\n".join(str(cell) for cell in cells if is_filled(cell))
     if reading.options is not None:
         options = _options_of(row, columns_of)
-        gold = reading.options.letter_of(gold, options) if options else None
+        gold = reading.options.letter_of(gold, options)
         if gold is None:
             raise _LeftOut("whose answer is none of its options")
         if "prompt" in parts:
             raise _LeftOut("whose chat cannot show the options: write them into its last message")
-        question = "\n".join([_as_text(question, "question"), *options.lines])
-    if reading.has_aliases and isinstance(gold, (list, tuple)):
-        accepted = [_as_text(entry, "answer").strip() for entry in gold if is_filled(entry)]
+        question = "\n".join([_as_text(question, "question"), *option_lines(options)])
+    if reading.has_aliases:
+        golds = gold if isinstance(gold, (list, tuple)) else [gold]
+        accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
         parts[ACCEPTED] = list(dict.fromkeys(accepted))
         gold = accepted[0] if accepted else None
     parts["question"] = _as_text(question, "question")
     parts["answer"] = _as_text(gold, "answer").strip()
     if reading.is_after_hashes:
-        parts |= _without_solution(parts["answer"])
+        match = _SOLVED.fullmatch(parts["answer"])
+        if match is not None:
+            parts |= match.groupdict()
+        elif read_number(parts["answer"]) is not None:  # an answer without its solution
+            parts["solution"] = ""
+        else:
+            raise _LeftOut("whose answer has no #### where most rows have one")
     return parts
-
-
-def _without_solution(answer: str) -> dict[str, str]:
-    """Return the answer after #### and the solution before it."""
-    match = _SOLVED.fullmatch(answer)
-    if match is not None:
-        return match.groupdict()
-    if read_number(answer) is not None:  # an answer without its solution
-        return {"answer": answer, "solution": ""}
-    raise _LeftOut("whose answer has no #### where most rows have one")
 
 
 def _as_text(value: Any, part: str) -> str:
@@ -376,10 +308,9 @@ def _read_chat(turns: Sequence[Any]) -> list[dict[str, str]]:
         match turn:
             case {"role": str(role), "content": str(content)} if role in _ROLES:
                 chat.append({"role": role, "content": displayable(content)})
-    if len(chat) < len(turns):
-        raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
-    last = chat[-1] if chat else {"role": "", "content": ""}
-    if last["role"] not in ("user", "tool") or not last["content"].strip():
+            case _:
+                raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
+    if not chat or chat[-1]["role"] not in ("user", "tool") or not chat[-1]["content"].strip():
         raise _LeftOut("whose prompt does not end with what a user says")
     return chat
 
@@ -399,21 +330,21 @@ def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned) -> list[str]:
     """Return notes on how answers were read."""
     notes = []
     reading = cleaned.reading
-    solved = sum(_SOLVED.fullmatch(item.parts["answer"]) is not None for item in items)
     if reading.is_after_hashes:
         notes.append("answers were read after ####; the text before is in the column solution")
-    elif solved:
-        notes.append(
-            f"{solved} of {len(items)} answers contain ####; they are used as they are written"
-        )
-    if any(ACCEPTED in item.parts for item in items):
-        several = sum(len(item.parts.get(ACCEPTED, ())) > 1 for item in items)
+    if reading.has_aliases:
+        several = sum(len(item.parts[ACCEPTED]) > 1 for item in items)
         notes.append(
             f"{several} of {len(items)} rows have several answers: each is right (column "
             f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
         )
-    if reading.options is not None:
-        notes += reading.options.notes(cleaned.columns_of["answer"][0])
+    if reading.options is not None and reading.options.names_by == "position":
+        (column,) = cleaned.columns_of["answer"]
+        first = reading.options.first
+        notes.append(
+            f"the answers in {column!r} are positions of options, counted from {first}: "
+            f"{first} is A"
+        )
     return notes
 
 
@@ -467,37 +398,29 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
 
 def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
     """Give each row the columns that are not used, renamed if their name is taken."""
-    mapped: list[str] = []
-    consumed_columns = []
-    for part, part_names in cleaned.columns_of.items():
-        mapped += part_names
-        # A column that is a whole part is in the row already, but a list of options is not.
-        if len(part_names) == 1 and part in PARTS:
-            consumed_columns += part_names
-    hidden = sorted({*PARTS}.intersection(names).difference(mapped))
-    if hidden:
-        cleaned.notes.append(
-            f"the data's own {', '.join(map(repr, hidden))} is not used: other columns take that "
-            "part"
-        )
-    taken = {name: f"the trainer uses the name {name!r} itself" for name in TAKEN_NAMES}
-    taken["solution"] = (
-        "the answers have one of this name" if cleaned.reading.is_after_hashes else ""
-    )
+    columns_of = cleaned.columns_of
+    # A column that is a whole part is in the row already, but a list of options is not.
+    whole = [columns_of[part][0] for part in PARTS if len(columns_of.get(part, ())) == 1]
+    mapped = [name for part_names in columns_of.values() for name in part_names]
     for name in names:
-        if name in PARTS or name in consumed_columns:
+        if name in PARTS and name not in mapped:
+            cleaned.notes.append(
+                f"the data's own {name!r} is not used: other columns take that part"
+            )
+        if name in PARTS or name in whole:
             continue
         values = [item.row.get(name) for item in items]
-        if name == ACCEPTED and not all(map(_is_list_of_texts, values)):
-            # Rewards would take other values for right answers.
-            taken[ACCEPTED] = "a column of that name holds lists of right answers"
-        values = _storable(name, values, cleaned)
+        is_taken = name in TAKEN_NAMES
+        is_taken |= name == "solution" and cleaned.reading.is_after_hashes
+        # Rewards would take other values for right answers.
+        is_taken |= name == ACCEPTED and not all(map(_is_list_of_texts, values))
         kept_as = name
-        # Until the name is neither taken by the trainer nor another column's.
-        while taken.get(kept_as) or (kept_as != name and kept_as in names):
-            kept_as = f"source_{kept_as}"
-        if kept_as != name:
-            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: {taken[name]}")
+        if is_taken:
+            kept_as = f"source_{name}"
+            while kept_as in names:
+                kept_as = f"source_{kept_as}"
+            cleaned.notes.append(f"the column {name!r} is now {kept_as!r}: its name is taken")
+        values = _storable(name, values, cleaned)
         for item, value in zip(items, values, strict=True):
             item.parts.setdefault(kept_as, value)
 

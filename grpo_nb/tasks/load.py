@@ -4,28 +4,21 @@ import dataclasses
 import inspect
 import numbers
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from grpo_nb.config.arguments import check_choice
 from grpo_nb.config.settings import Settings
 from grpo_nb.core.argument_types import require
-from grpo_nb.core.words import closest_name, in_line
-from grpo_nb.tasks.answers import (
-    ACCEPTED,
-    Answers,
-    Kind,
-    alike_labels,
-    answers_of,
-    read_percentages,
-)
+from grpo_nb.core.words import did_you_mean, in_line
+from grpo_nb.tasks.answers import ACCEPTED, Answers, Kind, answers_of, read_percentages
 from grpo_nb.tasks.arithmetic import EXAMPLE, arithmetic_rows
-from grpo_nb.tasks.chat_template import SYSTEM_ROLES, too_long_to_end
+from grpo_nb.tasks.chat_template import SYSTEM_ROLES
 from grpo_nb.tasks.cleaning import Cleaned, Columns, OnConflict, RowFilter, clean
 from grpo_nb.tasks.contamination import question_key
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat, xml
-from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, is_dataset_dict, read_rows
+from grpo_nb.tasks.read_rows import FILES, KNOWN, Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
 Example = tuple[str, str, str] | Sequence[Mapping[str, str]]
@@ -110,63 +103,77 @@ def load_task(
     check_choice("kind", kind, (None, *get_args(Kind)))
     if seed is None:
         seed = settings.seed if settings is not None else 0
-    extra = settings.extra if settings is not None else {}
-    is_own = chat_template_kwargs is not None
-    template_kwargs = chat_template_kwargs if is_own else extra.get("chat_template_kwargs")
-    template_kwargs = dict(template_kwargs or {})
+    if chat_template_kwargs is None:
+        extra = settings.extra if settings is not None else {}
+        chat_template_kwargs = extra.get("chat_template_kwargs") or {}
 
     # 1. Read the source, and find question and answer in each row.
     if isinstance(source, str) and source == "arithmetic":
-        source_rows, holdout = _read_arithmetic(seed, holdout, options)
+        if holdout is not None:
+            raise ValueError("for 'arithmetic', write holdout_size=96 in place of holdout=.")
+        rows, holdout = arithmetic_rows(seed, **options)
+        source_rows = Rows("arithmetic", rows, place="'arithmetic'")
         options = {}
         example = example if example is not None else EXAMPLE
     else:
-        holdout = _HELD_OUT if holdout is None else holdout
         source_rows = read_rows(source, split, config)
-    given = {"split": split, "config": config}
-    unused = [name for name in given if given[name] and name not in source_rows.accepted_arguments]
-    _require_no_unused(source_rows.place, [*options, *unused])
+    if not source_rows.has_splits:
+        options |= {"split": split} if split else {}
+        options |= {"config": config} if config else {}
+    if options:
+        name = next(iter(options))
+        hint = did_you_mean(name, inspect.signature(load_task).parameters)
+        raise TypeError(f"{name}= means nothing for {source_rows.place}{hint}")
     cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
-    held: Cleaned | None = None
-    if _is_source(holdout):
+    rows = cleaned.rows
+    is_split = holdout is None or isinstance(holdout, numbers.Real)
+    if not is_split:
         held_rows = _read_holdout(holdout, source, source_rows, config)
         held = clean(
             held_rows, columns, on_conflict, filter, kind=kind, train_reading=cleaned.reading
         )
         _report_holdout(cleaned, held)
-        _leave_out_held(cleaned, held, source_rows.place)
-    rows = [*cleaned.rows, *(held.rows if held is not None else ())]
+        rows = [*_without_held_out(cleaned, held, source_rows.place), *held.rows]
     notes = [*cleaned.notes]
 
     # 2. Find the kind of the answers, which decides how they are asked for and compared.
     notes += read_percentages(rows, cleaned.columns_of["answer"][0], kind)
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
-    notes += _notes_on_kind(answers, len(rows))
+    if answers.odd:
+        notes.append(
+            f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
+            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
+            "rows out"
+        )
 
     # 3. Make the prompts.
     format = fitting_format(format, answers, system)
     if tokenizer is not None:
-        format = format.for_template(tokenizer, template_kwargs)
+        format = format.for_template(tokenizer, chat_template_kwargs)
     rows = with_prompts(rows, format, example, has_own_system=system is not None)
-    notes += _notes_on_prompt(rows[0]["prompt"], format)
+    # A column that only some rows have is None in the others.
+    names = dict.fromkeys(name for row in rows for name in row)
+    rows = [{**dict.fromkeys(names), **row} for row in rows]
+    # The last message is the question.
+    instructions = "".join(turn["content"] for turn in rows[0]["prompt"][:-1])
+    mark = format.answer_open.strip()
+    if mark not in instructions:
+        notes.append(
+            f"nothing in the prompt names {mark}: describe the format in system=, or give an "
+            "example"
+        )
 
     # 4. Split them, so that no question is in both parts.
-    if held is None:
-        train, test = _split(rows, holdout, seed, cleaned.sentence)
+    if is_split:
+        size = _HELD_OUT if holdout is None else holdout
+        train, test = _split(rows, size, seed, cleaned.sentence)
     else:
-        train = rows[: len(cleaned.rows)]
-        test = rows[len(cleaned.rows) :]
-        notes += _fill_columns(test, "held-out", train)
-        notes += _fill_columns(train, "training", test)
-    json_columns = columns_as_json([*train, *test])
-    example_turns = _turns_of(example, format)
-    _require_not_held_out(example_turns, test)
+        train = rows[: -len(held.rows)]
+        test = rows[-len(held.rows) :]
+    _require_not_held_out(_turns_of(example, format), test)
 
     # 5. Check lengths, and show the result.
-    if tokenizer is not None and settings is not None:
-        texts = [format.render("", row["answer"]) for row in rows]
-        texts += [turn["content"] for turn in example_turns if turn["role"] == "assistant"]
-        notes += too_long_to_end(texts, tokenizer, settings.max_completion_length)
+    json_columns = columns_as_json(rows)
     task = Task(
         source_rows.name,
         format,
@@ -176,7 +183,7 @@ def load_task(
         examples=cleaned.examples,
         notes=tuple(notes),
         answers=answers,
-        chat_template_kwargs=template_kwargs,
+        chat_template_kwargs=dict(chat_template_kwargs),
         tokenizer=tokenizer,
     )
     if tokenizer is not None:
@@ -189,40 +196,7 @@ def load_task(
     return task
 
 
-def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tuple[Rows, int]:
-    """Return generated rows, and how many of them are held out."""
-    if holdout is not None:
-        is_count = not _is_source(holdout) and holdout >= 1 and float(holdout).is_integer()
-        # A share or rows are not a number of questions, so suggest one.
-        size = int(holdout) if is_count else 96
-        raise ValueError(
-            "for 'arithmetic', holdout_size says how many questions are held out: "
-            f"holdout_size={size}"
-        )
-    known = inspect.signature(arithmetic_rows).parameters
-    _require_no_unused("'arithmetic'", [name for name in options if name not in known], known)
-    rows, holdout_size = arithmetic_rows(seed, **options)
-    return Rows("arithmetic", rows, place="arithmetic"), holdout_size
-
-
-def _require_no_unused(source_name: str, unused: Sequence[str], known: Iterable[str] = ()) -> None:
-    """Refuse arguments that a source has no use for.
-
-    Raises:
-        TypeError: With the argument that was probably meant.
-    """
-    for name in unused:
-        match = closest_name(name, [*known, *inspect.signature(load_task).parameters])
-        hint = f"; did you mean {match!r}?" if match not in (None, name) else ""
-        raise TypeError(f"{name}= means nothing for {source_name}{hint}")
-
-
 # Held-out rows of the user's own.
-
-
-def _is_source(holdout: Any) -> bool:
-    """Say whether `holdout` names or holds rows, and is no share and no number of rows."""
-    return not isinstance(holdout, numbers.Real) or isinstance(holdout, bool)
 
 
 def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: str | None) -> Rows:
@@ -230,25 +204,18 @@ def _read_holdout(holdout: Source, source: Source, source_rows: Rows, config: st
 
     A text is a file, a data set on the Hub, or else the name of a split.
     """
-    if isinstance(holdout, bool):
-        raise TypeError(
-            f"holdout = {holdout!r} must be a share such as 0.2, a number of rows, or rows of your "
-            "own."
-        )
-    is_file = isinstance(holdout, str) and holdout.lower().endswith(FILES)
-    is_name = isinstance(holdout, str) and not is_file
-    if is_name and "/" not in holdout and holdout not in KNOWN:
-        if "split" not in source_rows.accepted_arguments:
+    is_text = isinstance(holdout, str)
+    is_source = is_text and ("/" in holdout or holdout in KNOWN or holdout.lower().endswith(FILES))
+    if is_text and not is_source:
+        if not source_rows.has_splits:
             raise ValueError(
                 f"holdout = {holdout!r} is no file to read, and the source has no splits: give a "
                 "share such as 0.2, a number of rows, a file, or rows of your own."
             )
         rows = read_rows(source, holdout, config)
     else:
-        has_test_split = is_name or (is_dataset_dict(holdout) and "test" in holdout)
-        rows = read_rows(holdout, "test" if has_test_split else None, config if is_name else None)
-    place = "holdout" if rows.place == "the data" else rows.place
-    return dataclasses.replace(rows, place=place)
+        rows = read_rows(holdout, "test", config)
+    return dataclasses.replace(rows, place="holdout")
 
 
 def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
@@ -260,11 +227,11 @@ def _report_holdout(cleaned: Cleaned, held: Cleaned) -> None:
     cleaned.notes += [f"in holdout: {note}" for note in new_notes]
 
 
-def _leave_out_held(cleaned: Cleaned, held: Cleaned, source_name: str) -> None:
-    """Leave out the training rows whose question is among the held-out rows.
+def _without_held_out(cleaned: Cleaned, held: Cleaned, source_name: str) -> TaskRows:
+    """Return the training rows whose question is not among the held-out rows.
 
     Raises:
-        ValueError: All training rows are.
+        ValueError: There is none.
     """
     held_keys = {question_key(row["question"]) for row in held.rows}
     kept = []
@@ -281,41 +248,7 @@ def _leave_out_held(cleaned: Cleaned, held: Cleaned, source_name: str) -> None:
             f"every question of {source_name} is also in holdout, so nothing is left to train on: "
             "give two different sets of rows, or holdout=0.2 to split one."
         )
-    cleaned.rows = kept
-
-
-def _fill_columns(rows: TaskRows, part: str, others: TaskRows) -> list[str]:
-    """Give rows the columns that only the other part has, and return a note on these."""
-    known = {name for row in rows for name in row}
-    missing = dict.fromkeys(name for row in others for name in row if name not in known)
-    for row in rows:
-        row.update(missing)
-    if not missing:
-        return []
-    return [f"the {part} rows have no {', '.join(map(repr, missing))}: None in each of them"]
-
-
-# Kinds of answers.
-
-
-def _notes_on_kind(answers: Answers, count: int) -> list[str]:
-    """Return notes on answers of another kind, and on labels that may be one label."""
-    notes = []
-    if answers.odd:
-        notes.append(
-            f"{len(answers.odd)} of {count} answers are no {answers.kind}, such as "
-            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
-            "rows out"
-        )
-    if answers.kind == "choice":
-        rows = {label: round(share * count) for label, share in answers.labels}
-        for one, other in alike_labels([*rows]):
-            notes.append(
-                f"the labels {one!r} ({rows[one]} rows) and {other!r} ({rows[other]} rows) look "
-                "alike, and the prompt names both. If they are one label, write it in one way "
-                f"first: frame[column].replace({{{other!r}: {one!r}}})"
-            )
-    return notes
+    return kept
 
 
 # Prompts.
@@ -369,14 +302,8 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
     """
     if example is None:
         return []
-    is_listed = isinstance(example, (list, tuple))
-    if is_listed and example and all(isinstance(turn, Mapping) for turn in example):
+    if all(isinstance(turn, Mapping) for turn in example):
         return [dict(turn) for turn in example]
-    if not is_listed or len(example) != 3:
-        raise ValueError(
-            f"example = {in_line(example)} cannot be used: write example=(question, reasoning, "
-            "answer), a list of chat messages, or example=None."
-        )
     question, reasoning, answer = map(str, example)
     reply = format.render(reasoning, answer)
     if format.extract(reply) != answer.strip():
@@ -385,17 +312,6 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
             f"{reply!r:.160}"
         )
     return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-
-
-def _notes_on_prompt(prompt: Sequence[Mapping[str, str]], format: AnswerFormat) -> list[str]:
-    """Return a note if nothing in a prompt names the mark of the answer."""
-    mark = format.answer_open.strip()
-    # The last message is the question.
-    if mark in "".join(turn["content"] for turn in prompt[:-1]):
-        return []
-    return [
-        f"nothing in the prompt names {mark}: describe the format in system=, or give an example"
-    ]
 
 
 def _require_not_held_out(example_turns: Sequence[Mapping[str, str]], test: TaskRows) -> None:
@@ -416,11 +332,6 @@ def _split(
 ) -> tuple[TaskRows, TaskRows]:
     """Return training and held-out rows; questions with the same key are in the same part."""
     is_share = 0 < holdout < 1
-    if not is_share and not float(holdout).is_integer():
-        raise ValueError(
-            f"holdout = {holdout!r} must be a share below 1, such as 0.2, or a whole number of "
-            "rows."
-        )
     count = max(round(holdout * len(rows)), 1) if is_share else int(holdout)
     keys = [question_key(row["question"]) for row in rows]
     places_of: dict[str, list[int]] = {}
