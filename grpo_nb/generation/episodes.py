@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_nb.generation.samples import Completion
 from grpo_nb.models.import_unsloth import import_unsloth
-from grpo_nb.tasks.tools import Tools, refusing
+from grpo_nb.tasks.tools import Tools
 from grpo_nb.upstream.trl import chat_template_functions, run_tool_loop
 
 
@@ -77,8 +77,7 @@ def run_episodes(
         end_tokens: Tokens that end a turn.
     """
     tools_per_episode = [tools.of(column.get("environments")) for column in columns]
-    with refusing():
-        result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_per_episode, sample=sample)
+    result = run_tool_loop(trainer, prompts, prompt_ids, tools=tools_per_episode, sample=sample)
     completions = []
     for turns, ids, mask, column in zip(
         result.turns, result.completion_ids, result.tool_masks, columns, strict=True

@@ -7,7 +7,7 @@ from grpo_nb.core.tables import Part, Shown, as_written, bold
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.scoring.scores import Scores, score
 from grpo_nb.tasks.task import Task
-from grpo_nb.tasks.tools import refusing, transcript
+from grpo_nb.tasks.tools import transcript
 
 
 class ByHand(Shown):
@@ -41,13 +41,12 @@ class ByHand(Shown):
 
     def do(self, tool: str, /, **arguments: Any) -> str:
         """Call a tool as the model does, and return its result or its error as a text."""
-        with refusing():
-            try:
-                if tool not in self._tools:
-                    raise ValueError(f"Tool {tool} not found.")
-                result = self._tools[tool](**arguments)
-            except Exception as error:  # the model gets the error of a tool as a text
-                result = str({"error": str(error)})
+        try:
+            if tool not in self._tools:
+                raise ValueError(f"Tool {tool} not found.")
+            result = self._tools[tool](**arguments)
+        except Exception as error:  # the model gets the error of a tool as a text
+            result = str({"error": str(error)})
         call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
         self.turns.append({"role": "assistant", "content": "", "tool_calls": [call]})
         self.turns.append({"role": "tool", "name": tool, "content": result})

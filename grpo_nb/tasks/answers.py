@@ -4,14 +4,11 @@ The gold answers decide the kind, the task shows it, and `kind=` sets it. Prompt
 majority-class baseline depend on the kind alone. Any other comparison is a reward of your own.
 """
 
-import difflib
-import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Literal
 
 from grpo_nb.tasks.number_reading import Number, is_same_number, read_number, strip_markup
@@ -47,8 +44,6 @@ _HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|
 _GLUED_UNIT = re.compile(r"^(.*\d)([A-Za-z])$", re.DOTALL)
 # Column names such as "percent_off", "Percentages", "pct", but not "percentile" or "upper center".
 _PERCENT_NAME = re.compile(r"(?i)(?<![a-z])(?:per ?cent(?:ages?)?|pct)(?![a-z])|%")
-# Similarity (difflib) above which two labels may be one: "recieved" and "received" have 0.88.
-_ALIKE = 0.87
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,6 @@ class Answers:
     """Keys that most of the JSON objects have."""
     odd: tuple[str, ...] = ()
     """Gold answers of another kind, such as `n/a` among numbers; an answer must equal them as text."""
-    percent_rule: str = ""
-    """The meaning of a percent sign beside these answers: `0.5 is also 50%`."""
 
     @property
     def hint(self) -> str:
@@ -94,8 +87,6 @@ class Answers:
         if self.kind == "choice":
             labels = [f"{label} ({share:.0%})" for label, share in self.labels]
             return f"choice: {', '.join(labels)}"
-        if self.percent_rule:
-            return f"{self.kind}; {self.percent_rule}"
         return self.hint if self.kind == "json" else self.kind
 
 
@@ -140,7 +131,6 @@ def answers_of(golds: Sequence[str | Sequence[str]], kind: Kind | None = None) -
         labels=tuple(labels),
         keys=_usual_keys(texts, len(golds)) if kind == "json" else (),
         odd=odd.get(kind, ()),
-        percent_rule=_percent_rule(texts) if kind == "number" else "",
     )
 
 
@@ -199,17 +189,6 @@ def _usual_keys(texts: Sequence[str], count: int) -> tuple[str, ...]:
 # Percentages.
 
 
-def _percent_rule(golds: Sequence[str]) -> str:
-    """Return how a percent sign beside a share such as 0.5 is read; empty if there is none."""
-    for gold in filter(_is_bare_number, golds):
-        share = read_number(gold).value
-        percents = f"{float(100 * share):.10g}" if 0 < abs(share) < 1 else ""
-        # 1/3 is no example, because 33.33333333% is not exactly the same.
-        if percents and Fraction(percents) == 100 * share:
-            return f"{gold} also counts as {percents}%, but not as {gold}%"
-    return ""
-
-
 def read_percentages(
     rows: Sequence[dict[str, Any]], column: str, kind: Kind | None = None
 ) -> list[str]:
@@ -228,9 +207,9 @@ def read_percentages(
     {'answer': '0.5%'}
     """
     golds = [row["answer"] for row in rows]
-    numbers = [read_number(gold) for gold in golds]
-    signed = sum(number is not None and number.unit == "%" for number in numbers)
-    bare = list(filter(_is_bare_number, golds))
+    read = [number for number in map(read_number, golds) if number is not None]
+    signed = sum(number.unit == "%" for number in read)
+    bare = [gold for gold in golds if _with_percent_sign(gold) != gold]
     is_named = _PERCENT_NAME.search(column) is not None
     if not bare or not (is_named or signed > len(bare)):
         return []
@@ -240,39 +219,16 @@ def read_percentages(
         row["answer"] = _with_percent_sign(row["answer"])
         if ACCEPTED in row:
             row[ACCEPTED] = list(map(_with_percent_sign, row[ACCEPTED]))
-    reason = f"the column is called {column!r}" if is_named else "most others have a percent sign"
     return [
-        f"{len(bare)} of {len(golds)} answers are read as percentages, for {reason}: "
-        f"{bare[0]} is {bare[0]}%"
+        f"{len(bare)} of {len(golds)} answers are read as percentages, as the column {column!r} "
+        f"holds them: {bare[0]} is {bare[0]}%"
     ]
 
 
 def _with_percent_sign(text: str) -> str:
-    return f"{text}%" if _is_bare_number(text) else text
-
-
-def _is_bare_number(text: str) -> bool:
     number = read_number(text)
-    return number is not None and not number.unit and not number.name
-
-
-# Labels.
-
-
-def alike_labels(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs of labels that may be two spellings of one.
-
-    >>> alike_labels(["Return", "Returns", "Shipping", "Shiping", "typical", "atypical"])
-    [('Return', 'Returns'), ('Shipping', 'Shiping')]
-    """
-    pairs = []
-    for one, other in itertools.combinations(labels, 2):
-        # Digits and first letters tell labels apart on purpose: "level 1", "atypical".
-        has_digits = re.search(r"\d", one + other) is not None
-        similarity = difflib.SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
-        if similarity > _ALIKE and one[:1] == other[:1] and not has_digits:
-            pairs.append((one, other))
-    return pairs
+    is_bare = number is not None and not number.unit and not number.name
+    return f"{text}%" if is_bare else text
 
 
 # Is an answer right?

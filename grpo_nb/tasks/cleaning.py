@@ -162,9 +162,7 @@ def clean(
 # Which columns are used.
 
 
-def _choose_columns(
-    source: Rows, names: Sequence[str], columns: Columns
-) -> dict[str, list[str]]:
+def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dict[str, list[str]]:
     """Return the columns of each part, as the user maps them or as they are called.
 
     Raises:
@@ -274,14 +272,18 @@ def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, An
     parts["question"] = _as_text(question, "question")
     parts["answer"] = _as_text(gold, "answer").strip()
     if reading.is_after_hashes:
-        match = _SOLVED.fullmatch(parts["answer"])
-        if match is not None:
-            parts |= match.groupdict()
-        elif read_number(parts["answer"]) is not None:  # an answer without its solution
-            parts["solution"] = ""
-        else:
-            raise _LeftOut("whose answer has no #### where most rows have one")
+        parts |= _without_solution(parts["answer"])
     return parts
+
+
+def _without_solution(answer: str) -> dict[str, str]:
+    """Return the answer after #### and the solution before it."""
+    match = _SOLVED.fullmatch(answer)
+    if match is not None:
+        return match.groupdict()
+    if read_number(answer) is not None:  # an answer without its solution
+        return {"answer": answer, "solution": ""}
+    raise _LeftOut("whose answer has no #### where most rows have one")
 
 
 def _as_text(value: Any, part: str) -> str:

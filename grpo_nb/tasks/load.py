@@ -109,21 +109,13 @@ def load_task(
 
     # 1. Read the source, and find question and answer in each row.
     if isinstance(source, str) and source == "arithmetic":
-        if holdout is not None:
-            raise ValueError("for 'arithmetic', write holdout_size=96 in place of holdout=.")
-        rows, holdout = arithmetic_rows(seed, **options)
-        source_rows = Rows("arithmetic", rows, place="'arithmetic'")
+        source_rows, holdout = _read_arithmetic(seed, holdout, options)
         options = {}
         example = example if example is not None else EXAMPLE
     else:
         source_rows = read_rows(source, split, config)
-    if not source_rows.has_splits:
-        options |= {"split": split} if split else {}
-        options |= {"config": config} if config else {}
-    if options:
-        name = next(iter(options))
-        hint = did_you_mean(name, inspect.signature(load_task).parameters)
-        raise TypeError(f"{name}= means nothing for {source_rows.place}{hint}")
+    given = {"split": split, "config": config} if not source_rows.has_splits else {}
+    _require_no_unused(source_rows.place, {**given, **options})
     cleaned = clean(source_rows, columns, on_conflict, filter, kind=kind)
     rows = cleaned.rows
     is_split = holdout is None or isinstance(holdout, numbers.Real)
@@ -139,12 +131,6 @@ def load_task(
     # 2. Find the kind of the answers, which decides how they are asked for and compared.
     notes += read_percentages(rows, cleaned.columns_of["answer"][0], kind)
     answers = answers_of([row.get(ACCEPTED, row["answer"]) for row in rows], kind)
-    if answers.odd:
-        notes.append(
-            f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
-            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
-            "rows out"
-        )
 
     # 3. Make the prompts.
     format = fitting_format(format, answers, system)
@@ -154,14 +140,7 @@ def load_task(
     # A column that only some rows have is None in the others.
     names = dict.fromkeys(name for row in rows for name in row)
     rows = [{**dict.fromkeys(names), **row} for row in rows]
-    # The last message is the question.
-    instructions = "".join(turn["content"] for turn in rows[0]["prompt"][:-1])
-    mark = format.answer_open.strip()
-    if mark not in instructions:
-        notes.append(
-            f"nothing in the prompt names {mark}: describe the format in system=, or give an "
-            "example"
-        )
+    notes += _notes_on_prompt(rows, answers, format)
 
     # 4. Split them, so that no question is in both parts.
     if is_split:
@@ -194,6 +173,26 @@ def load_task(
         if tokenizer is not None:
             task = task.fit(tokenizer, settings.max_prompt_length)
     return task
+
+
+def _read_arithmetic(seed: int, holdout: Any, options: Mapping[str, Any]) -> tuple[Rows, int]:
+    """Return generated rows, and how many of them are held out."""
+    if holdout is not None:
+        raise ValueError("for 'arithmetic', write holdout_size=96 in place of holdout=.")
+    rows, holdout_size = arithmetic_rows(seed, **options)
+    return Rows("arithmetic", rows, place="'arithmetic'"), holdout_size
+
+
+def _require_no_unused(source_name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a source has no use for, unless they are None.
+
+    Raises:
+        TypeError: With the argument that was probably meant.
+    """
+    for name, value in arguments.items():
+        if value is not None:
+            others = set(inspect.signature(load_task).parameters) - {name}
+            raise TypeError(f"{name}= means nothing for {source_name}{did_you_mean(name, others)}")
 
 
 # Held-out rows of the user's own.
@@ -312,6 +311,25 @@ def _turns_of(example: Example | None, format: AnswerFormat) -> list[dict[str, s
             f"{reply!r:.160}"
         )
     return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+
+
+def _notes_on_prompt(rows: TaskRows, answers: Answers, format: AnswerFormat) -> list[str]:
+    """Return notes on answers of another kind, and on a prompt that does not name the format."""
+    notes = []
+    if answers.odd:
+        notes.append(
+            f"{len(answers.odd)} of {len(rows)} answers are no {answers.kind}, such as "
+            f"{answers.odd[0]!r:.60}: an answer must equal them as text; filter= can leave such "
+            "rows out"
+        )
+    mark = format.answer_open.strip()
+    # The last message is the question.
+    if mark not in "".join(turn["content"] for turn in rows[0]["prompt"][:-1]):
+        notes.append(
+            f"nothing in the prompt names {mark}: describe the format in system=, or give an "
+            "example"
+        )
+    return notes
 
 
 def _require_not_held_out(example_turns: Sequence[Mapping[str, str]], test: TaskRows) -> None:

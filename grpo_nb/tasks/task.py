@@ -20,7 +20,7 @@ from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.words import shorten
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.chat_template import NO_SYSTEM_ROLE, fit_to_template, prompt_lengths
-from grpo_nb.tasks.curriculum import completion_counts, pass_rates
+from grpo_nb.tasks.curriculum import pass_rate, scores_by_row
 from grpo_nb.tasks.dataset import as_dataset, columns_as_json
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.tools import Tool, Tools
@@ -213,54 +213,30 @@ class Task(Shown):
             return self
         return dataclasses.replace(self, **parts, notes=(*self.notes, NO_SYSTEM_ROLE))
 
-    def with_pass_rates(self, measured: Any, *, reward: str | None = None) -> Task:
-        """Return the task with the share of right completions of each sampled training question.
-
-        It is the column `pass_rate` of `train`, None where nothing was measured. With eight
-        completions, a rate can be off by about 0.3. Earlier rates stay where `measured` has none.
-
-        Args:
-            measured: A `Baseline`, a `Run`, or a list of these.
-            reward: The reward whose score of 1 means right; `correctness`, or the only reward, if
-                not given.
-
-        Raises:
-            ValueError: No such reward, or nothing measured on these questions.
-        """
-        import pyarrow
-
-        train = self.train
-        rates = pass_rates(train, measured, reward, self.begun_prompts(train))
-        earlier = [None] * len(train)
-        if "pass_rate" in train.column_names:
-            earlier = list(train["pass_rate"])
-            train = train.remove_columns("pass_rate")
-        column = [rates.get(row, rate) for row, rate in enumerate(earlier)]
-        # With its type, because a list of None alone would get none.
-        typed = pyarrow.array(column, type="float64")
-        return dataclasses.replace(self, train=train.add_column("pass_rate", typed))
-
-    def curriculum(self, low: float = 0.1, high: float = 0.9) -> Task:
+    def curriculum(
+        self, measured: Any, low: float = 0.1, high: float = 0.9, *, reward: str = "correctness"
+    ) -> Task:
         """Return the task with the training questions whose pass rate is in `[low, high]`.
 
-        The default drops what all or none of eight completions solved, counted in `dropped`, and
-        keeps what was never measured. `task.train.select(...)` makes any other choice.
+        A pass rate is the share of completions with the full score. The default drops what all or
+        none of eight completions solved, counted in `dropped`, and keeps what was never sampled.
+        With eight completions, a rate can be off by about 0.3.
+
+        Args:
+            measured: A `Baseline` or a `Run`.
+            low: Lowest pass rate that is kept.
+            high: Highest pass rate that is kept.
+            reward: Name of the reward whose score of 1 means right.
 
         Raises:
-            ValueError: No pass rate is known, or no question is left.
-
-        >>> from grpo_nb import load_task
-        >>> rows = [{"question": question, "answer": "1"} for question in "abcd"]
-        >>> load_task(rows).curriculum()  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ValueError: no pass rate is known: measure first, task = ...
+            ValueError: Nothing was measured on these questions, or no question is left.
         """
-        if "pass_rate" not in self.train.column_names:
+        scores = scores_by_row(self.begun_prompts(self.train), measured, reward)
+        rates = list(map(pass_rate, scores))
+        if rates.count(None) == len(rates):
             raise ValueError(
-                "no pass rate is known: measure first, "
-                "task = task.with_pass_rates(gn.baseline(...))."
+                f"no training question of this task has a score of {reward!r}: measure this task."
             )
-        rates = list(self.train["pass_rate"])
         below = sum(rate is not None and rate < low for rate in rates)
         above = sum(rate is not None and rate > high for rate in rates)
         kept = [i for i, rate in enumerate(rates) if rate is None or low <= rate <= high]
@@ -287,10 +263,14 @@ class Task(Shown):
         """
         if not runs:
             return self
-        counts = completion_counts(self.train, runs, self.begun_prompts(self.train))
         order = list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
+        counts = [0] * len(order)
+        prompts = self.begun_prompts(self.train)
+        for run in runs:
+            for place, totals in enumerate(scores_by_row(prompts, run, "total")):
+                counts[place] += len(totals)
         order.sort(key=counts.__getitem__)
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
@@ -333,7 +313,4 @@ class Task(Shown):
         ]
         if self.tools is not None:
             summary.append(("tools", ", ".join(self.tools.names)))
-        if "pass_rate" in self.train.column_names:
-            known = sum(rate is not None for rate in self.train["pass_rate"])
-            summary.append(("pass rate", f"measured for {known} of {len(self.train)} questions"))
         return summary

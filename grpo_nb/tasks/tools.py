@@ -11,8 +11,7 @@ import copy
 import functools
 import inspect
 import pickle
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,26 +21,6 @@ from grpo_nb.core.words import in_line, require_number
 Tool = Callable[..., Any]
 # Class attributes of these types are part of a tool set's identity.
 _CONSTANTS = (str, bool, int, float, tuple, list, dict, type(None))
-_HOW_TO_DESCRIBE = (
-    "Write types for its arguments, and a docstring that says what it does and, below 'Args:', "
-    "what each argument is."
-)
-
-
-class _Refused(BaseException):
-    """An unusable tool result. See `refusing`."""
-
-
-@contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Turn `_Refused` into a `ValueError`, which ends the training.
-
-    TRL catches each `Exception` of a tool and gives it to the model; `_Refused` is none.
-    """
-    try:
-        yield
-    except _Refused as refused:
-        raise ValueError(str(refused)) from None
 
 
 @dataclass(frozen=True)
@@ -61,13 +40,6 @@ class Tools:
         _require_environment(self.environment)
         tools = [*self.functions, *self._methods.values()]
         for tool in tools:
-            if callable(tool) and not hasattr(tool, "__name__"):
-                raise TypeError(
-                    f"the tool {in_line(tool)} has no name for the model to call, such as a "
-                    "functools.partial or an object: write a function that calls it."
-                )
-            if not callable(tool):
-                raise ValueError(f"the tool {in_line(tool)} cannot be called: give a function.")
             if inspect.iscoroutinefunction(tool):
                 raise ValueError(f"the tool {tool.__name__} is async: write it with def alone.")
         if not tools:
@@ -77,12 +49,6 @@ class Tools:
             if names.count(name) > 1:
                 raise ValueError(
                     f"two tools are called {name!r}, and a model could call only one of them."
-                )
-        for tool in tools:
-            if missing := _undescribed(tool):
-                raise ValueError(
-                    f"a tool cannot be described to the model: {tool.__name__} has no {missing}. "
-                    f"{_HOW_TO_DESCRIBE}"
                 )
 
     @property
@@ -126,13 +92,7 @@ class Tools:
         def reset(self: Any, **row: Any) -> str | None:
             vars(self).clear()
             self.__init__()
-            text = kind.reset(self, **copy.deepcopy(row))
-            if text is not None and not isinstance(text, str):
-                raise ValueError(
-                    f"{kind.__name__}.reset returned {in_line(text)}: a text for the prompt, or "
-                    "None."
-                )
-            return text
+            return kind.reset(self, **copy.deepcopy(row))
 
         attributes = {"reset": reset, "__doc__": kind.__doc__, "__module__": kind.__module__}
         return type(kind.__name__, (kind,), attributes)
@@ -149,14 +109,7 @@ class Tools:
             for name, kind in tool.__annotations__.items():
                 if name in arguments and kind in (str, "str"):
                     arguments[name] = str(arguments[name])
-            result = run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call)
-            parts = result if isinstance(result, (list, tuple)) else [result]
-            if any(map(_is_image, parts)):
-                raise _Refused(
-                    f"the tool {tool.__name__} returned an image, and the model reads text only: "
-                    "describe the image in words."
-                )
-            return str(result)
+            return str(run_with_deadline(lambda: tool(*args, **arguments), self.seconds_per_call))
 
         return call
 
@@ -227,11 +180,6 @@ def _require_environment(kind: Any) -> None:
     """
     if kind is None:
         return
-    if isinstance(kind, (Mapping, Sequence)):
-        raise ValueError(
-            "several environments in one task are not supported: make a task of each, and train "
-            "them in turn."
-        )
     if not (isinstance(kind, type) and hasattr(kind, "reset")):
         raise TypeError(
             f"environment = {in_line(kind)} must be a class, as each completion plays in an object "
@@ -244,38 +192,6 @@ def _require_environment(kind: Any) -> None:
             "Rename it _won and write a reward: "
             "def won(environments, **_): return [float(e._won()) for e in environments]."
         )
-
-
-def _is_image(value: Any) -> bool:
-    is_picture = type(value).__module__.startswith("PIL")
-    return is_picture or (isinstance(value, dict) and value.get("type") == "image")
-
-
-def _undescribed(tool: Tool) -> str:
-    """Return what is missing in the description of a tool; empty if nothing is.
-
-    Raises:
-        TypeError: Python knows no signature, as for `max` and other built-in functions.
-    """
-    description = inspect.getdoc(tool)
-    if not description:
-        return "docstring"
-    try:
-        signature = inspect.signature(tool)
-    except ValueError:
-        raise TypeError(
-            f"the tool {in_line(tool)} has no signature that Python can read, so the model cannot "
-            f"be told its arguments: write a function that calls it. {_HOW_TO_DESCRIBE}"
-        ) from None
-    parameters = [p for name, p in signature.parameters.items() if name != "self"]
-    for parameter in parameters:
-        if parameter.annotation is parameter.empty:
-            return f"type for {parameter.name}"
-    for parameter in parameters:
-        # With a type or without: "place:", "place (str):".
-        if not re.search(rf"(?m)^\s*{parameter.name}\b[^:\n]*:", description):
-            return f"line for {parameter.name} below 'Args:'"
-    return ""
 
 
 def _source_of(function: Tool) -> str:

@@ -20,7 +20,6 @@ from grpo_nb.models.modes import kept_modes
 from grpo_nb.rewards.base import reward_list
 from grpo_nb.runs.groups import StepGroups
 from grpo_nb.tasks.task import Task
-from grpo_nb.tasks.tools import refusing
 from grpo_nb.upstream.trl import last_generation
 
 import_unsloth()
@@ -80,8 +79,7 @@ def dry_run(
             trainer = build_trainer(prepared, _DryRunTrainer)
             trainer.beta = 0.0  # only a loss would need the reference model
             trainer.args.output_dir = folder
-            # `refusing` turns an unusable tool result into a ValueError that ends the dry run.
-            with contextlib.suppress(_FirstStepSampled), refusing():
+            with contextlib.suppress(_FirstStepSampled):
                 trainer.train()
     finally:
         for name, reward in holders.items():

@@ -31,7 +31,6 @@ from grpo_nb.runs.rows import ACCURACY, best_row
 from grpo_nb.runs.run_folder import Run, new_run_folder, next_sequence, require_run_name
 from grpo_nb.runs.run_info import RunInfo
 from grpo_nb.tasks.task import Task
-from grpo_nb.tasks.tools import refusing
 from grpo_nb.training.effective import effective_settings, stock_configuration
 from grpo_nb.training.errors import explaining_machine_faults
 from grpo_nb.training.prepare import (
@@ -264,8 +263,7 @@ def _train_and_close(recorder: Recorder, info: RunInfo, resumption: Resumption |
     failure = None
     status = "failed"
     try:
-        # `refusing` turns an unusable tool result into a ValueError that ends the training.
-        with explaining_machine_faults(settings, run.path), recorder.stop_button(), refusing():
+        with explaining_machine_faults(settings, run.path), recorder.stop_button():
             _use_reference(trainer, run, info)
             _run_trainer(trainer, settings, resumption)
             if recorder.error is not None:
