@@ -22,7 +22,8 @@ from grpo_nb.tasks.answers import (
     read_json,
     read_letter,
 )
-from grpo_nb.tasks.number_reading import read_number, strip_markup
+from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.number_reading import read_number
 
 _LONGEST_SLOT = 20_000
 """Characters. A longer text is not an answer, and comparing it would take time."""

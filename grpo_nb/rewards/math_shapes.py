@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from grpo_nb.tasks.number_reading import INSIDE, strip_markup
+from grpo_nb.tasks.markup import INSIDE, strip_markup
 
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({INSIDE})\}}")
 # Text between two boxes that are parts of one answer.

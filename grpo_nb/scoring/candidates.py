@@ -25,7 +25,8 @@ from grpo_nb.rewards.answers import options_in
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks.answers import answers_of, folded
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.number_reading import INSIDE, read_number
+from grpo_nb.tasks.markup import INSIDE
+from grpo_nb.tasks.number_reading import read_number
 
 CandidateKind = Literal["number", "label", "json", "expression", "text"]
 IN_WORDS: Mapping[CandidateKind, str] = {

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_nb.tasks.number_reading import Number, is_same_number, read_number, strip_markup
+from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.number_reading import Number, is_same_number, read_number
 
 ACCEPTED = "accepted_answers"
 """Column with all right answers of a row, if the source gives several; `answer` is the first."""

@@ -5,121 +5,19 @@ r"""Numbers as people write them: the exact value, with the name before it and t
 question would otherwise be a right answer. The decimal mark is the point. An integer with leading
 zeros, such as `007`, is no number.
 
-`strip_markup` removes what does not change a text's meaning, `read_number` reads a number, and
-`is_same_number` compares two.
+`read_number` takes the markup away, matches one pattern, and computes the value from its parts.
+`is_same_number` compares two numbers.
 """
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-# Longer texts are not answers; the patterns below are not run on them.
-_LONGEST = 2000  # characters
+from grpo_nb.tasks.markup import PLAIN, strip_markup
+from grpo_nb.tasks.units import UNIT_WORD, known_unit, simple_unit, unit_name
+
 _LONGEST_NUMBER = 100  # characters
-
-# Markup around a text, and spellings that do not change its meaning.
-
-_SIGNS = str.maketrans(
-    dict.fromkeys("\u2212\u2013\u2010\u2011", "-")  # minus, dash, hyphens
-    | dict.fromkeys("\u201c\u201d\u201e", '"')
-    | dict.fromkeys("\u00b7\u22c5", r"\cdot ")
-    | {"\u2044": "/", "\u2019": "'", "\u00d7": r"\times "}
-    | {"\u00b0": r"^{\circ}", "\u211d": r"\mathbb{R}"}
-)
-# Soft hyphens, zero-width spaces and byte order marks.
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
-# The place before a character such as ½, where 1½ gets a space.
-_FRACTION = re.compile("(?=[\u00bc-\u00be\u2150-\u215e])")
-_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+")
-_LOWERED = re.compile("[\u2080-\u209c]+")
-# Text between braces, with further braces inside: 8 levels are more than anyone writes.
-INSIDE = r"[^{}]*+"
-for _ in range(8):
-    INSIDE = rf"(?:[^{{}}]|\{{{INSIDE}\}})*+"
-_AROUND = re.compile(
-    r"```\w*[ \t]*\n(.*)\n[ \t]*```"
-    rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
-    r"|(?i:####|(?:final )?answer:)\s+(.*)",
-    re.DOTALL,
-)
-# Most answers: a number without decoration, or one word.
-_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
-_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
-_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
-# Pattern -> the one spelling of what it finds.
-_SPELLINGS = {
-    r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
-    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
-    r"\s*\{\s*,\s*\}\s*": ",",
-    r"\\\$": "$",
-    r"\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
-    r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
-    r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
-    r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
-    rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])": r"\1{\2}",
-}
-
-
-@lru_cache(maxsize=4_096)
-def strip_markup(text: str) -> str:
-    r"""Return a text without wrappers of Markdown and LaTeX, full stop and invisible characters.
-
-    The spelling changes, never the meaning: `½` and `\dfrac12` become one text, and `about 42`
-    stays as it is.
-
-    >>> strip_markup(r"$\boxed{\dfrac12}$."), strip_markup("**42**"), strip_markup("#### 142")
-    ('\\frac{1}{2}', '42', '142')
-    """
-    text = text.strip()
-    if len(text) > _LONGEST or _PLAIN.fullmatch(text):
-        return text
-    if not text.isascii():
-        text = _in_ascii(text)
-    text = _unwrapped(text)
-    for pattern, spelling in _SPELLINGS.items():
-        text = re.sub(pattern, spelling, text)
-    return _unwrapped(text)
-
-
-def _in_ascii(text: str) -> str:
-    """Return a text with ASCII spellings of digits, fractions, exponents and signs."""
-    text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
-    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
-    # Decimal digits of other scripts.
-    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
-
-
-def _unwrapped(text: str) -> str:
-    """Return a text without the marks around it, however many there are."""
-    before = None
-    while text != before:
-        before = text = text.strip()
-        if not text.endswith(".."):  # an ellipsis is part of the text
-            text = text.removesuffix(".").rstrip()
-        for start, end in _PAIRS:
-            inner = text[len(start) : len(text) - len(end)]
-            has_marks = text.startswith(start) and text.endswith(end)
-            # In (1+x)(1-x), the first bracket is not closed by the last.
-            is_one_pair = start not in inner and end not in inner
-            if inner and has_marks and is_one_pair and not _is_marked_value(start, inner):
-                text = inner.strip()
-        match = _AROUND.fullmatch(text)
-        text = match[match.lastindex] if match else text
-    return text
-
-
-def _is_marked_value(start: str, inner: str) -> bool:
-    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name."""
-    if start in "({":
-        return re.search("[,;]", inner) is not None
-    return start[0] == "_" and inner.isidentifier()
-
-
-# Numbers.
 
 _DIGITS = (
     r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)"  # 1,250,000 or 1 250 000
@@ -167,96 +65,6 @@ _SCALES = {
     "trillion": 10**12,
 }
 
-# Units.
-
-# Name | signs | prefixes of the signs | other words. A sign counts in this case only, because mW is
-# not MW. Name and words count in any case and in the plural, with the prefixes of the signs in full.
-_UNITS = """
-second       | s          | mun       | sec
-minute       | min        |           | min
-hour         | h          |           | hr
-day          | d          |           |
-week         | wk         |           | wk
-year         | yr         |           | yr
-meter        | m          | kdcmun    | metre
-kilometer    | Km KM      |           |
-gram         | g          | km        | gm gramme
-kilogram     | Kg KG      |           | kilo
-liter        | l L        | dcm       | litre
-tonne        | t          |           |
-inch         | in         |           | inche
-foot         | ft         |           | feet
-yard         | yd         |           | yd
-mile         | mi         |           |
-mile/hour    | mph        |           | mph
-kilometer/hour |          |           | kph kmh kmph
-pound        | lb         |           | lb
-ounce        | oz         |           | oz
-hertz        | Hz         | kMG       |
-watt         | W          | kmM       |
-watthour     | Wh         | k         |
-joule        | J          | kM        |
-calorie      | cal        | k         |
-electronvolt | eV         |           |
-volt         | V          | km        |
-ampere       | A          | m         | amp
-ohm          | Ω          |           |
-newton       | N          | k         |
-pascal       | Pa         | k         |
-byte         | B          | kKMGT     |
-mole         | mol        |           |
-kelvin       | K °K       |           |
-°C           | °C C       |           | celsius centigrade
-°F           | °F F       |           | fahrenheit
-°            | °          |           | degree deg
-%            | %          |           |
-$            | $ USD      |           | dollar
-€            | € EUR      |           | euro
-£            | £ GBP      |           |
-¥            | ¥          |           |
-₹            | ₹          |           |
-"""
-_PREFIXES = dict(
-    re.findall(
-        r"(\w) (\w+)",
-        "n nano, u micro, m milli, c centi, d deci, k kilo, K kilo, M mega, G giga, T tera",
-    )
-)
-
-
-def _unit_names() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the full names of units by their signs, and by their words in small letters."""
-    by_sign: dict[str, str] = {}
-    by_word: dict[str, str] = {}
-    for line in _UNITS.strip().splitlines():
-        name, signs, prefixes, words = (cell.strip() for cell in line.split("|"))
-        for prefix in ["", *prefixes]:
-            long_prefix = _PREFIXES.get(prefix, "")
-            for sign in signs.split():
-                by_sign[prefix + sign] = long_prefix + name
-            for word in [name, *words.split()]:
-                by_word[long_prefix + word.casefold()] = long_prefix + name
-    return by_sign, by_word
-
-
-_NAME_OF_SIGN, _NAME_OF_WORD = _unit_names()
-# Words after a number that change it, take it back or are numbers themselves, in the singular.
-_NO_UNIT = re.compile(
-    "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately"
-    "|around|roughly|nearly|maybe|perhaps|probably|possibly|plus|minus|more|less|over|under|max"
-    "|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod|pi|sqrt|sin|cos|tan"
-    "|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth"
-    "|thousandth|ten|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gross|permille"
-    "|point|infinity"
-)
-# The micro sign, and the Greek letter that NFKC makes of it.
-_MICRO = str.maketrans("\u00b5\u03bc", "uu")
-_SQUARE = re.compile(r"\b(?:square|sq)\b\.?\s+([A-Za-z]+)")
-_CUBIC = re.compile(r"\b(?:cubic|cu)\b\.?\s+([A-Za-z]+)")
-_WORD = r"[A-Za-z\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
-# Up to four words, each with an exponent, joined by a space, a product or a quotient.
-_UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
-
 
 @dataclass(frozen=True)
 class Number:
@@ -286,7 +94,7 @@ def read_number(text: str) -> Number | None:
     text = strip_markup(text)
     if len(text) > _LONGEST_NUMBER:
         return None
-    if text[-1:].isdigit() and _PLAIN.fullmatch(text):
+    if text[-1:].isdigit() and PLAIN.fullmatch(text):
         return Number(Fraction(text))
     match = _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())
     if match is None:
@@ -311,7 +119,7 @@ def _number_of(match: re.Match[str]) -> Number | None:
         return None
     # 42abc and 42ish are no numbers, while 42km and 42min are.
     is_glued = match["unit"] and not match["gap"]
-    if is_glued and not all(map(_known_unit, re.findall(_WORD, _simple_unit(match["unit"])))):
+    if is_glued and not all(map(known_unit, re.findall(UNIT_WORD, simple_unit(match["unit"])))):
         return None
     if match["money"] and re.fullmatch("[A-Za-z]", match["unit"] or ""):  # $5 m
         return None
@@ -383,57 +191,6 @@ def _is_in_percent(gold: Fraction) -> bool:
     """
     is_whole = gold.denominator == 1
     return abs(gold) >= 10 or (is_whole and abs(gold) > 1)
-
-
-def unit_name(text: str) -> str | None:
-    """Return a unit in one spelling, in the singular; None for other texts, such as `or 43`.
-
-    >>> unit_name("miles per hour"), unit_name("red apples"), unit_name("x"), unit_name("is wrong")
-    ('mile/hour', 'redapple', None, None)
-    >>> unit_name("km/h"), unit_name("square metres"), unit_name("mins")
-    ('kilometer/hour', 'meter^2', 'minute')
-    """
-    text = _simple_unit(text)
-    names = [_known_unit(word) or _counted_thing(word) for word in re.findall(_WORD, text)]
-    if text and not (_UNIT.fullmatch(text) and all(names)):
-        return None
-    in_order = iter(names)
-    name = re.sub(_WORD, lambda match: next(in_order), text)
-    # "degrees Celsius" has the sign of degrees twice.
-    return re.sub(r"[ ()]|\u00b0(?= ?\u00b0)", "", name)
-
-
-def _simple_unit(text: str) -> str:
-    """Return a unit without LaTeX, and with one spelling of per, squares and degrees."""
-    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text)
-    text = text.replace("^\\circ", "\u00b0").replace("\\cdot", "*").replace("\\mu", "u")
-    text = _SQUARE.sub(r"\1^2", _CUBIC.sub(r"\1^3", text.translate(_MICRO)))
-    return " ".join(re.sub(r"\bper\b", "/", text).split())
-
-
-def _known_unit(word: str) -> str:
-    """Return the full name of a unit of measurement; empty for any other word."""
-    singular = _singular(word)
-    for spelling in (word, singular):
-        name = _NAME_OF_SIGN.get(spelling) or _NAME_OF_WORD.get(spelling.casefold())
-        if name:
-            return name
-    return ""
-
-
-def _counted_thing(word: str) -> str:
-    """Return a word such as `apples` in the singular; empty for a word that is no unit.
-
-    A word in capitals is none: 25 December is a day, and 10 Downing Street a house.
-    """
-    singular = _singular(word)
-    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
-    is_refused = _NO_UNIT.fullmatch(word) or _NO_UNIT.fullmatch(singular)
-    return singular if is_word and not is_refused else ""
-
-
-def _singular(word: str) -> str:
-    return word.removesuffix("s") if len(word) > 2 else word
 
 
 # Number words.

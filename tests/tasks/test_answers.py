@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb.tasks.answers import answers_of, is_same_answer, read_json
-from grpo_nb.tasks.number_reading import read_number, strip_markup
+from grpo_nb.tasks.markup import strip_markup
+from grpo_nb.tasks.number_reading import read_number
 from tests.conftest import ROOT
 
 WRITTEN = json.loads((ROOT / "tests/data/written_by_people.json").read_text())
@@ -74,18 +75,6 @@ def test_answers_of_another_kind_are_kept_as_odd() -> None:
     assert answers_of(["1", "2", "3"] * 4).floor is None
     assert answers_of(["no"] * 6 + ["yes"] * 2).sentence == "choice: no (75%), yes (25%)"
     assert answers_of([]).kind == "text"
-
-
-@pytest.mark.parametrize(
-    ("golds", "rule"),
-    [
-        pytest.param(["1e400", "2"], "", id="above any float"),
-        pytest.param(["1/3", "2/3"], "", id="no exact percentage"),
-        pytest.param(["1/3", "1/4"], "1/4 also counts as 25%, but not as 1/4%", id="second one"),
-    ],
-)
-def test_percent_rule_is_true_of_its_example(golds: list[str], rule: str) -> None:
-    assert answers_of(golds, "number").percent_rule == rule
 
 
 def test_answers_of_equally_frequent_labels_keep_their_order() -> None:

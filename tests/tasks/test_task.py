@@ -239,26 +239,6 @@ def test_fit_counts_prompts_that_are_too_long(
         task.fit(tokenizer, 8)
 
 
-def test_too_long_answers_are_noted_with_the_setting(tokenizer) -> None:
-    long = " ".join(f"field{n}: {n}," for n in range(12))
-    rows = [
-        {"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)}
-        for n in range(40)
-    ]
-    settings = gn.preset("cpu", max_completion_length=48, max_prompt_length=400)
-    notes = gn.load_task(rows, settings, tokenizer=tokenizer).notes
-    (note,) = [note for note in notes if "max_completion_length" in note]
-    assert "48 tokens is too few for 10 of 40 right completions" in note
-    longer = eval(note.partition("settings = ")[2], {"settings": settings})
-    assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
-    short = [{**row, "answer": "7"} for row in rows]
-    assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
-    shown = repr(
-        gn.load_task(short, settings, tokenizer=tokenizer, example=("Read this.", long, "7"))
-    )
-    assert "is too few for 1 of 41 right completions" in shown
-
-
 def test_repr_html_is_escaped(tokenizer) -> None:
     rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
     for options in ({}, {"tokenizer": tokenizer}):

@@ -251,17 +251,3 @@ def test_check_rewards_uses_a_started_environment(task: gn.tasks.Task) -> None:
     assert "raises" in {
         finding.kind for finding in gn.check_rewards(functools.partial(broken), played).findings
     }
-
-
-@pytest.mark.parametrize(
-    ("tool", "message"),
-    [
-        (pow, "pow has no type for base"),
-        (max, "has no signature that Python can read"),
-    ],
-)
-def test_builtin_tool_without_types_is_refused(
-    task: gn.tasks.Task, tool: object, message: str
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        task.with_tools(tool)

@@ -200,25 +200,6 @@ def test_reward_error_names_the_row(whole: tuple) -> None:
         gn.train(model, tokenizer, task, [*rewards, broken], settings, name="broken")
 
 
-def test_image_from_a_tool_is_refused(whole: tuple) -> None:
-    class Camera(Village):
-        def read(self, place: str) -> list:
-            """Read the note at a place.
-
-            Args:
-                place: Where the note is.
-            """
-            return [{"type": "image", "image": "x"}]
-
-    model, tokenizer, task, rewards, settings = whole[0]
-    with pytest.raises(
-        ValueError, match="the tool read returned an image, and the model reads text only"
-    ):
-        gn.train(
-            model, tokenizer, task.with_tools(environment=Camera), rewards, settings, name="camera"
-        )
-
-
 def test_padding_that_ends_turns_is_refused(whole: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer, task, rewards, settings = whole[0]
     pad = tokenizer.pad_token

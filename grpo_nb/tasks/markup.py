@@ -1,0 +1,108 @@
+"""Text without markup: what is left when Markdown, LaTeX and invisible characters are taken away.
+
+The spelling changes, never the meaning. Answers are compared after this.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+# Longer texts are not answers; the patterns below are not run on them.
+_LONGEST = 2000  # characters
+
+_SIGNS = str.maketrans(
+    dict.fromkeys("\u2212\u2013\u2010\u2011", "-")  # minus, dash, hyphens
+    | dict.fromkeys("\u201c\u201d\u201e", '"')
+    | dict.fromkeys("\u00b7\u22c5", r"\cdot ")
+    | {"\u2044": "/", "\u2019": "'", "\u00d7": r"\times "}
+    | {"\u00b0": r"^{\circ}", "\u211d": r"\mathbb{R}"}
+)
+# Soft hyphens, zero-width spaces and byte order marks.
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
+# The place before a character such as ½, where 1½ gets a space.
+_FRACTION = re.compile("(?=[\u00bc-\u00be\u2150-\u215e])")
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+")
+_LOWERED = re.compile("[\u2080-\u209c]+")
+# Text between braces, with further braces inside: 8 levels are more than anyone writes.
+INSIDE = r"[^{}]*+"
+for _ in range(8):
+    INSIDE = rf"(?:[^{{}}]|\{{{INSIDE}\}})*+"
+_AROUND = re.compile(
+    r"```\w*[ \t]*\n(.*)\n[ \t]*```"
+    rf"|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
+    r"|(?i:####|(?:final )?answer:)\s+(.*)",
+    re.DOTALL,
+)
+# Most answers: a number without decoration, or one word.
+PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+_PAIRS = [(mark, mark) for mark in ("$$", "$", "**", "*", "__", "_", "`", '"', "'")]
+_PAIRS += [("\\(", "\\)"), ("\\[", "\\]"), ("(", ")"), ("{", "}")]
+# Pattern -> the one spelling of what it finds.
+_SPELLINGS = {
+    r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*": "",
+    r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+": " ",
+    r"\s*\{\s*,\s*\}\s*": ",",
+    r"\\\$": "$",
+    r"\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b": "%",
+    r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])": r"^{\\circ}",
+    r"\\[dtc]frac(?![A-Za-z])": r"\\frac",
+    r"\\frac\s*([0-9A-Za-z])": r"\\frac{\1}",
+    rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])": r"\1{\2}",
+}
+
+
+@lru_cache(maxsize=4_096)
+def strip_markup(text: str) -> str:
+    r"""Return a text without wrappers of Markdown and LaTeX, full stop and invisible characters.
+
+    The spelling changes, never the meaning: `½` and `\dfrac12` become one text, and `about 42`
+    stays as it is.
+
+    >>> strip_markup(r"$\boxed{\dfrac12}$."), strip_markup("**42**"), strip_markup("#### 142")
+    ('\\frac{1}{2}', '42', '142')
+    """
+    text = text.strip()
+    if len(text) > _LONGEST or PLAIN.fullmatch(text):
+        return text
+    if not text.isascii():
+        text = _in_ascii(text)
+    text = _unwrapped(text)
+    for pattern, spelling in _SPELLINGS.items():
+        text = re.sub(pattern, spelling, text)
+    return _unwrapped(text)
+
+
+def _in_ascii(text: str) -> str:
+    """Return a text with ASCII spellings of digits, fractions, exponents and signs."""
+    text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
+    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+    # Decimal digits of other scripts.
+    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+
+
+def _unwrapped(text: str) -> str:
+    """Return a text without the marks around it, however many there are."""
+    before = None
+    while text != before:
+        before = text = text.strip()
+        if not text.endswith(".."):  # an ellipsis is part of the text
+            text = text.removesuffix(".").rstrip()
+        for start, end in _PAIRS:
+            inner = text[len(start) : len(text) - len(end)]
+            has_marks = text.startswith(start) and text.endswith(end)
+            # In (1+x)(1-x), the first bracket is not closed by the last.
+            is_one_pair = start not in inner and end not in inner
+            if inner and has_marks and is_one_pair and not _is_marked_value(start, inner):
+                text = inner.strip()
+        match = _AROUND.fullmatch(text)
+        text = match[match.lastindex] if match else text
+    return text
+
+
+def _is_marked_value(start: str, inner: str) -> bool:
+    """Say whether the marks around a text belong to it: (1, 2) is a pair, __init__ a name."""
+    if start in "({":
+        return re.search("[,;]", inner) is not None
+    return start[0] == "_" and inner.isidentifier()
