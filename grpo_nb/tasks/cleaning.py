@@ -5,7 +5,7 @@ import numbers
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,13 +15,6 @@ from grpo_nb.tasks.answers import ACCEPTED, Kind, is_same_answer
 from grpo_nb.tasks.chat_template import SYSTEM_ROLES
 from grpo_nb.tasks.dataset import can_store
 from grpo_nb.tasks.number_reading import read_number
-from grpo_nb.tasks.options import (
-    OptionReading,
-    choose_reading,
-    is_filled,
-    option_lines,
-    read_options,
-)
 from grpo_nb.tasks.read_rows import Row, Rows
 
 OnConflict = Literal["raise", "drop", "first"]
@@ -29,8 +22,6 @@ Columns = Mapping[str, str | Sequence[str]]
 RowFilter = Callable[[Row], object]
 ColumnsOf = Mapping[str, Sequence[str]]
 PARTS = ("question", "answer", "prompt")
-# Only a question and its options may be of several columns.
-_SEVERAL = ("question", "options")
 # Column names that TRL's GRPOTrainer takes for itself: arguments of rewards, and images.
 TAKEN_NAMES = frozenset(
     re.findall(
@@ -63,8 +54,6 @@ class Reading:
     """A list of texts holds several answers, any of which is right."""
     is_after_hashes: bool = False
     """The answer follows ####, as in GSM8K."""
-    options: OptionReading | None = None
-    """The way in which an answer names an option."""
 
 
 @dataclass
@@ -79,8 +68,7 @@ class Cleaned:
     notes: list[str] = field(default_factory=list)
     """Sentences on what was changed, and what to check."""
     columns_of: ColumnsOf = field(default_factory=dict)
-    """The columns of each part: question, options, answer, prompt."""
-    reading: Reading = Reading()
+    """The columns of each part: question, answer, prompt."""
 
     def leave_out(self, reason: str, number: int, row: Row) -> None:
         """Count a row under a reason, and keep the cells of the first one as an example."""
@@ -107,19 +95,16 @@ def clean(
     filter: RowFilter | None = None,
     *,
     kind: Kind | None = None,
-    train_reading: Reading | None = None,
 ) -> Cleaned:
     """Find question and answer of each row, and leave out the rows that cannot be trained on.
 
     Args:
         source: The result of `read_rows`.
-        columns: The column of each part; of a question and its options also several.
+        columns: The column of each part; of a question also several.
         on_conflict: What to do with a question that has different answers: `raise` an error, `drop`
             all of its rows, or keep the `first`.
         filter: Function of a row that says whether it stays.
         kind: Kind of the answers, if the user set it: with `json`, a list is one answer.
-        train_reading: Reading of the training rows, so that the answers of held-out rows name
-            their options in the same way.
 
     Raises:
         ValueError: No rows, a part without a column, conflicting answers, or no row left.
@@ -139,22 +124,21 @@ def clean(
             selected.append((number, row))
         else:
             cleaned.leave_out("that filter= leaves out", number, row)
-    cleaned.reading = _choose_answer_reading([row for _, row in selected], columns_of, kind)
-    if train_reading is not None:
-        cleaned.reading = replace(cleaned.reading, options=train_reading.options)
+    golds = [row.get(columns_of["answer"][0]) for _, row in selected]
+    reading = _choose_reading(golds, kind)
     items = []
     for number, row in selected:
         try:
-            items.append(Item(number, row, _read_row(row, columns_of, cleaned.reading)))
+            items.append(Item(number, row, _read_row(row, columns_of, reading)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     if not items:
         raise ValueError(
             f"no row of {source.place} is left of {len(source.rows)}: {cleaned.sentence}."
         )
-    cleaned.notes += _notes_on_answers(items, cleaned)
+    cleaned.notes += _notes_on_answers(items, reading)
     items = _merge_repeated(source.place, items, on_conflict, cleaned)
-    _add_other_columns(names, items, cleaned)
+    _add_other_columns(names, items, cleaned, reading)
     cleaned.rows = [item.parts for item in items]
     return cleaned
 
@@ -170,14 +154,13 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
     """
     columns_of = {part: [part] for part in PARTS if part in names}
     for part, mapped in columns.items():
-        if part not in (*PARTS, "options"):
-            hint = did_you_mean(part, (*PARTS, "options"))
-            raise ValueError(f"columns= has no part {part!r}{hint}")
+        if part not in PARTS:
+            raise ValueError(f"columns= has no part {part!r}{did_you_mean(part, PARTS)}")
         part_names = mapped if isinstance(mapped, (list, tuple)) else [mapped]
-        if len(part_names) != 1 and part not in _SEVERAL:
+        if len(part_names) != 1 and part != "question":
             raise ValueError(
-                f"columns= has {part_names} for the {part}. Only a question and its options may be "
-                "of several columns."
+                f"columns= has {part_names} for the {part}. Only a question may be of several "
+                "columns."
             )
         # A table without a header has numbers as names.
         columns_of[part] = [str(name) for name in part_names]
@@ -205,18 +188,12 @@ def _choose_columns(source: Rows, names: Sequence[str], columns: Columns) -> dic
 # How answers are read.
 
 
-def _choose_answer_reading(
-    rows: Sequence[Row], columns_of: ColumnsOf, kind: Kind | None
-) -> Reading:
-    """Decide how the answers of these rows are read."""
-    golds = [row.get(columns_of["answer"][0]) for row in rows]
+def _choose_reading(golds: Sequence[Any], kind: Kind | None) -> Reading:
+    """Decide how these answers are read."""
     filled = [gold for gold in golds if is_filled(gold)]
     solved = sum(_SOLVED.fullmatch(str(gold).strip()) is not None for gold in filled)
     has_aliases = _has_aliases(golds, kind)
-    option_reading = None
-    if "options" in columns_of:
-        option_reading = choose_reading(golds, [_options_of(row, columns_of) for row in rows])
-    return Reading(has_aliases, 2 * solved > len(filled) and not has_aliases, option_reading)
+    return Reading(has_aliases, 2 * solved > len(filled) and not has_aliases)
 
 
 def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
@@ -231,10 +208,6 @@ def _has_aliases(golds: Sequence[Any], kind: Kind | None) -> bool:
     is_one_each = all(len(gold) == 1 for gold in lists)
     is_list_of_answers = is_one_each or kind is not None
     return bool(entries) and (is_list_of_answers or any(isinstance(e, str) for e in entries))
-
-
-def _options_of(row: Row, columns_of: ColumnsOf) -> dict[str, Any]:
-    return read_options({name: row.get(name) for name in columns_of["options"]})
 
 
 def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, Any]:
@@ -256,14 +229,6 @@ def _read_row(row: Row, columns_of: ColumnsOf, reading: Reading) -> dict[str, An
         question = cells[0]
         if len(cells) > 1:
             question = "\n".join(str(cell) for cell in cells if is_filled(cell))
-    if reading.options is not None:
-        options = _options_of(row, columns_of)
-        gold = reading.options.letter_of(gold, options)
-        if gold is None:
-            raise _LeftOut("whose answer is none of its options")
-        if "prompt" in parts:
-            raise _LeftOut("whose chat cannot show the options: write them into its last message")
-        question = "\n".join([_as_text(question, "question"), *option_lines(options)])
     if reading.has_aliases:
         golds = gold if isinstance(gold, (list, tuple)) else [gold]
         accepted = [_as_text(entry, "answer").strip() for entry in golds if is_filled(entry)]
@@ -284,6 +249,12 @@ def _without_solution(answer: str) -> dict[str, str]:
     if read_number(answer) is not None:  # an answer without its solution
         return {"answer": answer, "solution": ""}
     raise _LeftOut("whose answer has no #### where most rows have one")
+
+
+def is_filled(cell: Any) -> bool:
+    """Say whether a cell holds anything other than None, NaN or white space."""
+    is_nan = isinstance(cell, float) and cell != cell
+    return cell is not None and not is_nan and bool(str(cell).strip())
 
 
 def _as_text(value: Any, part: str) -> str:
@@ -328,10 +299,9 @@ def _text_of_chat(chat: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
 
 
-def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned) -> list[str]:
+def _notes_on_answers(items: Sequence[Item], reading: Reading) -> list[str]:
     """Return notes on how answers were read."""
     notes = []
-    reading = cleaned.reading
     if reading.is_after_hashes:
         notes.append("answers were read after ####; the text before is in the column solution")
     if reading.has_aliases:
@@ -339,13 +309,6 @@ def _notes_on_answers(items: Sequence[Item], cleaned: Cleaned) -> list[str]:
         notes.append(
             f"{several} of {len(items)} rows have several answers: each is right (column "
             f'{ACCEPTED!r}), the first is shown. If a list is one answer, write kind="json"'
-        )
-    if reading.options is not None and reading.options.names_by == "position":
-        (column,) = cleaned.columns_of["answer"]
-        first = reading.options.first
-        notes.append(
-            f"the answers in {column!r} are positions of options, counted from {first}: "
-            f"{first} is A"
         )
     return notes
 
@@ -398,12 +361,13 @@ def _share_an_answer(parts: Row, other: Row) -> bool:
     return any(is_same_answer(answer, gold) for answer, gold in product(answers, golds))
 
 
-def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cleaned) -> None:
+def _add_other_columns(
+    names: Sequence[str], items: Sequence[Item], cleaned: Cleaned, reading: Reading
+) -> None:
     """Give each row the columns that are not used, renamed if their name is taken."""
-    columns_of = cleaned.columns_of
-    # A column that is a whole part is in the row already, but a list of options is not.
-    whole = [columns_of[part][0] for part in PARTS if len(columns_of.get(part, ())) == 1]
-    mapped = [name for part_names in columns_of.values() for name in part_names]
+    mapped = [name for part_names in cleaned.columns_of.values() for name in part_names]
+    # Columns that are a whole part are in the row already.
+    whole = [part_names[0] for part_names in cleaned.columns_of.values() if len(part_names) == 1]
     for name in names:
         if name in PARTS and name not in mapped:
             cleaned.notes.append(
@@ -413,7 +377,7 @@ def _add_other_columns(names: Sequence[str], items: Sequence[Item], cleaned: Cle
             continue
         values = [item.row.get(name) for item in items]
         is_taken = name in TAKEN_NAMES
-        is_taken |= name == "solution" and cleaned.reading.is_after_hashes
+        is_taken |= name == "solution" and reading.is_after_hashes
         # Rewards would take other values for right answers.
         is_taken |= name == ACCEPTED and not all(map(_is_list_of_texts, values))
         kept_as = name

@@ -54,8 +54,8 @@ def load_task(
             `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: The column of each part, `{"question": "Review text", "answer": "label"}`. Several
-            columns of a question are shown one below the other; options among them get letters. A
-            `prompt` is chat messages, or text. See docs/guide/data.md for more.
+            columns of a question are shown one below the other. A `prompt` is chat messages, or
+            text. See docs/guide/data.md for more.
         kind: Kind of the answers: `number`, `choice`, `text`, `expression` or `json`. The answers
             decide if it is not given. The kind sets what the prompt asks for and how an answer is
             compared.
@@ -121,9 +121,7 @@ def load_task(
     is_split = holdout is None or isinstance(holdout, numbers.Real)
     if not is_split:
         held_rows = _read_holdout(holdout, source, source_rows, config)
-        held = clean(
-            held_rows, columns, on_conflict, filter, kind=kind, train_reading=cleaned.reading
-        )
+        held = clean(held_rows, columns, on_conflict, filter, kind=kind)
         _report_holdout(cleaned, held)
         rows = [*_without_held_out(cleaned, held, source_rows.place), *held.rows]
     notes = [*cleaned.notes]
